@@ -1,0 +1,1 @@
+"""Problems with checkable answers: sources, prompt templates, generated tasks."""

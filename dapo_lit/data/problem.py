@@ -1,0 +1,22 @@
+"""A problem with a checkable answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One row of a task.
+
+    >>> Problem(id="gsm8k-0", problem="What is 2 + 3?", answer="5").answer
+    '5'
+    """
+
+    id: str
+    """Stable across runs and processes; the key of random numbers and of per-question results."""
+    problem: str
+    """The statement, without any prompt template."""
+    answer: str
+    """The reference answer as text."""
+    meta: Mapping[str, object] = field(default_factory=dict)
+    """What a task knows beside it (number of terms, level, source)."""

@@ -1,0 +1,1 @@
+"""Lightning: the module with policy and loss, the data module with rollouts, callbacks and loggers."""

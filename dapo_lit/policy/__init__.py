@@ -1,0 +1,1 @@
+"""The language model: loading, pre-training, log-probs and entropy."""

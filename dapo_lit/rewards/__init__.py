@@ -1,0 +1,1 @@
+"""Text to score: extraction of the answer, equivalence, verification in a pool."""

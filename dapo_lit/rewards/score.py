@@ -1,0 +1,26 @@
+"""What a reward says of one completion."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Score:
+    """The verdict on one completion.
+
+    >>> Score(correct=True, value=1.0).value
+    1.0
+    """
+
+    correct: bool
+    """Raw correctness: what dynamic sampling filters on (DAPO Eq. 11), never the shaped value."""
+    value: float
+    """The reward before any length shaping (DAPO Eq. 7: +1 or -1)."""
+    answer: str | None = None
+    """The answer that was extracted, None if none was found."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named addends of a weighted reward, empty for a plain one."""
+    timed_out: bool = False
+    """The verifier reached its deadline; scored as wrong."""
+    error: str | None = None
+    """What the verifier failed with, scored as wrong; None if it did not fail."""

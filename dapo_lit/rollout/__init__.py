@@ -1,0 +1,1 @@
+"""One rollout step: engines that sample, dynamic sampling, micro-batches."""

@@ -1,0 +1,78 @@
+"""What flows through one rollout step: samples, groups, and the batch that is trained on."""
+
+from dataclasses import dataclass, field
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.rewards.score import Score
+
+
+@dataclass(frozen=True)
+class SampleKey:
+    """Names one sample of a run; with the seed it fixes the sample's noise, whatever the batch or the rank."""
+
+    step: int
+    problem_id: str
+    attempt: int
+    """How often the problem was submitted before in this step."""
+    sample_index: int
+    """Position in the group, 0 .. G-1."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One response as the engine returns it."""
+
+    key: SampleKey
+    response_ids: tuple[int, ...]
+    """Sampled tokens, the EOS token included where one ended the response; at least one, at most max_response_tokens."""
+    rollout_logprobs: tuple[float, ...]
+    """Log-probability (nats) of each token under the distribution it was drawn from (temperature, top-p, top-k applied)."""
+    finished: bool
+    """Ended by an EOS token; False: cut off at the limit (truncated)."""
+    policy_version: int
+    """Weight version that sampled it."""
+
+
+@dataclass
+class Completion:
+    """A sample with its text and score."""
+
+    sample: Sample
+    text: str
+    score: Score
+    """Of the rule, before hard punishment."""
+    correct: bool
+    """What counts: the rule's verdict, after hard punishment where that applies."""
+    reward: float
+    """DAPO Eq. 7, before the length penalty."""
+    length_penalty: float
+    """DAPO Eq. 13 as computed, applied or not; zero or negative."""
+
+    @property
+    def truncated(self) -> bool:
+        return not self.sample.finished
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.sample.response_ids)
+
+
+@dataclass
+class Group:
+    """The G completions of one submission of a problem."""
+
+    index: int
+    """Submission number within the step: acceptance follows it."""
+    problem: Problem
+    attempt: int
+    prompt_ids: tuple[int, ...]
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def num_correct(self) -> int:
+        return sum(c.correct for c in self.completions)
+
+    @property
+    def mixed(self) -> bool:
+        """DAPO Eq. 11: 0 < number correct < G."""
+        return 0 < self.num_correct < len(self.completions)

@@ -1,0 +1,1 @@
+"""Finished runs read, compared and drawn. Imports nothing else of this package."""
