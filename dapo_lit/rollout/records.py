@@ -1,4 +1,4 @@
-"""What flows through one rollout step: samples, groups, and the batch that is trained on."""
+"""What flows through one rollout step: samples, completions and groups."""
 
 from dataclasses import dataclass, field
 
@@ -35,18 +35,24 @@ class Sample:
 
 @dataclass
 class Completion:
-    """A sample with its text and score."""
+    """A sample with its text, its verdict and its reward."""
 
     sample: Sample
     text: str
     score: Score
-    """Of the rule, before hard punishment."""
-    correct: bool
-    """What counts: the rule's verdict, after hard punishment where that applies."""
     reward: float
-    """DAPO Eq. 7, before the length penalty."""
+    """DAPO Eq. 7: the rule's value, in every arm of a study."""
     length_penalty: float
     """DAPO Eq. 13 as computed, applied or not; zero or negative."""
+    reward_shaped: float
+    """What the advantages see."""
+    advantage: float | None = None
+    """Eq. 9; None for a completion that is not trained on."""
+
+    @property
+    def correct(self) -> bool:
+        """The rule's verdict on the text: what metrics and dynamic sampling go by."""
+        return self.score.correct
 
     @property
     def truncated(self) -> bool:
@@ -61,8 +67,10 @@ class Completion:
 class Group:
     """The G completions of one submission of a problem."""
 
+    step: int
+    """Rollout step it was submitted in."""
     index: int
-    """Submission number within the step: acceptance follows it."""
+    """Submission number within that step: acceptance follows (step, index)."""
     problem: Problem
     attempt: int
     prompt_ids: tuple[int, ...]

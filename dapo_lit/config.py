@@ -1,0 +1,335 @@
+"""The typed schema of every config group, with the checks that need more than one field.
+
+Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses. `parse` turns
+Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key and what to do.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class ConfigError(ValueError):
+    """A config that cannot run; the message names the key and says what to do."""
+
+
+class Section(BaseModel):
+    """A group of keys: unknown ones are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class Techniques(Section):
+    """The switches. Each changes one thing; turning one leaves the values of all others alone."""
+
+    clip_higher: bool
+    """DAPO 3.1, Eq. 10: the upper bound of the ratio is clip.high instead of clip.low."""
+    dynamic_sampling: bool
+    """DAPO 3.2, Eq. 11: groups that are all correct or all wrong are dropped and replaced."""
+    token_level_loss: bool
+    """DAPO 3.3, Eq. 12: every token weighs the same; off: every completion weighs the same (GRPO)."""
+    soft_overlong_punishment: bool
+    """DAPO 3.4, Eq. 13: a length penalty is added to the reward."""
+    overlong_filtering: bool
+    """DAPO 3.4: truncated completions carry no loss."""
+
+
+class Clip(Section):
+    low: Annotated[float, Field(gt=0, lt=1)]
+    """epsilon_low: the ratio is clipped below at 1 - low."""
+    high: PositiveFloat
+    """epsilon_high: clipped above at 1 + high when clip_higher is on (off: at 1 + low)."""
+    dual: Annotated[float, Field(gt=1)] | None
+    """Dual clip: for A < 0 the loss is bounded at -dual * A; null: off."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.high < self.low:
+            raise ValueError(f"high ({self.high}) is below low ({self.low}); clip-higher needs clip.high >= clip.low")
+        return self
+
+
+class Advantage(Section):
+    scale_by_std: bool
+    """Divide by the group's standard deviation (Eq. 9); off: Dr. GRPO."""
+    unbiased_std: bool
+    """Divide the sum of squares by G - 1; off: by G."""
+    epsilon: PositiveFloat
+    """Added to the standard deviation."""
+
+
+class Overlong(Section):
+    cache_tokens: Count
+    """L_cache of Eq. 13: the last tokens before the limit, over which the penalty rises."""
+    penalty_factor: PositiveFloat
+    """The penalty at the limit; 1 in the paper."""
+    hard_punishment: bool
+    """While the soft punishment is off, a truncated answer is rewarded as wrong whatever it says."""
+
+
+class DynamicSampling(Section):
+    max_rounds: PositiveInt
+    """At most max_rounds * num_prompts groups are generated in a step."""
+    on_exhausted: Literal["error", "train_smaller", "top_up"]
+    """When they run out: end with an error, train on the groups there are, or fill up with unmixed groups."""
+    carry_over: Literal["none", "finished"]
+    """What happens to kept groups beyond num_prompts: dropped, or used first in the next step."""
+    max_empty_steps: PositiveInt
+    """The run ends after this many steps in a row without any mixed group."""
+
+
+class Optimizer(Section):
+    lr: PositiveFloat
+    betas: tuple[Fraction, Fraction]
+    eps: PositiveFloat
+    weight_decay: Annotated[float, Field(ge=0)]
+    warmup_steps: Count
+    """Rollout steps of linear warm-up."""
+    schedule: Literal["constant", "linear"]
+    """After the warm-up: constant, or linear decay to 0 at the last step."""
+    grad_clip: PositiveFloat | None
+    """Bound of the gradient norm of an update; null: none."""
+    max_bad_updates: PositiveInt
+    """The run stops after this many updates in a row with a loss or gradient that is not finite."""
+
+
+class Algorithm(Section):
+    techniques: Techniques
+    clip: Clip
+    advantage: Advantage
+    token_level_denominator: Literal["minibatch", "group"]
+    """With token_level_loss: tokens of the mini-batch (the authors' code), or of each prompt's group (Eq. 8 as written)."""
+    completion_level_denominator: Literal["sample", "constant"]
+    """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
+    overlong: Overlong
+    dynamic_sampling: DynamicSampling
+    num_prompts: PositiveInt
+    """Groups trained on in a rollout step."""
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """G; a group of one has no baseline."""
+    minibatch_prompts: PositiveInt
+    """Groups in an update; num_prompts / minibatch_prompts updates an epoch."""
+    epochs: PositiveInt
+    """Passes over a rollout batch: mu of the paper's Algorithm 1."""
+    old_logprobs: Literal["recompute", "rollout"]
+    """pi_old from a forward pass of the trainer, or from the engine that sampled."""
+    optimizer: Optimizer
+
+    @model_validator(mode="after")
+    def _minibatch_divides(self) -> Self:
+        if self.num_prompts % self.minibatch_prompts:
+            divisors = [d for d in range(1, self.num_prompts + 1) if self.num_prompts % d == 0]
+            raise ValueError(
+                f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); use one of {divisors}"
+            )
+        return self
+
+
+class Policy(Section):
+    name: str
+    """What logs and plots call it."""
+    path: str | None
+    """A hub id, a local Hugging Face folder or a .gguf file; null: the task's base policy, or random with `random_init`."""
+    random_init: bool
+    """Build `architecture` with random weights."""
+    architecture: dict[str, Any] | None
+    """Model configuration of transformers (model_type and sizes) where the weights are made here."""
+    dtype: Literal["float32", "bfloat16", "float16"]
+    freeze_frac: Fraction
+    """Share of the layers, from the input on, that are not trained."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.path and self.random_init:
+            raise ValueError("policy.path and policy.random_init exclude each other: set policy.path=null or policy.random_init=false")
+        if not self.path and not self.architecture:
+            raise ValueError("policy.architecture is needed where policy.path is null; or give policy.path a hub id, a folder or a .gguf file")
+        return self
+
+
+class Task(Section):
+    name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
+    """Who makes the problems: a generated task, or a file or hub data set at `path`."""
+    label: str
+    """The name of the benchmark in eval/<label>/..."""
+    path: str | None
+    """JSONL, Parquet, CSV or a hub id; for `file`."""
+    eval_path: str | None
+    """The held-out problems of `file`; null: no evaluation of its own."""
+    template: str
+    """A shipped prompt template or a path to one."""
+    num_problems: PositiveInt | None
+    """How many training problems; null: all."""
+    num_heldout: PositiveInt
+    """How many held-out problems there are to evaluate on."""
+    max_prompt_tokens: PositiveInt
+    """Longer prompts are dropped and counted."""
+    max_response_tokens: PositiveInt
+    """The limit of a response, the EOS token included."""
+    options: dict[str, Any]
+    """What a generated task knows beside it (ranges, shapes)."""
+    base: dict[str, Any] | None
+    """The demonstrations that the task's base policy is pre-trained on."""
+    base_seed: int
+    """Seed of the base policy: 0 for one base for all, ${seed} in studies."""
+
+
+class Reward(Section):
+    rule: Literal["dapo", "numeric", "sympy"]
+    extraction: Literal["answer_line", "boxed", "hash", "auto"]
+    wrong_value: Literal[-1, 0]
+    """The reward of a wrong answer: -1 (Eq. 7) or 0."""
+    deadline_s: PositiveFloat
+    workers: PositiveInt
+
+
+class Rollout(Section):
+    engine: Literal["torch"]
+    temperature: PositiveFloat
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count
+    max_batch_size: PositiveInt
+    """Sequences decoded at once."""
+
+    @model_validator(mode="after")
+    def _full_distribution(self) -> Self:
+        if self.top_p < 1 or self.top_k > 0:
+            raise ValueError(
+                f"top_p={self.top_p}, top_k={self.top_k}: training samples from the whole distribution, or the importance ratio is biased; "
+                "set rollout.top_p=1 rollout.top_k=0 (evaluation has its own)"
+            )
+        return self
+
+
+class Trainer(Section):
+    accelerator: Literal["cpu", "gpu", "auto"]
+    devices: PositiveInt
+    threads: PositiveInt
+    """Threads of torch in this process; 1 is fastest for tiny models."""
+    micro_batch_tokens: PositiveInt
+    """Tokens (padding included) in one forward and backward pass."""
+    checkpoint_every: PositiveInt
+    """Rollout steps between checkpoints; the last two are kept."""
+    grace_s: PositiveFloat
+    """Seconds from SIGTERM to the end of the process."""
+    grad_noise: bool
+    """Log optim/grad_noise, which keeps one more copy of the gradient."""
+    peak_tflops: PositiveFloat | None
+    """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
+
+
+class Budget(Section):
+    """A run ends at the first of these that is reached."""
+
+    steps: PositiveInt
+    tokens_generated: PositiveInt | None
+    wall_s: PositiveFloat | None
+
+
+class Wandb(Section):
+    enabled: bool
+    project: str
+    entity: str | None
+    mode: Literal["online", "offline"]
+
+
+class Logger(Section):
+    rollouts_every: Count
+    """Steps between files of rollouts; 0: none."""
+    completions_every: Count
+    """Steps between printed tables of sampled completions; 0: none."""
+    progress: Literal["auto", "rich", "plain", "none"]
+    """auto: a live display on a terminal, one plain line a step elsewhere."""
+    wandb: Wandb
+
+
+class Evaluation(Section):
+    every: Count
+    """Rollout steps between evaluations; 0: before and after training only."""
+    num_problems: PositiveInt
+    samples: PositiveInt
+    """k of avg@k, pass@k and cons@k."""
+    temperature: Annotated[float, Field(ge=0)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count
+
+
+class Config(Section):
+    seed: int
+    study_name: str
+    """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
+    runs_dir: str
+    resume: bool | Literal["auto"]
+    """false: an older run in the folder is moved aside; true: continue it; auto: continue if there is one, skip it if done."""
+    algorithm: Algorithm
+    policy: Policy
+    task: Task
+    reward: Reward
+    rollout: Rollout
+    trainer: Trainer
+    budget: Budget
+    logger: Logger
+    evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
+        if cache >= limit:
+            raise ValueError(
+                f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), or every response is punished"
+            )
+        if self.task.name == "file" and not self.task.path:
+            raise ValueError("task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, or a hub id")
+        return self
+
+
+def parse(tree: Mapping[str, Any]) -> Config:
+    """Checks a composed config (plain containers, interpolations resolved).
+
+    Raises:
+        ConfigError: every fault in one message, a line each, with the key and, for an unknown key, the nearest known one.
+    """
+    try:
+        return Config.model_validate(dict(tree))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_fault(fault) for fault in error.errors())) from None
+
+
+def _fault(fault: Any) -> str:
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    match fault["type"]:
+        case "extra_forbidden":
+            return unknown_key(path)
+        case "missing":
+            return f"{key}: missing; every key of its config group must have a value"
+        case "value_error":
+            return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
+        case _:
+            return f"{key}: {fault['msg']} (got {fault['input']!r})"
+
+
+def known_keys(path: Sequence[str]) -> list[str] | None:
+    """Names of the keys below `path` in the schema, None where the schema leaves them open (a free mapping)."""
+    section: Any = Config
+    for part in path:
+        field = section.model_fields.get(part)
+        candidates = [field.annotation, *get_args(field.annotation)] if field else []
+        sections = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, Section)]
+        if not sections:
+            return None
+        section = sections[0]
+    return list(section.model_fields)
+
+
+def unknown_key(path: Sequence[str]) -> str:
+    """One line that names an unknown key and the nearest known ones."""
+    siblings = known_keys(path[:-1]) or []
+    near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.6)
+    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known here: {', '.join(siblings)}"
+    return f"{'.'.join(path)}: unknown key; {hint}"

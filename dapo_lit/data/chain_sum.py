@@ -1,0 +1,204 @@
+"""Sums of a few small numbers: a task on which every behaviour that DAPO acts on can be had from a tiny policy on a CPU.
+
+A prompt is `7+4+9=`. A response may answer at once (`#20`), write the running sums first (`7+4=11;11+9=20;#20`), check
+itself (`7+4=11;11+9=21;?7+4=11;11+9=20;?7+4=11;11+9=20;#20`), or never come to an end. The answer is what follows the
+last `#`. Here are the problems, the held-out ones among them, and the seeded demonstrations a base policy is made from;
+how it is made is dapo_lit.policy.base's business.
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from dapo_lit.data.problem import Problem
+
+CHARACTERS = "0123456789+=;#?"
+"""Every character of a prompt or a response."""
+
+_STEP = re.compile(r"\d+\+\d+=\d+")
+_SHARES = ("immediate", "running_sums", "checked", "rambling")
+_FORMAT = 1
+"""Raise it when `demonstrations` changes what it writes, so that cached bases are built anew."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Which sums are asked for.
+
+    >>> Sums(min_terms=2, max_terms=3).count()
+    810
+    """
+
+    min_terms: int = 2
+    max_terms: int = 8
+    smallest: int = 1
+    largest: int = 9
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.min_terms <= self.max_terms:
+            raise ValueError(f"a sum needs 2 <= min_terms <= max_terms, not {self.min_terms} and {self.max_terms}")
+        if not 0 <= self.smallest <= self.largest:
+            raise ValueError(f"terms need 0 <= smallest <= largest, not {self.smallest} and {self.largest}")
+
+    def count(self) -> int:
+        """How many different sums there are, held-out ones included."""
+        values = self.largest - self.smallest + 1
+        return sum(values**terms for terms in range(self.min_terms, self.max_terms + 1))
+
+    def draw(self, rng: random.Random) -> tuple[int, ...]:
+        """Terms of one sum: their number uniform, then each term uniform."""
+        terms = rng.randint(self.min_terms, self.max_terms)
+        return tuple(rng.randint(self.smallest, self.largest) for _ in range(terms))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What the demonstrations of a base policy look like. The four shares sum to 1."""
+
+    immediate: float
+    """Share that answers at once."""
+    running_sums: float
+    """Share that writes the running sums, then answers."""
+    checked: float
+    """Share that repeats the running sums until two passes agree, then answers."""
+    rambling: float
+    """Share that repeats the running sums for ever, agreeing or not; cut off without an end at `rambling_chars`."""
+    immediate_wrong: float = 0.0
+    """Share of the immediate answers that are off by 1 to `wrong_by`."""
+    wrong_by: int = 2
+    step_wrong: float = 0.0
+    """Probability that one running sum is off by 1 or 2; the next steps carry on from it."""
+    rambling_chars: int = 80
+    """Beyond the limit of response tokens, so that the policy never learns an end for them."""
+    sums: Sums = field(default_factory=Sums)
+
+    def __post_init__(self) -> None:
+        shares = [getattr(self, name) for name in _SHARES]
+        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+            raise ValueError(f"the shares {', '.join(_SHARES)} of a mixture must sum to 1, not {shares}")
+
+    def recipe(self) -> dict[str, object]:
+        """All that decides what `stream` yields, beside the seed: the key under which a base is cached."""
+        return {"task": "chain_sum", "format": _FORMAT, **asdict(self)}
+
+    def stream(self, seed: int) -> Iterator["Demonstration"]:
+        """Endless; the same for the same seed. No held-out sum is among them."""
+        rng = random.Random(f"chain_sum/demonstrations/{seed}")
+        kinds = [getattr(self, name) for name in _SHARES]
+        while True:
+            terms = self.sums.draw(rng)
+            if is_held_out(terms):
+                continue
+            (kind,) = rng.choices(_SHARES, kinds)
+            response = _response(kind, terms, self, rng)
+            ends = kind != "rambling" and len(response) <= self.rambling_chars
+            yield Demonstration(prompt_text(terms), response[: self.rambling_chars], ends)
+
+
+class Demonstration(NamedTuple):
+    prompt: str
+    response: str
+    ends: bool
+    """False: cut off, no EOS follows."""
+
+
+def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> list[Problem]:
+    """Different sums in random order, none of them held out. Raises ValueError if so many do not exist."""
+    sums = sums or Sums()
+    # Two-term sums are never held out, longer ones to about a tenth: half of all is safely there.
+    if num_problems > sums.count() // 2:
+        raise ValueError(f"{num_problems} problems asked for, but {sums} has only {sums.count()} sums")
+    rng = random.Random(f"chain_sum/train/{seed}")
+    chosen: dict[tuple[int, ...], None] = {}
+    while len(chosen) < num_problems:
+        terms = sums.draw(rng)
+        if not is_held_out(terms):
+            chosen[terms] = None
+    return [_problem(terms) for terms in chosen]
+
+
+def held_out_problems(num_problems: int, seed: int = 0, sums: Sums | None = None) -> list[Problem]:
+    """Sums of three terms or more that differ as multisets, all held out: for evaluation.
+
+    Raises ValueError if so many do not exist among 100 times as many draws.
+    """
+    sums = sums or Sums()
+    rng = random.Random(f"chain_sum/held_out/{seed}")
+    chosen: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for _ in range(1000 + 100 * num_problems):
+        if len(chosen) == num_problems:
+            break
+        terms = sums.draw(rng)
+        if is_held_out(terms):
+            chosen.setdefault(tuple(sorted(terms)), terms)
+    if len(chosen) < num_problems:
+        raise ValueError(f"{num_problems} held-out problems asked for, but {sums} gave only {len(chosen)}")
+    return [_problem(terms) for terms in chosen.values()]
+
+
+def is_held_out(terms: Sequence[int]) -> bool:
+    """True for a tenth of the sums of three terms or more; the order of the terms does not matter."""
+    if len(terms) < 3:
+        return False
+    text = "+".join(map(str, sorted(terms)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 10 == 0
+
+
+def prompt_text(terms: Sequence[int]) -> str:
+    """
+    >>> prompt_text([7, 4, 9])
+    '7+4+9='
+    """
+    return "+".join(map(str, terms)) + "="
+
+
+def has_written_steps(text: str) -> bool:
+    """Whether a response writes a running sum: the mean over responses is `task/steps_frac`.
+
+    >>> has_written_steps("7+4=11;11+9=20;#20"), has_written_steps("#20")
+    (True, False)
+    """
+    return _STEP.search(text) is not None
+
+
+def _problem(terms: tuple[int, ...]) -> Problem:
+    prompt = prompt_text(terms)
+    return Problem(f"chain_sum-{prompt[:-1]}", prompt, str(sum(terms)), {"num_terms": len(terms)})
+
+
+def _response(kind: str, terms: Sequence[int], mixture: Mixture, rng: random.Random) -> str:
+    if kind == "immediate":
+        answer = sum(terms)
+        if rng.random() < mixture.immediate_wrong:
+            answer = _off(answer, mixture.wrong_by, rng)
+        return f"#{answer}"
+    text, result = _running_sums(terms, mixture.step_wrong, rng)
+    if kind == "running_sums":
+        return f"{text}#{result}"
+    while len(text) < mixture.rambling_chars:
+        again, repeated = _running_sums(terms, mixture.step_wrong, rng)
+        text += "?" + again
+        if kind == "checked" and repeated == result:
+            return f"{text}#{result}"
+        result = repeated
+    return text if kind == "rambling" else f"{text}#{result}"
+
+
+def _running_sums(terms: Sequence[int], step_wrong: float, rng: random.Random) -> tuple[str, int]:
+    total, steps = terms[0], []
+    for term in terms[1:]:
+        result = total + term
+        if rng.random() < step_wrong:
+            result = _off(result, 2, rng)
+        steps.append(f"{total}+{term}={result};")
+        total = result
+    return "".join(steps), total
+
+
+def _off(value: int, by: int, rng: random.Random) -> int:
+    """Wrong by 1 to `by` either way, never negative."""
+    distance = rng.randint(1, by)
+    return value - distance if rng.random() < 0.5 and value >= distance else value + distance

@@ -1,0 +1,54 @@
+"""Log-probs and entropy of the response tokens from the policy's hidden states.
+
+Only the positions that predict a response token go through the language-model head, in chunks, so that the
+[tokens, vocabulary] tensor exists for one chunk at a time; its backward pass computes the chunk again.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_ELEMENTS = 1 << 24
+"""Logits held at once: 64 MB in fp32."""
+
+
+def token_logprobs(
+    model: nn.Module,
+    input_ids: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Scores `targets` under the sampling distribution (temperature applied), in fp32.
+
+    Args:
+        model: a causal language model of transformers.
+        input_ids: [b, S], right-padded.
+        rows, columns: [n] where the hidden state stands that predicts each target.
+        targets: [n].
+
+    Returns:
+        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, without.
+    """
+    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state[rows, columns]
+    head = model.get_output_embeddings()
+    size = max(1, CHUNK_ELEMENTS // head.weight.shape[0])
+    if len(hidden) <= size:
+        return _score(hidden, head.weight, targets, temperature)
+    parts = [
+        checkpoint(_score, h, head.weight, t, temperature, use_reentrant=False)
+        for h, t in zip(hidden.split(size), targets.split(size), strict=True)
+    ]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def _score(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    logits = (hidden @ weight.t()).float() / temperature
+    log_normaliser = logits.logsumexp(-1)
+    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normaliser
+    with torch.no_grad():
+        probabilities = (logits - log_normaliser[:, None]).exp()
+        entropy = log_normaliser - (probabilities * logits).sum(-1)
+    return logprobs, entropy

@@ -1,0 +1,123 @@
+"""Supervised training of a causal language model on responses: how base policies are made, and `sft`.
+
+Plain AdamW on one process. The loss is the mean over the response tokens of a batch, EOS included, prompts excluded;
+a batch is cut into micro-batches of similar length under that one denominator, so padding costs little and the
+gradient is that of the whole random batch.
+"""
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+Row = tuple[Sequence[int], Sequence[int]]
+"""(prompt_ids, response_ids); the response ends with its EOS token where it has an end."""
+
+_NO_LABEL = -100
+
+
+def train_supervised(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    *,
+    updates: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    warmup_frac: float = 0.05,
+    weight_decay: float = 0.01,
+    max_grad_norm: float = 1.0,
+    micro_batches: int = 3,
+    progress: str | None = None,
+) -> list[float]:
+    """Trains `model` in place and returns the loss (nats a response token) of every update.
+
+    The learning rate rises linearly over the first `warmup_frac` of the updates and falls linearly to zero at the end.
+    Rows are drawn without replacement, shuffled anew each time through. `progress`: label of a bar with ETA on a
+    terminal, of a line every tenth of the way elsewhere; None: silent.
+
+    Raises ValueError when there are no rows or a row has no response.
+    """
+    if not rows or not all(len(response) for _, response in rows):
+        raise ValueError("supervised training needs rows, each with at least one response token")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
+    warmup = max(1, round(warmup_frac * updates))
+    batches = _random_batches(rows, batch_size, seed)
+    losses: list[float] = []
+    was_training = model.training
+    model.train()
+    for update in _with_progress(updates, progress, losses):
+        rate = learning_rate * min((update + 1) / warmup, (updates - update) / max(1, updates - warmup))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        losses.append(_accumulate_gradient(model, next(batches), micro_batches))
+        torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.train(was_training)
+    return losses
+
+
+def _accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batches: int) -> float:
+    """Adds the gradient of the batch's loss to the parameters; returns that loss."""
+    num_tokens = sum(len(response) for _, response in batch)
+    by_length = sorted(batch, key=lambda row: len(row[0]) + len(row[1]))
+    size = -(-len(by_length) // micro_batches)
+    total = 0.0
+    for start in range(0, len(by_length), size):
+        ids, labels = _pad(by_length[start : start + size], model.device)
+        loss = response_nll(model, ids, labels) / num_tokens
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum over the labelled tokens of -log p(token | what stands before it), nats. ids and labels: [B, T]; label -100
+    marks a token that is not counted. Rows are padded on the right, where causal attention needs no mask."""
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    targets = labels[:, 1:]
+    counted = targets != _NO_LABEL
+    # Only the counted positions reach the head: with a large vocabulary the logits are the largest tensor.
+    logits = model.get_output_embeddings()(hidden[counted])
+    return F.cross_entropy(logits.float(), targets[counted], reduction="sum")
+
+
+def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids and labels, [B, T]; the pad id is 0, which no loss or attention of a counted token ever sees."""
+    longest = max(len(prompt) + len(response) for prompt, response in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    labels = torch.full((len(rows), longest), _NO_LABEL)
+    for index, (prompt, response) in enumerate(rows):
+        end = len(prompt) + len(response)
+        ids[index, :end] = torch.tensor([*prompt, *response])
+        labels[index, len(prompt) : end] = torch.tensor(response)
+    return ids.to(device), labels.to(device)
+
+
+def _random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
+    """Endless; a batch may straddle two times through the rows."""
+    rng = random.Random(f"supervised/{seed}")
+    order: list[int] = []
+    while True:
+        while len(order) < batch_size:
+            order = rng.sample(range(len(rows)), len(rows)) + order
+        yield [rows[order.pop()] for _ in range(batch_size)]
+
+
+def _with_progress(updates: int, label: str | None, losses: list[float]) -> Iterator[int]:
+    """Counts the updates and shows how far they are, with the loss of the last one."""
+    on_terminal = sys.stderr.isatty()
+    bar = tqdm(range(updates), desc=label, unit="update", disable=label is None or not on_terminal)
+    for update in bar:
+        yield update
+        done = update + 1
+        if done % 20 == 0:
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+        if label is not None and not on_terminal and done * 10 // updates > update * 10 // updates:
+            print(f"{label}: {done} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
