@@ -1,0 +1,139 @@
+r"""Read a number exactly, and say when two numbers are the same answer.
+
+What is read: integers, decimals, fractions (`3/4`, `\frac{3}{4}`), mixed numbers (`1 1/2`), powers of ten (`3.5e-7`,
+`3.5 \times 10^{-7}`), thousands separators (`1,234`, `1 234`, `1{,}234`, `1\,234`), one currency sign, one percent
+sign.
+What is not: words, units, roots, sums. Nothing is rounded.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_DIGITS = 1000
+"""More digits than this are no answer; Python's own conversion refuses 4,300."""
+MAX_TEN = r"\s*(?:\\times|\\cdot|\*|x|×)\s*10\s*\^\s*"
+_POWER = r"\{\s*(?P<b>[+-]?[0-9]{1,4})\s*\}|(?P<p>[+-]?[0-9]{1,4})"
+_EXPONENT = rf"[eE](?P<e>[+-]?[0-9]{{1,4}})|{_TEN}(?:{_POWER})"
+_NUMBER = re.compile(rf"(?P<mantissa>{_DECIMAL})(?:{_EXPONENT})?")
+_FRACTION = re.compile(rf"(?P<n>{_DECIMAL})\s*/\s*(?P<d>{_DECIMAL})")
+_MIXED = re.compile(rf"(?P<w>{_DIGITS})\s+(?P<n>{_DIGITS})\s*/\s*(?P<d>{_DIGITS})")
+_TEX_FRACTION = re.compile(
+    r"\\[dtc]?frac\s*(?:\{\s*(-?[0-9.]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9.]+)\s*\}|([0-9]))(?![0-9])"
+)
+_SPACES = re.compile(r"\\[,;:! ]|\{,\}|[\u00a0\u2009\u202f]|~")
+_PERCENT = re.compile(r"\s*(?:\\?%|percent|per cent)$", re.IGNORECASE)
+
+
+def read_quantity(text: str) -> Quantity | None:
+    r"""The number that `text` is, or None if it is not exactly one number.
+
+    >>> read_quantity("$1,234.50").value
+    Fraction(2469, 2)
+    >>> read_quantity("-1 1/2").value
+    Fraction(-3, 2)
+    >>> read_quantity("32, 349") is None
+    True
+    """
+    if len(text) > 2 * MAX_DIGITS:
+        return None
+    body = _strip_delimiters(text)
+    percent = _PERCENT.search(body)
+    if percent:
+        body = body[: percent.start()]
+    body, negative = _strip_sign(body)
+    value = _read_unsigned(body)
+    if value is None:
+        return None
+    digits = re.sub(r"[^0-9]", "", body).lstrip("0")
+    double = "." in body and "/" not in body and "frac" not in body and len(digits) >= DOUBLE_DIGITS
+    return Quantity(-value if negative else value, percent is not None, double)
+
+
+def same_number(a: Quantity, b: Quantity) -> bool:
+    """Whether two numbers are the same answer.
+
+    Exactly equal values, but for two cases. A percent sign on one side alone is either a unit or a hundredth: `28 %`
+    matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared to a
+    relative 1e-15: `0.30000000000000004` is `0.3`.
+
+    >>> same_number(read_quantity("28%"), read_quantity("0.28"))
+    True
+    >>> same_number(read_quantity("5"), read_quantity("5.001"))
+    False
+    """
+    double = a.double or b.double
+    if _close(a.value, b.value, double):
+        return True
+    if a.percent == b.percent:
+        return False
+    return _close(a.value / 100, b.value, double) if a.percent else _close(a.value, b.value / 100, double)
+
+
+def _close(a: Fraction, b: Fraction, double: bool) -> bool:
+    return a == b or (double and abs(a - b) * 10**15 <= max(abs(a), abs(b)))
+
+
+def _strip_delimiters(text: str) -> str:
+    r"""Without math delimiters, emphasis, a final full stop, and with `\,` and `{,}` as separators of thousands."""
+    body = text.strip().strip("*").strip()
+    for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        if len(body) > len(opening) + len(closing) and body.startswith(opening) and body.endswith(closing):
+            body = body[len(opening) : -len(closing)].strip()
+            break
+    body = re.sub(r"(?<=[0-9])\s*(?:\{,\}|,\s*\\!|\\,|\\!)\s*(?=[0-9]{3}(?![0-9]))", ",", body)
+    body = _SPACES.sub(" ", body).replace("\u2212", "-").strip()
+    return body.removesuffix(".").rstrip() if not body.startswith(".") else body
+
+
+def _strip_sign(body: str) -> tuple[str, bool]:
+    """Without sign and currency, in either order (`-$5`, `$-5`, `5$`), and whether it is negative."""
+    negative = signed = currency = False
+    while body:
+        if body[0] in "+-" and not signed:
+            signed, negative, body = True, body[0] == "-", body[1:].lstrip()
+        elif not currency and (body[0] in _CURRENCY or body.startswith("\\$")):
+            currency, body = True, body.removeprefix("\\")[1:].lstrip()
+        elif not currency and body[-1] in _CURRENCY:
+            currency, body = True, body[:-1].removesuffix("\\").rstrip()
+        else:
+            break
+    return body, negative
+
+
+def _read_unsigned(body: str) -> Fraction | None:
+    tex = _TEX_FRACTION.search(body)
+    if tex and tex.end() == len(body):
+        numerator, denominator = tex[1] or tex[2], tex[3] or tex[4]
+        whole = body[: tex.start()].strip()
+        fraction = _divide(_signed_decimal(numerator), _signed_decimal(denominator))
+        if not whole:
+            return fraction
+        if fraction is None or fraction < 0 or not re.fullmatch(_DIGITS, whole) or "." in numerator + denominator:
+            return None
+        return int(whole) + fraction
+    if found := _NUMBER.fullmatch(body):
+        exponent = int(found["e"] or found["b"] or found["p"] or 0)
+        mantissa = _signed_decimal(found["mantissa"])
+        return None if mantissa is None or abs(exponent) > MAX_EXPONENT else mantissa * Fraction(10) ** exponent
+    if found := _FRACTION.fullmatch(body):
+        return _divide(_signed_decimal(found["n"]), _signed_decimal(found["d"]))
+    if found := _MIXED.fullmatch(body):
+        part = _divide(_signed_decimal(found["n"]), _signed_decimal(found["d"]))
+        return None if part is None else int(found["w"]) + part
+    return None
+
+
+def _signed_decimal(text: str) -> Fraction | None:
+    """`1,234.5`, `1 234`, `.5`, `0,5` or `-3`."""
+    if re.fullmatch(r"0,[0-9]+", text):
+        text = text.replace(",", ".")
+    text = text.replace(",", "").replace(" ", "")
+    if len(text) > MAX_DIGITS or not re.fullmatch(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)", text):
+        return None
+    whole, _, part = text.partition(".")
+    return Fraction(int(whole + part), 10 ** len(part))
+
+
+def _divide(numerator: Fraction | None, denominator: Fraction | None) -> Fraction | None:
+    return None if numerator is None or not denominator else numerator / denominator

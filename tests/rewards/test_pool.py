@@ -1,0 +1,44 @@
+import subprocess
+import sys
+
+import pytest
+
+from dapo_lit.rewards.pool import Reference, Verifier
+
+
+def test_scores_come_back_in_the_order_of_the_pairs():
+    reference = Reference("a", "20")
+    with Verifier(rule="numeric", extraction="hash") as verifier:
+        scores = verifier.score([(reference, "11+9=20;#20"), (reference, "#21"), (reference, "no idea")])
+    assert [score.correct for score in scores] == [True, False, False]
+    assert [score.value for score in scores] == [1.0, -1.0, -1.0]
+    assert [score.answer for score in scores] == ["20", "21", None]
+
+
+def test_what_is_decided_in_process_is_ready_at_once_and_collected_once():
+    with Verifier(rule="dapo", extraction="answer_line", wrong_value=0.0) as verifier:
+        verifier.submit(("a", 0), Reference("a", "7"), "Answer: 7")
+        verifier.submit(("a", 1), Reference("a", "7"), "Answer: 8")
+        assert [(ticket, score.value) for ticket, score in verifier.collect()] == [(("a", 0), 1.0), (("a", 1), 0.0)]
+        assert verifier.collect() == [] == verifier.drain()
+
+
+def test_the_numeric_path_imports_neither_sympy_nor_torch_and_starts_no_process():
+    code = """
+import sys, subprocess
+from dapo_lit.rewards.pool import Reference, Verifier
+def refuse(*args, **kwargs): raise AssertionError("a process was started")
+subprocess.Popen = refuse
+with Verifier(rule="numeric", extraction="hash") as verifier:
+    assert verifier.score([(Reference("a", "20"), "#20")])[0].correct
+assert not {"sympy", "torch", "math_verify", "mpmath"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"wrong_value": 1.0}, {"wrong_value": float("nan")}, {"deadline_s": 0}, {"workers": 0}]
+)
+def test_settings_without_a_meaning_are_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Verifier(rule="numeric", extraction="hash", **bad)
