@@ -12,7 +12,33 @@ from fractions import Fraction
 
 MAX_DIGITS = 1000
 """More digits than this are no answer; Python's own conversion refuses 4,300."""
-MAX_TEN = r"\s*(?:\\times|\\cdot|\*|x|×)\s*10\s*\^\s*"
+MAX_EXPONENT = 400
+"""The largest power of ten read; doubles end at 308."""
+DOUBLE_DIGITS = 16
+"""A decimal with this many significant digits is taken for a printed double."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number as written.
+
+    >>> read_quantity("12.5 %")
+    Quantity(value=Fraction(25, 2), percent=True, double=False)
+    """
+
+    value: Fraction
+    """Exact. Of `28 %` it is 28."""
+    percent: bool = False
+    """A percent sign follows."""
+    double: bool = False
+    """Written with 16 significant digits or more: good to 15 digits only."""
+
+
+_CURRENCY = "$€£¥₹₩₽"
+_DIGITS = r"[0-9]+"
+_GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+"
+_DECIMAL = rf"(?:{_GROUPED}|{_DIGITS})(?:\.[0-9]*)?|\.[0-9]+|0,[0-9]+"
+_TEN = r"\s*(?:\\times|\\cdot|\*|x|×)\s*10\s*\^\s*"
 _POWER = r"\{\s*(?P<b>[+-]?[0-9]{1,4})\s*\}|(?P<p>[+-]?[0-9]{1,4})"
 _EXPONENT = rf"[eE](?P<e>[+-]?[0-9]{{1,4}})|{_TEN}(?:{_POWER})"
 _NUMBER = re.compile(rf"(?P<mantissa>{_DECIMAL})(?:{_EXPONENT})?")
