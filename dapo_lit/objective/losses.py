@@ -1,0 +1,202 @@
+"""The policy loss of DAPO per token (Eq. 8 to 10), the weight of each token (Eq. 12), and KL penalties.
+
+The loss of a mini-batch is
+
+    loss = sum_b  weight_b * sum_t  mask_bt * token_loss_bt
+
+with `token_loss` from `clipped_policy_loss` and `weight` from `completion_weights`. The weights hold the only
+denominator. They are computed once for the whole mini-batch over all ranks, before the first micro-batch, so any split
+into micro-batches or ranks adds up to the same loss and gradient. What a strategy that averages over ranks divides by
+is the caller's to undo; nothing here knows of ranks.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Aggregation = Literal["minibatch", "group", "sample", "constant"]
+KLEstimator = Literal["k1", "k2", "k3"]
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped to +-20 nats: exp(20) = 4.9e8 is finite in float32, also when squared in a gradient norm."""
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """`values` in float32 or its own wider dtype: bfloat16 resolves log-probs of 1 nat to 0.4 % only."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """`r = pi(token) / pi_old(token)` of DAPO Eq. 9, as the exponential of a difference in log space.
+
+    The log-ratio is clamped to +-20 nats, as in verl. Beyond, the exponential overflows float32 (from 88 nats on), and
+    one such token would make the loss of the whole mini-batch infinite. A clamped token has no gradient. Nothing is
+    lost by that: at -20 the true gradient is below 1e-8 of an ordinary one, and at +20 either the clip removes it
+    (A > 0) or it would be 5e8 times an ordinary one (A < 0), which no optimiser survives.
+
+    Args:
+        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, any shape.
+        old_logprobs: the same under the policy before the update, broadcastable with `logprobs`.
+
+    Returns:
+        The ratio, in (2e-9, 5e8), float32 or wider, differentiable in `logprobs`.
+    """
+    log_ratio = at_least_float32(logprobs) - at_least_float32(old_logprobs)
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def clipped_policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None = None,
+) -> Tensor:
+    """DAPO Eq. 8 to 10 for each token, to be minimised: `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`.
+
+    With `clip_low == clip_high` it is the clip of PPO and GRPO (Eq. 1 and 5). The dual clip (arXiv 1912.09729;
+    verl's `clip_ratio_c`, which the authors' scripts set to 10) bounds the loss of tokens with A < 0 by
+    `-clip_dual * A`: the min alone leaves those unbounded as the ratio grows.
+
+    Args:
+        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, [B, T], [N] or any.
+        old_logprobs: the same under the policy before the update, broadcastable with `logprobs`.
+        advantages: of each token, broadcastable with `logprobs` ([B, 1], [B, T], [N]).
+        clip_low: how far the ratio may fall below 1 where A < 0; in [0, 1].
+        clip_high: how far the ratio may rise above 1 where A > 0; at least 0.
+        clip_dual: largest ratio that counts where A < 0, above 1; None for no bound.
+
+    Returns:
+        The loss of each token in the broadcast shape, float32 or wider, masked by nothing yet. Positions that carry
+        no loss are the caller's to leave out, by selection or `torch.where`: 0 * NaN is NaN.
+
+    Raises:
+        ValueError: a bound outside its range.
+    """
+    if not 0 <= clip_low <= 1:
+        raise ValueError(f"clip_low must lie in [0, 1], got {clip_low}")
+    if clip_high < 0:
+        raise ValueError(f"clip_high must be at least 0, got {clip_high}")
+    if clip_dual is not None and clip_dual <= 1:
+        raise ValueError(f"clip_dual must be above 1, or tokens that no update has moved are clipped; got {clip_dual}")
+    ratio = importance_ratio(logprobs, old_logprobs)
+    advantages = at_least_float32(advantages)
+    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)  # DAPO 3.1 clip-higher: the two bounds are decoupled
+    loss = torch.maximum(-advantages * ratio, -advantages * clipped_ratio)
+    if clip_dual is None:
+        return loss
+    return torch.where(advantages < 0, torch.minimum(loss, -advantages * clip_dual), loss)
+
+
+def completion_weights(
+    loss_tokens: Tensor, group_index: Tensor, *, aggregation: Aggregation, max_response_tokens: int
+) -> Tensor:
+    """The weight that each loss token of a completion carries in the loss of its mini-batch (DAPO 3.3, Eq. 12).
+
+    Call it once a mini-batch, with all completions of all ranks. With N completions that have loss tokens:
+
+    | aggregation | weight of a token of completion b | source |
+    |---|---|---|
+    | `minibatch` | 1 / loss tokens of the mini-batch | the DAPO authors' code: every token weighs the same |
+    | `group` | 1 / (groups with loss tokens * loss tokens of b's group) | Eq. 8 and 12 as printed, mean over prompts |
+    | `sample` | 1 / (N * loss tokens of b) | GRPO, Eq. 5: every completion weighs the same |
+    | `constant` | 1 / (N * max_response_tokens) | Dr. GRPO, arXiv 2503.20783 |
+
+    A completion without loss tokens weighs 0 and counts in no denominator. For `constant` this is a choice: Dr. GRPO's
+    code divides by the completions including the masked ones. Without masked completions the two are the same.
+
+    Args:
+        loss_tokens: [B] number of tokens of each completion that carry loss, integer, 0 for a masked completion.
+        group_index: [B] integers, equal for the completions of one prompt and unique to it within the mini-batch.
+        aggregation: what weighs the same, see above.
+        max_response_tokens: the longest possible response in tokens; only `constant` uses it.
+
+    Returns:
+        [B] float64 weights in 1 / token; all 0 if no completion carries loss, so that the loss is 0 and not NaN.
+
+    Raises:
+        ValueError: shapes that are not one and the same [B], max_response_tokens < 1, or an unknown aggregation.
+
+    >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
+    tensor([0.1667, 0.5000], dtype=torch.float64)
+    """
+    if loss_tokens.ndim != 1 or loss_tokens.shape != group_index.shape:
+        raise ValueError(
+            "loss_tokens and group_index must both be [B], "
+            f"got {tuple(loss_tokens.shape)} and {tuple(group_index.shape)}"
+        )
+    if max_response_tokens < 1:
+        raise ValueError(f"max_response_tokens must be at least 1, got {max_response_tokens}")
+    tokens = loss_tokens.double()
+    carries_loss = tokens > 0
+    num_completions = carries_loss.sum(dtype=torch.float64)
+    match aggregation:
+        case "minibatch":  # DAPO 3.3 token-level loss
+            denominator = tokens.sum().expand_as(tokens)
+        case "group":
+            groups, position = torch.unique(group_index, return_inverse=True)
+            group_tokens = tokens.new_zeros(len(groups)).index_add_(0, position, tokens)
+            denominator = (group_tokens > 0).sum() * group_tokens[position]
+        case "sample":
+            denominator = num_completions * tokens
+        case "constant":
+            denominator = (num_completions * max_response_tokens).expand_as(tokens)
+        case _:
+            raise ValueError(f"aggregation must be minibatch, group, sample or constant, got {aggregation!r}")
+    return torch.where(carries_loss, 1.0 / denominator.clamp(min=1.0), 0.0)
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
+    """Estimates of KL(policy || reference) from the sampled tokens alone (http://joschu.net/blog/kl-approx.html).
+
+    With `d = logprobs - ref_logprobs`: k1 = d (unbiased, either sign), k2 = d^2 / 2 (biased, low variance),
+    k3 = exp(-d) - 1 + d (unbiased, never negative; the term of GRPO, arXiv 2402.03300 Eq. 4). DAPO has none
+    (section 2.3). Unbiased speaks of the value; the gradient of these as a loss term is another matter. Over the
+    policy's own samples that of k1 has mean 0, that of k2 is the gradient of the KL, and that of k3 the gradient of
+    KL(reference || policy).
+
+    Args:
+        logprobs: log-probabilities (nats) of the sampled tokens under the policy, any shape.
+        ref_logprobs: the same under the frozen reference, broadcastable with `logprobs`.
+        estimator: which estimate.
+
+    Returns:
+        Nats for each token, float32 or wider. For k3, d is clamped to +-20 nats, for the reason given in
+        `importance_ratio`.
+
+    Raises:
+        ValueError: an unknown estimator.
+    """
+    difference = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
+    match estimator:
+        case "k1":
+            return difference
+        case "k2":
+            return difference.square() / 2
+        case "k3":
+            difference = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+            return torch.expm1(-difference) + difference
+        case _:
+            raise ValueError(f"estimator must be k1, k2 or k3, got {estimator!r}")
+
+
+def full_kl(log_distribution: Tensor, ref_log_distribution: Tensor) -> Tensor:
+    """KL(policy || reference) over the whole vocabulary: `sum_v p_v (log p_v - log ref_v)`.
+
+    Args:
+        log_distribution: [..., V] normalised log-probabilities (nats) of the policy; -inf is a token it never samples.
+        ref_log_distribution: [..., V] the same of the reference.
+
+    Returns:
+        [...] nats, float32 or wider. Tokens that the policy never samples add 0; infinite where the policy samples
+        one that the reference never does.
+    """
+    log_p = at_least_float32(log_distribution)
+    log_ref = at_least_float32(ref_log_distribution)
+    # 0 * (-inf) is NaN, in the gradient too: both sides are replaced before the product is formed.
+    never = log_p == -torch.inf
+    log_p, log_ref = log_p.masked_fill(never, 0.0), log_ref.masked_fill(never, 0.0)
+    return (log_p.exp() * (log_p - log_ref)).sum(dim=-1)

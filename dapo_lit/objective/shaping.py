@@ -1,0 +1,95 @@
+"""What happens to answers that are too long (DAPO 3.4): a soft penalty, the hard one it replaces, or a mask.
+
+All three only look at a completion's length and whether it was cut off. Dynamic sampling and accuracy decide on
+correctness, never on what comes out of here.
+"""
+
+import torch
+from torch import Tensor
+
+
+def soft_overlong_penalty(
+    lengths: Tensor, *, max_response_tokens: int, cache_tokens: int, factor: float = 1.0
+) -> Tensor:
+    """DAPO Eq. 13, soft overlong punishment, to be added to the correctness reward of right and wrong answers alike.
+
+    With L_max = `max_response_tokens` and L_cache = `cache_tokens`, a response of |y| tokens gets
+
+        0                                    |y| <= L_max - L_cache
+        ((L_max - L_cache) - |y|) / L_cache  L_max - L_cache < |y| <= L_max
+        -1                                   L_max < |y|
+
+    L_max includes the cache. The paper's "expected maximum length" of 16,384 tokens with a cache of 4,096 is
+    L_max = 20,480: 16,384 tokens -> 0, 18,432 -> -0.5, 20,480 -> -1. A generator that stops at L_max never enters the
+    third interval. With a cache of 0 the second one is empty: only what exceeds the limit is punished, which such a
+    generator never does, so the penalty has no effect.
+
+    Args:
+        lengths: tokens of each response, the EOS token included, any shape.
+        max_response_tokens: L_max in tokens, the hard limit of generation.
+        cache_tokens: L_cache in tokens, the stretch below the limit over which the penalty grows; 0 to L_max - 1.
+        factor: the size of the full penalty, in the unit of the reward; not negative (the authors' code has 1).
+
+    Returns:
+        float64 in [-factor, 0], the shape of `lengths`.
+
+    Raises:
+        ValueError: `cache_tokens` outside [0, max_response_tokens), or a negative `factor`.
+
+    >>> soft_overlong_penalty(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
+    tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
+    """
+    if not 0 <= cache_tokens < max_response_tokens:
+        raise ValueError(
+            f"cache_tokens must be at least 0 and below max_response_tokens ({max_response_tokens}), got {cache_tokens}"
+        )
+    if factor < 0:
+        raise ValueError(f"factor must not be negative, or long answers are rewarded; got {factor}")
+    lengths = lengths.double()
+    if cache_tokens == 0:
+        share = (lengths > max_response_tokens).double()
+    else:
+        share = ((lengths - (max_response_tokens - cache_tokens)) / cache_tokens).clamp(0.0, 1.0)
+    return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
+
+
+def hard_overlong_punishment(correct: Tensor, truncated: Tensor) -> Tensor:
+    """A truncated answer counts as wrong whatever it says: the default that DAPO 3.4 starts from and Eq. 13 replaces.
+
+    Args:
+        correct: bool, the verdict of the rule on each answer, any shape.
+        truncated: bool, True where the answer was cut off at the limit, the same shape.
+
+    Returns:
+        bool, True where the answer is right and finished.
+
+    Raises:
+        ValueError: an argument that is not boolean.
+    """
+    _require_bool("correct", correct)
+    _require_bool("truncated", truncated)
+    return correct & ~truncated
+
+
+def overlong_filter_mask(truncated: Tensor) -> Tensor:
+    """Overlong filtering (DAPO 3.4): True where a completion carries loss, which a truncated one does not.
+
+    It acts on the loss alone: a filtered completion stays in its group, so in the mean and std of Eq. 9.
+
+    Args:
+        truncated: [B] bool, True where the answer was cut off at the limit.
+
+    Returns:
+        [B] bool, to be combined with the response mask.
+
+    Raises:
+        ValueError: `truncated` is not boolean.
+    """
+    _require_bool("truncated", truncated)
+    return ~truncated
+
+
+def _require_bool(name: str, values: Tensor) -> None:
+    # On integers ~ flips bits: ~0 is -1 and ~1 is -2, both true.
+    if values.dtype != torch.bool:
+        raise ValueError(f"{name} must be boolean, got {values.dtype}")

@@ -1,0 +1,122 @@
+"""Group-relative advantages against numbers worked out by hand, a slow loop, and their invariances."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dapo_lit.objective.advantages import group_advantages
+
+reward_values = st.floats(-2, 2, allow_nan=False).map(lambda x: round(x, 3))
+
+
+@st.composite
+def reward_batches(draw: st.DrawFn) -> Tensor:
+    size = draw(st.integers(2, 8))
+    rows = draw(st.lists(st.lists(reward_values, min_size=size, max_size=size), min_size=1, max_size=4))
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_one_right_of_four_by_hand() -> None:
+    # Rewards 1, -1, -1, -1: mean -0.5, deviations 1.5 and -0.5, sum of squares 3, so std 1 (G - 1) or sqrt(0.75) (G).
+    rewards = torch.tensor([[1.0, -1.0, -1.0, -1.0]], dtype=torch.float64)
+    torch.testing.assert_close(
+        group_advantages(rewards, epsilon=0.0), torch.tensor([[1.5, -0.5, -0.5, -0.5]], dtype=torch.float64)
+    )
+    biased = group_advantages(rewards, epsilon=0.0, unbiased_std=False)
+    torch.testing.assert_close(biased, torch.tensor([[math.sqrt(3)] + 3 * [-1 / math.sqrt(3)]], dtype=torch.float64))
+    unscaled = group_advantages(rewards, scale_by_std=False)
+    torch.testing.assert_close(unscaled, torch.tensor([[1.5, -0.5, -0.5, -0.5]], dtype=torch.float64))
+
+
+def test_without_the_std_the_unit_is_the_reward() -> None:
+    rewards = torch.tensor([[10.0, 0.0]], dtype=torch.float64)
+    assert group_advantages(rewards, scale_by_std=False).tolist() == [[5.0, -5.0]]
+
+
+def test_epsilon_is_added_to_the_std_and_not_to_the_variance() -> None:
+    rewards = torch.tensor([[1.0, -1.0, -1.0, -1.0]], dtype=torch.float64)
+    assert group_advantages(rewards, epsilon=0.5)[0].tolist() == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3])
+
+
+def test_each_group_has_its_own_baseline() -> None:
+    rewards = torch.tensor([[1.0, -1.0], [5.0, 1.0], [3.0, 3.0]])
+    half = 1 / math.sqrt(2)
+    expected = torch.tensor([[half, -half], [half, -half], [0.0, 0.0]])
+    torch.testing.assert_close(group_advantages(rewards, epsilon=0.0), expected)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+@pytest.mark.parametrize("scale_by_std", [True, False])
+@pytest.mark.parametrize("value", [1.0, -1.0, 0.0, 0.1, 1 / 3, 1e6])
+def test_equal_rewards_give_exactly_zero(value: float, scale_by_std: bool, epsilon: float) -> None:
+    # 16 times 0.1 in float32 does not average to 0.1: without care the std is 1e-9 and not 0.
+    advantages = group_advantages(torch.full((2, 16), value), scale_by_std=scale_by_std, epsilon=epsilon)
+    assert torch.equal(advantages, torch.zeros(2, 16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rewards_that_differ_by_rounding_alone_give_exactly_zero(dtype: torch.dtype) -> None:
+    value = torch.tensor(0.3, dtype=dtype)
+    rewards = torch.stack([value, torch.nextafter(value, torch.tensor(1.0, dtype=dtype)), value, value])[None]
+    assert rewards.unique().numel() == 2
+    assert torch.equal(group_advantages(rewards, epsilon=0.0), torch.zeros(1, 4, dtype=dtype))
+
+
+def test_a_small_real_difference_is_not_taken_for_rounding() -> None:
+    # One token of a cache of 4,096: a length penalty of 1 / 4096.
+    rewards = torch.tensor([[1.0, 1.0 - 1 / 4096]])
+    assert group_advantages(rewards, epsilon=0.0)[0].tolist() == pytest.approx([2**-0.5, -(2**-0.5)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
+def test_narrow_and_integer_rewards_are_computed_in_float32_or_better(dtype: torch.dtype) -> None:
+    rewards = torch.tensor([[1, -1, -1, -1, -1, -1, 1, 1]], dtype=dtype)
+    advantages = group_advantages(rewards)
+    assert advantages.dtype == torch.float32
+    torch.testing.assert_close(advantages, group_advantages(rewards.double()).float())
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 0)])
+def test_a_group_of_fewer_than_two_is_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="G >= 2"):
+        group_advantages(torch.zeros(shape))
+
+
+def test_a_flat_vector_of_rewards_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[P, G\]"):
+        group_advantages(torch.zeros(8))
+
+
+@settings(max_examples=60, deadline=None)
+@given(reward_batches(), st.booleans(), st.booleans())
+def test_it_equals_a_slow_loop(rewards: Tensor, scale_by_std: bool, unbiased_std: bool) -> None:
+    advantages = group_advantages(rewards, scale_by_std=scale_by_std, unbiased_std=unbiased_std, epsilon=1e-6)
+    for row, result in zip(rewards.tolist(), advantages.tolist(), strict=True):
+        mean = statistics.fmean(row)
+        std = (statistics.stdev if unbiased_std else statistics.pstdev)(row)
+        scale = std + 1e-6 if scale_by_std else 1.0
+        assert result == pytest.approx([(r - mean) / scale for r in row], abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(reward_batches(), st.floats(-10, 10), st.floats(0.1, 10))
+def test_a_shift_of_the_rewards_changes_nothing_and_without_epsilon_nor_does_their_scale(
+    rewards: Tensor, shift: float, scale: float
+) -> None:
+    before = group_advantages(rewards, epsilon=0.0)
+    torch.testing.assert_close(group_advantages(rewards + shift, epsilon=0.0), before, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(group_advantages(rewards * scale, epsilon=0.0), before, atol=1e-9, rtol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(reward_batches())
+def test_a_group_sums_to_zero_and_has_unit_std(rewards: Tensor) -> None:
+    advantages = group_advantages(rewards, epsilon=0.0)
+    assert advantages.sum(dim=1).abs().max() < 1e-9
+    for row, result in zip(rewards, advantages, strict=True):
+        assert result.std().item() == pytest.approx(0.0 if row.unique().numel() == 1 else 1.0)

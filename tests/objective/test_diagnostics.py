@@ -1,0 +1,327 @@
+"""The diagnostics: definitions by hand, against a slow loop, and their sums over any split."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dapo_lit.objective.diagnostics import (
+    Statistics,
+    finish,
+    gradient_noise,
+    merge,
+    mismatch_statistics,
+    policy_statistics,
+)
+from dapo_lit.objective.losses import clipped_policy_loss
+
+KEYS = {
+    "clip/low_frac",
+    "clip/high_frac",
+    "clip/dual_frac",
+    "clip/high_prob_mean",
+    "clip/high_prob_max",
+    "policy/kl_old",
+    "policy/ratio_max",
+    "policy/prob_mean",
+    "policy/entropy",
+    "policy/entropy_seq_mean",
+    "mismatch/kl",
+    "mismatch/prob_diff_max",
+}
+NAN = math.nan
+
+
+def rows(*values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def by_hand(clip_dual: float | None = 3.0) -> tuple[dict[str, float | None], Statistics]:
+    """Two completions of 4 and 1 response tokens; NaN where there is no response."""
+    old = rows([0.1, 0.3, 0.5, 0.2], [0.05, NAN, NAN, NAN])
+    ratio = rows([1.5, 1.29, 1.27, 0.5], [4.0, NAN, NAN, NAN])
+    entropy = rows([0.4, 0.8, 1.2, 1.6], [3.0, NAN, NAN, NAN])
+    advantages = rows([1.0, 1.0, 1.0, 1.0], [-1.0, -1.0, -1.0, -1.0])
+    mask = torch.tensor([[True] * 4, [True] + [False] * 3])
+    statistics = policy_statistics(
+        (old * ratio).log(),
+        old.log(),
+        advantages,
+        mask,
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_dual=clip_dual,
+        entropy=entropy,
+    )
+    return finish(*statistics), statistics
+
+
+def test_every_policy_metric_by_hand() -> None:
+    metrics, _ = by_hand()
+    k3 = [0.5 - math.log(1.5), 0.29 - math.log(1.29), 0.27 - math.log(1.27), -0.5 - math.log(0.5), 3 - math.log(4)]
+    expected = {
+        "clip/high_frac": 2 / 5,  # 1.5 and 1.29; 1.27 is below 1.28, and 0.5 has A > 0
+        "clip/low_frac": 0.0,
+        "clip/dual_frac": 1 / 5,  # 4 > 3 with A < 0
+        "clip/high_prob_mean": 0.2,  # of 0.1 and 0.3
+        "clip/high_prob_max": 0.3,
+        "policy/kl_old": sum(k3) / 5,
+        "policy/ratio_max": 4.0,
+        "policy/prob_mean": 1.15 / 5,
+        "policy/entropy": 7.0 / 5,
+        "policy/entropy_seq_mean": (1.0 + 3.0) / 2,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_token_that_falls_with_a_negative_advantage_is_clipped_low() -> None:
+    ratios = rows([0.79, 0.81, 0.5, 1.5])
+    advantages = rows([-1.0, -1.0, 1.0, -1.0])
+    statistics = policy_statistics(
+        ratios.log(),
+        torch.zeros(1, 4),
+        advantages,
+        torch.ones(1, 4, dtype=torch.bool),
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_dual=None,
+        entropy=torch.zeros(1, 4),
+    )
+    metrics = finish(*statistics)
+    assert metrics["clip/low_frac"] == 0.25
+    assert metrics["clip/high_frac"] == 0.0
+
+
+def test_without_a_dual_clip_nothing_is_clipped_by_it() -> None:
+    assert by_hand(clip_dual=None)[0]["clip/dual_frac"] == 0.0
+
+
+def test_every_key_is_there_and_null_where_there_is_nothing_to_average() -> None:
+    assert finish({}, {}) == dict.fromkeys(KEYS)
+    zeros, nothing = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    empty = policy_statistics(zeros, zeros, zeros, nothing, clip_low=0.2, clip_high=0.28, clip_dual=None, entropy=zeros)
+    assert finish(*merge(empty, mismatch_statistics(zeros, zeros, nothing))) == dict.fromkeys(KEYS)
+
+
+def test_on_policy_the_ratio_is_one_nothing_is_clipped_and_no_up_clipped_probability_exists() -> None:
+    logprobs = rows([0.5, 0.25]).log()
+    statistics = policy_statistics(
+        logprobs,
+        logprobs,
+        rows([1.0, -1.0]),
+        torch.ones(1, 2, dtype=torch.bool),
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_dual=None,
+        entropy=rows([0.1, 0.2]),
+    )
+    metrics = finish(*statistics)
+    assert metrics["policy/kl_old"] == 0.0
+    assert metrics["policy/ratio_max"] == 1.0
+    assert metrics["clip/high_frac"] == metrics["clip/low_frac"] == 0.0
+    assert metrics["clip/high_prob_mean"] is None
+    assert metrics["clip/high_prob_max"] is None
+
+
+def test_mismatch_by_hand() -> None:
+    trainer, engine = rows([0.5, 0.3, NAN]).log(), rows([0.25, 0.35, NAN]).log()
+    metrics = finish(*mismatch_statistics(trainer, engine, torch.tensor([[True, True, False]])))
+    ratio = [2.0, 0.3 / 0.35]
+    assert metrics["mismatch/kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratio) / 2)
+    assert metrics["mismatch/prob_diff_max"] == pytest.approx(0.25)
+
+
+def test_over_tokens_of_the_old_policy_kl_old_is_the_kl_from_old_to_new() -> None:
+    # 10,000 tokens in the exact proportions of the old distribution: the estimate is its expectation.
+    old, new = rows([0.5, 0.3, 0.2]).log().squeeze(), rows([0.2, 0.2, 0.6]).log().squeeze()
+    token = torch.tensor([0] * 5000 + [1] * 3000 + [2] * 2000)
+    mask = torch.ones(len(token), dtype=torch.bool)
+    zeros = torch.zeros(len(token))
+    statistics = policy_statistics(
+        new[token],
+        old[token],
+        zeros,
+        mask,
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_dual=None,
+        entropy=zeros,
+        completion_tokens=torch.full((len(token),), len(token)),
+    )
+    exact = (old.exp() * (old - new)).sum().item()
+    assert finish(*statistics)["policy/kl_old"] == pytest.approx(exact)
+
+
+def test_sums_carry_no_gradient_and_are_float64_without_a_dimension() -> None:
+    _, statistics = by_hand()
+    for value in [*statistics.sums.values(), *statistics.maxima.values()]:
+        assert value.dtype == torch.float64
+        assert value.shape == ()
+        assert not value.requires_grad
+
+
+def test_bfloat16_inputs_are_summed_at_full_precision() -> None:
+    # 4,096 entropies of 1.0: a bfloat16 sum stops at 256.
+    ones = torch.ones(1, 4096, dtype=torch.bfloat16)
+    statistics = policy_statistics(
+        -ones, -ones, ones, ones.bool(), clip_low=0.2, clip_high=0.28, clip_dual=None, entropy=ones
+    )
+    metrics = finish(*statistics)
+    assert metrics["policy/entropy"] == 1.0
+    assert metrics["policy/prob_mean"] == pytest.approx(math.exp(-1))
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    flat, mask = torch.zeros(4), torch.ones(4, dtype=torch.bool)
+    with pytest.raises(ValueError, match="completion_tokens"):
+        policy_statistics(flat, flat, flat, mask, clip_low=0.2, clip_high=0.2, clip_dual=None, entropy=flat)
+    with pytest.raises(ValueError, match="entropy"):
+        policy_statistics(
+            flat[None], flat[None], flat, mask[None], clip_low=0.2, clip_high=0.2, clip_dual=None, entropy=flat
+        )
+    with pytest.raises(ValueError, match="rollout_logprobs"):
+        mismatch_statistics(flat, flat[:3], mask)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Log-probs, old log-probs and entropy [B, T], advantages [B, 1], lengths [B]."""
+    lengths = torch.tensor(draw(st.lists(st.integers(0, 5), min_size=1, max_size=6)))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    shape = (len(lengths), max(1, int(lengths.max())))
+    old = -torch.rand(shape, generator=generator, dtype=torch.float64) * 3 - 0.01
+    new = old + 0.4 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    entropy = torch.rand(shape, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(shape[0], 1, generator=generator, dtype=torch.float64)
+    return new, old, entropy, advantages, lengths
+
+
+def statistics_of(batch: tuple[Tensor, ...], keep: Tensor | slice = slice(None)) -> Statistics:
+    new, old, entropy, advantages, lengths = (x[keep] for x in batch)
+    mask = torch.arange(new.shape[1]) < lengths[:, None]
+    policy = policy_statistics(new, old, advantages, mask, clip_low=0.2, clip_high=0.28, clip_dual=1.5, entropy=entropy)
+    return merge(policy, mismatch_statistics(new, old, mask))
+
+
+def assert_same_metrics(first: Statistics, second: Statistics) -> None:
+    a, b = finish(*first), finish(*second)
+    assert {k for k, v in a.items() if v is None} == {k for k, v in b.items() if v is None}
+    assert {k: v for k, v in a.items() if v is not None} == pytest.approx({k: v for k, v in b.items() if v is not None})
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches())
+def test_metrics_equal_a_slow_loop(batch: tuple[Tensor, ...]) -> None:
+    new, old, entropy, advantages, lengths = (x.tolist() for x in batch)
+    tokens = [
+        (math.exp(new[b][t] - old[b][t]), math.exp(old[b][t]), math.exp(new[b][t]), entropy[b][t], advantages[b][0])
+        for b, length in enumerate(lengths)
+        for t in range(length)
+    ]
+    metrics = finish(*statistics_of(batch))
+    if not tokens:
+        assert metrics == dict.fromkeys(KEYS)
+        return
+    up = [p for r, p, _, _, a in tokens if a > 0 and r > 1.28]
+    k3 = sum(r - 1 - math.log(r) for r, *_ in tokens) / len(tokens)
+    sequence_means = [sum(entropy[b][:n]) / n for b, n in enumerate(lengths) if n > 0]
+    expected = {
+        "clip/low_frac": sum(a < 0 and r < 0.8 for r, _, _, _, a in tokens) / len(tokens),
+        "clip/high_frac": len(up) / len(tokens),
+        "clip/dual_frac": sum(a < 0 and r > 1.5 for r, _, _, _, a in tokens) / len(tokens),
+        "policy/kl_old": k3,
+        "policy/ratio_max": max(r for r, *_ in tokens),
+        "policy/prob_mean": sum(p for _, p, *_ in tokens) / len(tokens),
+        "policy/entropy": sum(e for _, _, _, e, _ in tokens) / len(tokens),
+        "policy/entropy_seq_mean": sum(sequence_means) / len(sequence_means),
+        "mismatch/kl": k3,
+        "mismatch/prob_diff_max": max(abs(p - q) for _, p, q, _, _ in tokens),
+    }
+    if up:
+        expected |= {"clip/high_prob_mean": sum(up) / len(up), "clip/high_prob_max": max(up)}
+    assert {k: v for k, v in metrics.items() if v is not None} == pytest.approx(expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches(), st.data())
+def test_metrics_are_the_same_for_any_split_into_micro_batches(batch: tuple[Tensor, ...], data: st.DataObject) -> None:
+    num = len(batch[0])
+    part = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=num, max_size=num)))
+    parts = [statistics_of(batch, part == k) for k in range(3)]  # a part may be empty
+    assert_same_metrics(merge(merge(parts[0], parts[1]), parts[2]), statistics_of(batch))
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches(), st.integers(0, 20))
+def test_packed_tokens_give_the_same_metrics_even_where_a_completion_is_cut(
+    batch: tuple[Tensor, ...], cut: int
+) -> None:
+    new, old, entropy, advantages, lengths = batch
+    mask = torch.arange(new.shape[1]) < lengths[:, None]
+    flat = [x.expand(mask.shape)[mask] for x in (new, old, entropy, advantages, lengths[:, None])]
+
+    def packed(where: slice) -> Statistics:
+        logprobs, old_logprobs, nats, advantage, completion_tokens = (x[where] for x in flat)
+        everywhere = torch.ones(len(logprobs), dtype=torch.bool)
+        policy = policy_statistics(
+            logprobs,
+            old_logprobs,
+            advantage,
+            everywhere,
+            clip_low=0.2,
+            clip_high=0.28,
+            clip_dual=1.5,
+            entropy=nats,
+            completion_tokens=completion_tokens,
+        )
+        return merge(policy, mismatch_statistics(logprobs, old_logprobs, everywhere))
+
+    assert_same_metrics(merge(packed(slice(0, cut)), packed(slice(cut, None))), statistics_of(batch))
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches(), st.sampled_from([torch.float32, torch.float64]))
+def test_the_clip_shares_count_exactly_the_tokens_that_the_loss_gives_no_gradient(
+    batch: tuple[Tensor, ...], dtype: torch.dtype
+) -> None:
+    new, old, entropy, advantages, _ = (x.to(dtype) for x in batch)
+    new.requires_grad_()
+    everywhere = torch.ones(new.shape, dtype=torch.bool)
+    clipped_policy_loss(new, old, advantages, clip_low=0.2, clip_high=0.28, clip_dual=1.5).sum().backward()
+    assert new.grad is not None
+    sums, _ = policy_statistics(
+        new, old, advantages, everywhere, clip_low=0.2, clip_high=0.28, clip_dual=1.5, entropy=entropy
+    )
+    clipped = sums["clip_low"] + sums["clip_high"] + sums["clip_dual"]
+    assert clipped.item() == (new.grad == 0).sum().item()
+
+
+def test_gradient_noise_by_hand() -> None:
+    # Gradients (1, 0) and (0, 1): mean (1/2, 1/2), squared 1/2; deviations of squared length 1/2 each, variance 1.
+    assert gradient_noise(2.0, 2.0, 2) == pytest.approx(2.0)
+    # Equal gradients of norm 3, four times: no noise. Rounding must not make it negative.
+    assert gradient_noise(4 * 9.0, (4 * 3.0) ** 2, 4) == 0.0
+    assert gradient_noise(4 * 9.0 - 1e-12, (4 * 3.0) ** 2, 4) == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 2**16))
+def test_gradient_noise_equals_the_definition_from_the_gradients_themselves(
+    num_updates: int, size: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(num_updates, size, generator=generator, dtype=torch.float64) + 0.5
+    mean = gradients.mean(dim=0)
+    expected = (gradients - mean).square().sum() / (num_updates - 1) / mean.square().sum()
+    result = gradient_noise(gradients.square().sum(), gradients.sum(dim=0).square().sum(), num_updates)
+    assert result == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("squares", "squared_sum", "num_updates"), [(0.0, 0.0, 0), (4.0, 4.0, 1), (2.0, 0.0, 2)])
+def test_one_update_or_a_vanishing_sum_has_no_gradient_noise(
+    squares: float, squared_sum: float, num_updates: int
+) -> None:
+    assert gradient_noise(squares, squared_sum, num_updates) is None

@@ -1,0 +1,15 @@
+"""The examples in the docstrings run."""
+
+import doctest
+from types import ModuleType
+
+import pytest
+
+from dapo_lit.objective import advantages, diagnostics, losses, shaping
+
+
+@pytest.mark.parametrize("module", [advantages, diagnostics, losses, shaping])
+def test_the_examples_in_the_docstrings_are_true(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,254 @@
+"""The token loss, the importance ratio and the KL penalties: by hand, against loops, and by their gradients."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dapo_lit.objective.losses import KLEstimator, clipped_policy_loss, full_kl, importance_ratio, kl_penalty
+
+ratios = st.floats(0.01, 20.0)
+bounds = st.floats(0.0, 0.9)
+nonzero_advantages = st.floats(0.01, 3.0) | st.floats(-3.0, -0.01)
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def token_loss(ratio: float, advantage: float, low: float, high: float, dual: float | None = None) -> float:
+    loss = clipped_policy_loss(
+        tensor(math.log(ratio)), tensor(0.0), tensor(advantage), clip_low=low, clip_high=high, clip_dual=dual
+    )
+    return loss.item()
+
+
+def loss_gradient(ratio: float, advantage: float, low: float, high: float, dual: float | None = None) -> float:
+    logprobs = tensor(math.log(ratio)).requires_grad_()
+    clipped_policy_loss(
+        logprobs, tensor(0.0), tensor(advantage), clip_low=low, clip_high=high, clip_dual=dual
+    ).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad.item()
+
+
+def test_the_ratio_is_the_quotient_of_the_probabilities() -> None:
+    ratio = importance_ratio(tensor(0.3, 0.05).log(), tensor(0.2, 0.1).log())
+    torch.testing.assert_close(ratio, tensor(1.5, 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_ratio_stays_finite_at_any_distance(dtype: torch.dtype) -> None:
+    logprobs = torch.tensor([0.0, -500.0, 0.0], dtype=dtype, requires_grad=True)
+    ratio = importance_ratio(logprobs, torch.tensor([-500.0, 0.0, -19.0], dtype=dtype))
+    assert ratio.tolist() == pytest.approx([math.exp(20), math.exp(-20), math.exp(19)], rel=1e-5)
+    ratio.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),  # on policy: -A, and the gradient of REINFORCE
+        (1.1, 2.0, -2.2, -2.2),  # between the bounds: -r A
+        (1.5, 2.0, -2.56, 0.0),  # above, A > 0: -1.28 A, no reason to rise further
+        (0.5, 2.0, -1.0, -1.0),  # below, A > 0: not clipped, it may recover
+        (0.5, -2.0, 1.6, 0.0),  # below, A < 0: 0.8 |A|, no reason to fall further
+        (1.5, -2.0, 3.0, 3.0),  # above, A < 0: not clipped, it may recover
+        (1.25, 1.0, -1.25, -1.25),  # 1.25 is below 1.28: clip-higher lets it rise
+    ],
+)
+def test_each_region_of_the_clip_by_hand(ratio: float, advantage: float, loss: float, gradient: float) -> None:
+    assert token_loss(ratio, advantage, 0.2, 0.28) == pytest.approx(loss)
+    assert loss_gradient(ratio, advantage, 0.2, 0.28) == pytest.approx(gradient)
+
+
+@pytest.mark.parametrize(("old", "at_20", "at_28"), [(0.01, 0.012, 0.0128), (0.9, 1.08, 1.152)])
+def test_the_papers_ceiling_on_a_probability(old: float, at_20: float, at_28: float) -> None:
+    # DAPO 3.1: with 0.2 a probability of 0.01 may rise to 0.012, one of 0.9 to 1.08, which is no limit at all.
+    for clip_high, ceiling in ((0.2, at_20), (0.28, at_28)):
+        largest_gain = -token_loss(1e6, 1.0, 0.2, clip_high)  # the most that a token with A = 1 can earn
+        assert old * largest_gain == pytest.approx(ceiling)
+    below, above = (math.log((at_20 + step) / old) for step in (-1e-6, 1e-6))
+    assert loss_gradient(math.exp(below), 1.0, 0.2, 0.2) < 0
+    assert loss_gradient(math.exp(above), 1.0, 0.2, 0.2) == 0
+    assert loss_gradient(math.exp(above), 1.0, 0.2, 0.28) < 0
+
+
+def test_the_dual_clip_bounds_only_negative_advantages() -> None:
+    assert token_loss(12.0, -2.0, 0.2, 0.28) == pytest.approx(24.0)
+    assert token_loss(12.0, -2.0, 0.2, 0.28, dual=10.0) == pytest.approx(20.0)
+    assert loss_gradient(12.0, -2.0, 0.2, 0.28, dual=10.0) == 0.0
+    assert token_loss(9.0, -2.0, 0.2, 0.28, dual=10.0) == pytest.approx(18.0)
+    assert loss_gradient(9.0, -2.0, 0.2, 0.28, dual=10.0) == pytest.approx(18.0)
+    assert token_loss(12.0, 2.0, 0.2, 0.28, dual=10.0) == pytest.approx(-2.56)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ratios, st.floats(-3, 3), bounds, bounds, st.none() | st.floats(1.01, 15))
+def test_it_equals_the_formula_written_with_floats(
+    ratio: float, advantage: float, low: float, high: float, dual: float | None
+) -> None:
+    objective = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+    if dual is not None and advantage < 0:
+        objective = max(objective, dual * advantage)
+    assert token_loss(ratio, advantage, low, high, dual) == pytest.approx(-objective, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratios, nonzero_advantages, bounds, bounds)
+def test_the_upper_bound_acts_on_positive_and_the_lower_on_negative_advantages_alone(
+    ratio: float, advantage: float, bound: float, other: float
+) -> None:
+    if advantage > 0:
+        assert token_loss(ratio, advantage, other, bound) == token_loss(ratio, advantage, bound, bound)
+    else:
+        assert token_loss(ratio, advantage, bound, other) == token_loss(ratio, advantage, bound, bound)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-0.99, 0.99), st.floats(0.01, 3.0), bounds)
+def test_equal_bounds_clip_a_rise_and_a_fall_of_the_same_size_alike(
+    change: float, advantage: float, bound: float
+) -> None:
+    rise = token_loss(1 + change, advantage, bound, bound) + advantage  # loss beyond that at ratio 1
+    fall = token_loss(1 - change, -advantage, bound, bound) - advantage
+    assert rise == pytest.approx(fall, abs=1e-9)
+    assert rise == pytest.approx(-advantage * min(change, bound), abs=1e-9)
+
+
+def test_a_batch_of_sequences_and_the_same_tokens_in_a_row_agree() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logprobs, old_logprobs = torch.randn(2, 4, 6, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(4, 1, generator=generator, dtype=torch.float64)
+    rows = clipped_policy_loss(logprobs, old_logprobs, advantages, clip_low=0.2, clip_high=0.28, clip_dual=3.0)
+    flat = clipped_policy_loss(
+        logprobs.flatten(),
+        old_logprobs.flatten(),
+        advantages.expand(4, 6).flatten(),
+        clip_low=0.2,
+        clip_high=0.28,
+        clip_dual=3.0,
+    )
+    assert rows.shape == (4, 6)
+    assert torch.equal(rows.flatten(), flat)
+
+
+def test_bfloat16_log_probs_are_subtracted_in_float32() -> None:
+    logprobs, old_logprobs = torch.tensor([-2.015625, -4.0]).bfloat16(), torch.tensor([-2.0, -1.0]).bfloat16()
+    advantages = torch.tensor([1.0, -1.0]).bfloat16()
+    loss = clipped_policy_loss(logprobs, old_logprobs, advantages, clip_low=0.2, clip_high=0.28)
+    assert loss.dtype == torch.float32
+    # In bfloat16 exp(-0.015625) = 0.98450 rounds to 0.98438.
+    torch.testing.assert_close(loss, torch.tensor([-math.exp(-0.015625), 0.8]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("clip_dual", [None, 3.0])
+def test_the_gradient_agrees_with_finite_differences(clip_dual: float | None) -> None:
+    log_ratios = tensor(-0.9, -0.1, 0.1, 0.3, 0.9, 1.5, -0.9, -0.1, 0.1, 0.3, 0.9, 1.5)  # away from the kinks
+    advantages = tensor(*(6 * [1.3] + 6 * [-0.7]))
+    old_logprobs = torch.linspace(-4, -1, 12, dtype=torch.float64)
+
+    def loss(logprobs: Tensor) -> Tensor:
+        return clipped_policy_loss(
+            logprobs, old_logprobs, advantages, clip_low=0.2, clip_high=0.28, clip_dual=clip_dual
+        )
+
+    assert torch.autograd.gradcheck(loss, (old_logprobs + log_ratios).requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "dual"),
+    [
+        ("clip_low", -0.1, 0.2, None),
+        ("clip_low", 1.1, 0.2, None),
+        ("clip_high", 0.2, -0.1, None),
+        ("clip_dual", 0.2, 0.28, 1.0),
+        ("clip_dual", 0.2, 0.28, 0.5),
+    ],
+)
+def test_a_bound_outside_its_range_is_named(name: str, low: float, high: float, dual: float | None) -> None:
+    with pytest.raises(ValueError, match=name):
+        token_loss(1.0, 1.0, low, high, dual)
+
+
+def test_kl_estimates_by_hand() -> None:
+    # Policy 0.5, reference 0.25: d = log 2.
+    logprobs, ref_logprobs = tensor(math.log(0.5)), tensor(math.log(0.25))
+    d = math.log(2)
+    assert kl_penalty(logprobs, ref_logprobs, "k1").item() == pytest.approx(d)
+    assert kl_penalty(logprobs, ref_logprobs, "k2").item() == pytest.approx(d * d / 2)
+    assert kl_penalty(logprobs, ref_logprobs, "k3").item() == pytest.approx(0.5 - 1 + d)
+
+
+def test_k1_and_k3_average_to_the_full_kl_and_k2_does_not() -> None:
+    generator = torch.Generator().manual_seed(1)
+    log_p, log_ref = torch.randn(2, 7, generator=generator, dtype=torch.float64).log_softmax(dim=-1)
+    exact = sum(
+        math.exp(p) * (p - r) for p, r in zip(log_p.tolist(), log_ref.tolist(), strict=True)
+    )  # a slow loop over the vocabulary
+    assert full_kl(log_p, log_ref).item() == pytest.approx(exact)
+    expectation = {
+        estimator: (log_p.exp() * kl_penalty(log_p, log_ref, estimator)).sum().item()
+        for estimator in ("k1", "k2", "k3")
+    }
+    assert expectation["k1"] == pytest.approx(exact)
+    assert expectation["k3"] == pytest.approx(exact)
+    assert expectation["k2"] != pytest.approx(exact, rel=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-40, 0), st.floats(-40, 0))
+def test_k2_and_k3_are_never_negative_and_zero_only_where_both_agree(logprob: float, ref_logprob: float) -> None:
+    for estimator in ("k2", "k3"):
+        value = kl_penalty(tensor(logprob), tensor(ref_logprob), estimator).item()
+        assert value >= -1e-12
+        assert math.isfinite(value)
+        if abs(logprob - ref_logprob) > 1e-3:
+            assert value > 0
+    assert kl_penalty(tensor(logprob), tensor(logprob), "k3").item() == 0
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_gradients_of_the_kl_estimates_agree_with_finite_differences(estimator: KLEstimator) -> None:
+    ref_logprobs = tensor(-1.0, -2.0, -3.0)
+    logprobs = tensor(-1.5, -1.0, -3.2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: kl_penalty(x, ref_logprobs, estimator), logprobs)
+    bfloat16 = kl_penalty(logprobs.bfloat16(), ref_logprobs.bfloat16(), estimator)
+    assert bfloat16.dtype == torch.float32
+
+
+def test_over_the_policys_samples_the_estimates_have_the_gradients_that_their_docstring_says() -> None:
+    logits = tensor(0.3, -1.0, 0.8).requires_grad_()
+    log_p, log_ref = logits.log_softmax(dim=-1), tensor(0.2, 0.3, 0.5).log()
+    probs = log_p.detach().exp()
+    (exact,) = torch.autograd.grad(full_kl(log_p, log_ref), logits, retain_graph=True)
+    (k2,) = torch.autograd.grad((probs * kl_penalty(log_p, log_ref, "k2")).sum(), logits, retain_graph=True)
+    (k1,) = torch.autograd.grad((probs * kl_penalty(log_p, log_ref, "k1")).sum(), logits, retain_graph=True)
+    (k3,) = torch.autograd.grad((probs * kl_penalty(log_p, log_ref, "k3")).sum(), logits, retain_graph=True)
+    (forward,) = torch.autograd.grad(full_kl(log_ref, log_p), logits)
+    torch.testing.assert_close(k2, exact)
+    torch.testing.assert_close(k3, forward)
+    assert k1.abs().max() < 1e-12
+
+
+def test_an_impossible_token_adds_nothing_to_the_full_kl_and_leaves_its_gradient_finite() -> None:
+    log_p = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64).log().requires_grad_()
+    log_ref = torch.tensor([[0.25, 0.25, 0.5]], dtype=torch.float64).log()
+    kl = full_kl(log_p, log_ref)
+    assert kl.tolist() == pytest.approx([math.log(2)])
+    kl.sum().backward()
+    assert log_p.grad is not None
+    assert log_p.grad.isfinite().all()
+    both_impossible = tensor(0.5, 0.5, 0.0).log()
+    assert full_kl(both_impossible, both_impossible).item() == 0
+    assert full_kl(tensor(0.5, 0.5).log(), tensor(1.0, 0.0).log()).item() == math.inf
+
+
+def test_an_unknown_estimator_is_refused() -> None:
+    with pytest.raises(ValueError, match="k1, k2 or k3"):
+        kl_penalty(tensor(0.0), tensor(0.0), "k4")  # type: ignore[arg-type]
