@@ -1,0 +1,57 @@
+"""The task arithmetic_chat: sums that a small chat model gets right now and then.
+
+Two two-digit numbers (`What is 45 + 27?`), or three numbers from 1 to 20. Which sums are held out depends on the
+multiset of their terms and on nothing else: 27 + 45 is never trained on where 45 + 27 is evaluated, and no seed trains
+on what another is evaluated on.
+"""
+
+from hashlib import blake2b
+from itertools import product
+from typing import Literal
+
+from dapo_lit.data.order import epoch_permutation
+from dapo_lit.data.problem import Problem
+
+HELD_OUT_ONE_IN = 10
+# The sums that the templates arithmetic_chat and arithmetic_chat_three work out for the policy.
+WORKED_EXAMPLES = {(27, 45), (14, 38), (4, 9, 17), (5, 8, 12)}
+
+
+def arithmetic_problems(
+    split: Literal["train", "held_out"],
+    *,
+    num_terms: Literal[2, 3] = 2,
+    num_problems: int | None = None,
+    seed: int = 0,
+) -> list[Problem]:
+    """Distinct sums in a seeded order; all of the split (about nine tenths and one tenth of 8,000) by default.
+
+    A longer list of the same seed begins with the shorter one. Raises ValueError if there are not so many sums.
+
+    >>> arithmetic_problems("train", num_problems=1)[0].problem
+    'What is 85 + 97?'
+    """
+    numbers = range(10, 100) if num_terms == 2 else range(1, 21)
+    sums = [terms for terms in product(numbers, repeat=num_terms) if _split_of(terms) == split]
+    if num_problems is None:
+        num_problems = len(sums)
+    if not 1 <= num_problems <= len(sums):
+        raise ValueError(f"arithmetic_chat has {len(sums)} {split} sums of {num_terms} numbers, not {num_problems}")
+    return [_problem(sums[index]) for index in epoch_permutation(len(sums), seed, epoch=0)[:num_problems]]
+
+
+def _split_of(terms: tuple[int, ...]) -> Literal["train", "held_out", "worked"]:
+    multiset = tuple(sorted(terms))
+    if multiset in WORKED_EXAMPLES:
+        return "worked"
+    digest = blake2b(repr(multiset).encode(), digest_size=8).digest()
+    return "held_out" if int.from_bytes(digest) % HELD_OUT_ONE_IN == 0 else "train"
+
+
+def _problem(terms: tuple[int, ...]) -> Problem:
+    return Problem(
+        id="arithmetic-" + "+".join(map(str, terms)),
+        problem=f"What is {' + '.join(map(str, terms))}?",
+        answer=str(sum(terms)),
+        meta={"terms": list(terms), "num_terms": len(terms)},
+    )

@@ -1,0 +1,112 @@
+"""What a field of a row must be to become part of a problem, and the message where it is not."""
+
+import difflib
+import math
+from fractions import Fraction
+
+from dapo_lit.data.rows import DataError, Row
+
+
+class FieldChecks:
+    """The checks of one data set, with the ids seen so far."""
+
+    def __init__(self, name: str, numeric_answers: bool) -> None:
+        self.name = name
+        self.numeric_answers = numeric_answers
+        self._place_of_id: dict[str, str] = {}
+
+    def statement(self, row: Row, key: str, value: object) -> str:
+        """The problem's text as it stands; DataError if it is absent, no text, or blank."""
+        if value is None:
+            raise _absent(row, key)
+        if not isinstance(value, str):
+            raise row.error(f"`{key}` is {_kind(value)}, not text")
+        if not value.strip():
+            raise row.error(f"`{key}` is empty; write the problem or delete the row")
+        return _writable(row, key, value)
+
+    def answer(self, row: Row, key: str, value: object) -> str:
+        """The answer as text without surrounding blanks; a number becomes text, 72.0 the text 72."""
+        if value is None:
+            raise _absent(row, key)
+        if isinstance(value, float) and math.isfinite(value):
+            text = str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+        elif isinstance(value, str):
+            text = _writable(row, key, value.strip())
+        elif isinstance(value, int) and not isinstance(value, bool):
+            text = str(value)
+        else:
+            raise row.error(f"`{key}` is {_kind(value)}; write the answer as text or as a number")
+        if not text:
+            raise row.error(f"`{key}` is empty; write the answer or delete the row")
+        if self.numeric_answers and not is_number(text):
+            raise row.error(
+                f"`{key}` is {text[:60]!r}, which is no number, and the reward compares numbers; "
+                "correct the row, or choose a reward that compares text or expressions"
+            )
+        return text
+
+    def unique_id(self, row: Row, value: object, number: int) -> str:
+        """The row's id, or one made from the data set's name and the row's number (from 0)."""
+        if value is None:
+            identity = f"{self.name}-{number}"
+        elif isinstance(value, str) and value.strip():
+            identity = _writable(row, "id", value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            identity = str(value)
+        else:
+            raise row.error(f"`id` is {_kind(value)}; write a text or an integer, or leave `id` out of every row")
+        place = f"{row.file.name}, {row.place}"
+        first = self._place_of_id.setdefault(identity, place)
+        if first != place:
+            raise row.error(
+                f"the id {identity!r} stands at {first} too; ids must differ (leave `id` out to number rows)"
+            )
+        return identity
+
+
+def is_number(text: str) -> bool:
+    """Whether text is an integer, a decimal or a fraction; commas between thousands are allowed.
+
+    >>> is_number("1,234"), is_number("-3/4"), is_number("seven")
+    (True, True, False)
+    """
+    try:
+        Fraction(text.replace(",", ""))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return True
+
+
+def _absent(row: Row, key: str) -> DataError:
+    close = difflib.get_close_matches(key, [name for name in row.fields if name != key], n=1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
+    return row.error(
+        f"has no `{key}`; {hint}its keys are {', '.join(map(str, row.fields)) or 'none'}; "
+        "every row needs `problem` and `answer`"
+    )
+
+
+def _writable(row: Row, key: str, text: str) -> str:
+    """A lone surrogate (JSON's "\\ud800") is no character: no tokenizer and no file would take it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise row.error(f"`{key}` has a lone surrogate at character {error.start + 1}, which is no text") from None
+    return text
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return "an empty text"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"

@@ -1,0 +1,65 @@
+"""Which problems of a set are trained on: difficulty bounds and a limit on the prompt's length.
+
+Both return what is dropped beside what is kept, so that a run can report it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
+from dapo_lit.data.templates import PromptTemplate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LEVEL = re.compile(r"(?:level\s*)?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+def within_difficulty(
+    problems: Sequence[Problem], key: str, low: float | None = None, high: float | None = None
+) -> tuple[list[Problem], list[Problem]]:
+    """(kept, dropped): kept are the problems with low <= meta[key] <= high; None leaves a side open.
+
+    A value is a number or a text such as MATH's "Level 5"; a problem without one (MATH's "Level ?") is dropped.
+    Raises DataError if no problem has the key, and ValueError if low > high.
+    """
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"difficulty bounds are empty: low {low} is above high {high}")
+    if problems and not any(key in problem.meta for problem in problems):
+        known = sorted({name for problem in problems for name in problem.meta})
+        raise DataError(
+            f"no problem has the key {key!r} to judge its difficulty by; keys are {', '.join(known) or 'none'}"
+        )
+    kept: list[Problem] = []
+    dropped: list[Problem] = []
+    for problem in problems:
+        level = _level(problem.meta.get(key))
+        inside = level is not None and (low is None or low <= level) and (high is None or level <= high)
+        (kept if inside else dropped).append(problem)
+    return kept, dropped
+
+
+def drop_long_prompts(
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: "PreTrainedTokenizerBase",
+    max_prompt_tokens: int,
+) -> tuple[list[Problem], list[Problem]]:
+    """(kept, dropped): kept are the problems whose whole prompt, template included, has at most that many tokens."""
+    kept: list[Problem] = []
+    dropped: list[Problem] = []
+    for problem in problems:
+        fits = len(template.encode(problem.problem, tokenizer)) <= max_prompt_tokens
+        (kept if fits else dropped).append(problem)
+    return kept, dropped
+
+
+def _level(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    found = LEVEL.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(found[1]) if found else None

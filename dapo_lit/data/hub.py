@@ -1,0 +1,124 @@
+"""Data sets in the layout of the Hugging Face hub: from a local folder, or from the hub by id.
+
+A data set is a folder of Parquet, JSONL or CSV files whose paths name the configuration and the split:
+
+    main/train-00000-of-00001.parquet       configuration `main`, split `train`
+    data/test-00000-of-00002.parquet        no configuration
+    problems.jsonl                          no split named anywhere: everything is `train`
+
+A hub id is downloaded into that same layout (huggingface_hub keeps it in its cache, so a second run needs no network).
+Data sets that need a loading script, and file lists declared in a README, are not read: name the file itself then.
+"""
+
+import re
+from pathlib import Path, PurePosixPath
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from dapo_lit.data.rows import SUFFIXES, DataError
+
+HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
+
+# The words by which the hub itself recognises a split in a path.
+SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+
+
+def resolve_files(path: str, split: str) -> list[Path]:
+    """The data files that `path` means: itself, the files of a folder, or those of a hub data set.
+
+    Raises DataError where there is none.
+    """
+    local = Path(path).expanduser()
+    if local.is_file():
+        return [local]
+    if local.is_dir():
+        return _files_of_folder(local, None, split)
+    found = HUB_ID.fullmatch(path)
+    if found is None or local.suffix.lower() in SUFFIXES:
+        raise DataError(f"{path}: no such file; set task.path to a .jsonl, .parquet or .csv file, or to a hub id")
+    folder = _download(found["repo"], split)
+    return _files_of_folder(folder, found["config"], split)
+
+
+def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
+    """Which of a data set's files (relative paths with `/`) hold one split of one configuration, sorted.
+
+    Raises ValueError where none does, or where a configuration has to be named.
+
+    >>> choose_files(["main/test-0.parquet", "main/train-0.parquet", "socratic/train-0.parquet"], "main", "train")
+    ['main/train-0.parquet']
+    """
+    files = sorted(name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES)
+    if not files:
+        raise ValueError(f"holds no {', '.join(SUFFIXES)} file")
+    configs = _configurations(files)
+    if config is not None:
+        files = [name for name in files if PurePosixPath(name).parts[0] == config]
+        if not files:
+            raise ValueError(f"has no configuration {config!r}; it has {', '.join(configs) or 'none'}")
+    elif len(configs) > 1:
+        raise ValueError(
+            f"has the configurations {', '.join(configs)}; "
+            f"write one behind the hub id (owner/name:{configs[0]}), or name its folder"
+        )
+    if not any(_splits_named(name) for name in files):
+        chosen = files if split == "train" else []
+    else:
+        # A split of the user's own (say `hard`) is found by its own word.
+        chosen = [name for name in files if split in _splits_named(name) or split in _words(name)]
+    if not chosen:
+        splits = sorted(set().union(*map(_splits_named, files))) or ["train"]
+        raise ValueError(f"has no split {split!r}; it has {', '.join(splits)}")
+    return chosen
+
+
+def _configurations(files: list[str]) -> list[str]:
+    """Top-level folders that are neither a split nor the customary `data`."""
+    folders = {parts[0] for name in files if len(parts := PurePosixPath(name).parts) > 1}
+    return sorted(folder for folder in folders if folder != "data" and not _splits_named(folder))
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", str(PurePosixPath(name).with_suffix("")).lower()))
+
+
+def _splits_named(name: str) -> set[str]:
+    words = _words(name)
+    return {split for split, synonyms in SPLIT_WORDS.items() if words.intersection(synonyms)}
+
+
+def _files_of_folder(folder: Path, config: str | None, split: str) -> list[Path]:
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    try:
+        return [folder / name for name in choose_files(names, config, split)]
+    except ValueError as error:
+        raise DataError(f"{folder}: the data set {error}") from None
+
+
+def _download(repo: str, split: str) -> Path:
+    """The data set's folder in the local cache; only the files of the split where their names tell."""
+    words = SPLIT_WORDS.get(split, (split,))
+    try:
+        folder = Path(
+            snapshot_download(repo, repo_type="dataset", allow_patterns=[f"*{w}*{s}" for w in words for s in SUFFIXES])
+        )
+        if not any(file.suffix.lower() in SUFFIXES for file in folder.rglob("*")):
+            folder = Path(snapshot_download(repo, repo_type="dataset", allow_patterns=[f"*{s}" for s in SUFFIXES]))
+        return folder
+    except RepositoryNotFoundError:
+        raise DataError(
+            f"{repo}: neither a file or folder here nor a data set on the hub that this account can read; "
+            "check task.path (a private data set needs `hf auth login`)"
+        ) from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{repo}: no such file here, and the hub could not be reached ({type(error).__name__}: {reason}). "
+            "Without a network set task.path to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
+            "(for example task.path=data/train.jsonl)"
+        ) from None

@@ -1,0 +1,82 @@
+"""In which order problems are visited: a new permutation every epoch, and an exact position in it.
+
+The state is one integer, the same on every rank, so that a resumed run and a run on another number of ranks see
+the same problems in the same order.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+
+def epoch_permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
+    """The order of one epoch, a function of (num_problems, seed, epoch) alone.
+
+    Indices are sorted by a keyed hash of themselves: the order depends neither on a library's generator (whose
+    streams change between versions) nor on any earlier draw.
+    """
+    key = blake2b(f"{seed}/{epoch}".encode(), digest_size=16).digest()
+    return sorted(range(num_problems), key=lambda index: blake2b(index.to_bytes(8), key=key, digest_size=16).digest())
+
+
+@dataclass
+class ProblemOrder:
+    """An endless walk over the problems, epoch after epoch.
+
+    >>> order = ProblemOrder(num_problems=3, seed=0)
+    >>> sorted(order.next(3)), order.epoch
+    ([0, 1, 2], 1)
+    """
+
+    num_problems: int
+    seed: int
+    position: int = 0
+    """Problems handed out since the run began, over all epochs."""
+    _cached: tuple[int, list[int]] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.num_problems < 1:
+            raise ValueError("there is no problem to visit: the data set is empty, or a filter dropped every problem")
+        if self.position < 0:
+            raise ValueError(f"position counts problems and cannot be negative, got {self.position}")
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self.position // self.num_problems
+
+    def next(self, count: int) -> list[int]:
+        """Indices of the next `count` problems.
+
+        Where the call crosses into the next epoch (always, if `count` exceeds the number of problems) an index may
+        occur more than once.
+        """
+        if count < 0:
+            raise ValueError(f"cannot visit {count} problems")
+        indices: list[int] = []
+        while len(indices) < count:
+            epoch, offset = divmod(self.position, self.num_problems)
+            taken = self._permutation(epoch)[offset : offset + count - len(indices)]
+            indices += taken
+            self.position += len(taken)
+        return indices
+
+    def state_dict(self) -> dict[str, int]:
+        return {"num_problems": self.num_problems, "seed": self.seed, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue where `state` was taken.
+
+        Raises ValueError if the number of problems or the seed differs: the position would mean other problems.
+        """
+        for name in ("num_problems", "seed"):
+            if state[name] != getattr(self, name):
+                raise ValueError(
+                    f"cannot continue the order of problems: {name} was {state[name]}, is now {getattr(self, name)}; "
+                    "give the run the same data, filters and seed, or start a new one with resume=false"
+                )
+        self.position = state["position"]
+
+    def _permutation(self, epoch: int) -> list[int]:
+        if self._cached is None or self._cached[0] != epoch:
+            self._cached = (epoch, epoch_permutation(self.num_problems, self.seed, epoch))
+        return self._cached[1]
