@@ -1,4 +1,4 @@
-"""Sums of a few small numbers: a task on which every behaviour that DAPO acts on can be had from a tiny policy on a CPU.
+"""Sums of a few small numbers: a task on which all that DAPO acts on can be had from a tiny policy on a CPU.
 
 A prompt is `7+4+9=`. A response may answer at once (`#20`), write the running sums first (`7+4=11;11+9=20;#20`), check
 itself (`7+4=11;11+9=21;?7+4=11;11+9=20;?7+4=11;11+9=20;#20`), or never come to an end. The answer is what follows the

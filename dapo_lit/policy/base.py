@@ -20,6 +20,7 @@ import torch
 from filelock import FileLock
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from dapo_lit.policy.load import load_model, no_progress_bars
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.tokenizer import character_tokenizer
 
@@ -95,7 +96,7 @@ def default_cache() -> Path:
 
 
 def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = True) -> Path:
-    """The HF folder of the base, built if the cache does not hold it: config, safetensors, tokenizer, generation config.
+    """The HF folder of the base (config, safetensors, tokenizer, generation config), built if the cache lacks it.
 
     A folder under its final name is complete: it is written beside and renamed. A second process that wants the same
     base waits for the first; one that is killed leaves nothing that a later build takes for a base.
@@ -111,7 +112,7 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = 
         tokenizer = character_tokenizer(spec.characters)
         if spec.stages:
             before = prepare_base(replace(spec, stages=spec.stages[:-1]), cache, progress=progress)
-            model = AutoModelForCausalLM.from_pretrained(before, dtype=torch.float32)
+            model = load_model(before)
             _train_stage(model, tokenizer, spec, progress)
         else:
             model = random_model(spec.architecture, tokenizer, spec.seed)
@@ -170,7 +171,8 @@ def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
     """Writes beside the final name and renames, so that the name never stands for a half-written folder."""
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
     try:
-        model.save_pretrained(building)
+        with no_progress_bars():
+            model.save_pretrained(building)
         tokenizer.save_pretrained(building)
         (building / "base.json").write_text(json.dumps(spec.recipe(), indent=2, sort_keys=True) + "\n")
         building.chmod(0o755)  # mkdtemp's 0700 would shut out others who share the cache.

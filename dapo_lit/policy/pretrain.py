@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from tqdm import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
 Row = tuple[Sequence[int], Sequence[int]]
@@ -112,12 +113,23 @@ def _random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator
 
 def _with_progress(updates: int, label: str | None, losses: list[float]) -> Iterator[int]:
     """Counts the updates and shows how far they are, with the loss of the last one."""
-    on_terminal = sys.stderr.isatty()
-    bar = tqdm(range(updates), desc=label, unit="update", disable=label is None or not on_terminal)
-    for update in bar:
-        yield update
-        done = update + 1
-        if done % 20 == 0:
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
-        if label is not None and not on_terminal and done * 10 // updates > update * 10 // updates:
-            print(f"{label}: {done} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
+    console = Console(stderr=True)
+    if label is None or not console.is_terminal:
+        for update in range(updates):
+            yield update
+            if label is not None and (update + 1) * 10 // updates > update * 10 // updates:
+                print(f"{label}: {update + 1} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(label, total=updates, loss="")
+        for update in range(updates):
+            yield update
+            bar.update(task, advance=1, loss=f"{losses[-1]:.3f}")
