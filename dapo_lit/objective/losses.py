@@ -146,7 +146,7 @@ def completion_weights(
             denominator = (num_completions * max_response_tokens).expand_as(tokens)
         case _:
             raise ValueError(f"aggregation must be minibatch, group, sample or constant, got {aggregation!r}")
-    return torch.where(carries_loss, 1.0 / denominator.clamp(min=1.0), 0.0)
+    return torch.where(carries_loss, 1.0 / denominator, 0.0)
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
