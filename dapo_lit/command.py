@@ -4,19 +4,25 @@ A user's mistake (config, data, model) ends with exit code 2 and no traceback; e
 multirun a failed run does not stop the others, and the exit code says that one failed.
 """
 
-import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.config import Config, ConfigError, known_keys, parse, unknown_key
+from dapo_lit.data.sources import DataError
+from dapo_lit.lit.module import NonFiniteError
+from dapo_lit.rollout.collect import ExhaustedError
 
-USER_ERRORS = (ConfigError, ValueError, FileNotFoundError, PermissionError)
+USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, OSError)
+"""What the user can mend: told in one message, without a traceback."""
 
 
 def config_folder() -> Path:
@@ -48,3 +54,40 @@ def check_overrides(arguments: Sequence[str]) -> None:
                 break
     if faults:
         raise ConfigError("\n".join(faults))
+
+
+def run_command(run: Callable[[Config, list[str]], None], config_name: str = "config") -> int:
+    """Composes the config from the command line and calls `run(config, overrides)`; the exit code.
+
+    Faults of the user are printed and give 2; other errors of a multirun's run are printed and give 1, after the
+    remaining runs.
+    """
+    codes: list[int] = []
+
+    def task(tree: DictConfig) -> None:
+        choices = HydraConfig.get()
+        multirun = choices.mode == RunMode.MULTIRUN
+        try:
+            container = OmegaConf.to_container(tree, resolve=True)
+            assert isinstance(container, dict)
+            config = parse({str(key): value for key, value in container.items()})
+            if multirun and config.trainer.devices > 1:
+                # Lightning's own launcher would start every process with -m again, and each would run the whole sweep.
+                raise ConfigError("a multirun needs trainer.devices=1, or ranks that are launched from outside (torchrun, srun)")
+            run(config, list(choices.overrides.task))
+        except USER_ERRORS as error:
+            print(f"error: {error}", file=sys.stderr)
+            codes.append(2)
+        except Exception:
+            if not multirun:
+                raise
+            traceback.print_exc()
+            codes.append(1)
+
+    try:
+        check_overrides(sys.argv[1:])
+    except (ConfigError, HydraException) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
+    return max(codes, default=0)

@@ -1,0 +1,156 @@
+"""From config to the things a run is made of: problems, tokenizer, policy, engine, verifier."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.data import arithmetic, chain_sum, four_sums
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
+from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.torch_engine import TorchEngine
+
+CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
+"""Vocabulary of the policies that are made here."""
+
+
+@dataclass(frozen=True)
+class Problems:
+    train: list[Problem]
+    heldout: list[Problem]
+    has_written_steps: Callable[[str], bool] | None
+    """What `task/steps_frac` counts; None where the task has no such thing."""
+
+
+def problems(config: Config) -> Problems:
+    """The task's training and held-out problems; a file is read and checked whole.
+
+    Raises:
+        DataError: a missing file, a bad row, a reference answer that the reward rule cannot use.
+    """
+    task = config.task
+    match task.name:
+        case "chain_sum":
+            sums = chain_sum.Sums(**task.options)
+            return Problems(
+                chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
+                chain_sum.held_out_problems(task.num_heldout, sums=sums),
+                chain_sum.has_written_steps,
+            )
+        case "four_sums":
+            return Problems(four_sums.problems(), four_sums.problems(), None)
+        case "arithmetic":
+            return Problems(
+                arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
+                arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+                None,
+            )
+        case "file":
+            train = load_problems(str(task.path), limit=task.num_problems)
+            heldout = load_problems(task.eval_path, limit=task.num_heldout) if task.eval_path else []
+            return Problems(train, heldout, None)
+
+
+class Parts:
+    """Each part of a run, made when it is first asked for."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        try:
+            self.template = PromptTemplate.load(config.task.template)
+            check_agreement(self.template, config.reward.extraction)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    @cached_property
+    def problems(self) -> Problems:
+        return problems(self.config)
+
+    @cached_property
+    def policy_folder(self) -> str | Path:
+        """Where the policy's weights lie; a base is pre-trained here if the cache does not hold it."""
+        policy, task = self.config.policy, self.config.task
+        if policy.path:
+            return policy.path
+        if task.name not in CHARACTERS:
+            raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
+        assert policy.architecture is not None
+        stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+        name = f"{task.label}-{policy.name}"
+        return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return load_tokenizer(self.policy_folder)
+
+    @cached_property
+    def policy(self) -> PreTrainedModel:
+        model = load_model(self.policy_folder, dtype=getattr(torch, self.config.policy.dtype))
+        limit = getattr(model.config, "max_position_embeddings", None)
+        needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
+        if limit is not None and needed > limit:
+            raise ConfigError(
+                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context of {limit} tokens"
+            )
+        return model
+
+    def engine(self) -> TorchEngine:
+        return TorchEngine(
+            self.policy.config,
+            eos_ids=eos_ids(self.policy, self.tokenizer),
+            device=self.policy.device,
+            dtype=getattr(torch, self.config.policy.dtype),
+            max_batch_size=self.config.rollout.max_batch_size,
+        )
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        reward = self.config.reward
+        return Verifier(
+            rule=reward.rule,
+            extraction=reward.extraction,
+            wrong_value=float(reward.wrong_value),
+            deadline_s=reward.deadline_s,
+            workers=reward.workers,
+        )
+
+    def check_answers(self, chosen: Sequence[Problem]) -> None:
+        """Raises DataError for reference answers that the rule cannot use: every response to them would be wrong."""
+        faults = [f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer))]
+        if faults:
+            more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
+            raise DataError(f"reward.rule={self.config.reward.rule} cannot use these answers: " + "; ".join(faults[:5]) + more)
+
+    def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
+        """Prompts that fit into max_prompt_tokens, and how many problems were dropped.
+
+        Raises:
+            DataError: none fits.
+        """
+        encoded = [Prompt(p, tuple(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
+        if chosen and not kept:
+            raise DataError(
+                f"all {len(chosen)} prompts are longer than task.max_prompt_tokens={self.config.task.max_prompt_tokens} "
+                f"(the shortest has {min(len(p.ids) for p in encoded)} tokens)"
+            )
+        return kept, len(encoded) - len(kept)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:
+    numbers = dict(settings)
+    mixture = chain_sum.Mixture(**numbers.pop("demonstrations"), sums=chain_sum.Sums(**options))
+    return Stage(mixture, **numbers)

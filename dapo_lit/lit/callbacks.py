@@ -1,0 +1,172 @@
+"""What happens around a rollout step: evaluation, the metrics row, files, checkpoints, and the reasons to stop."""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lightning import Callback, Trainer
+
+from dapo_lit.config import Config
+from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
+from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.run_folder import RunFolder
+from dapo_lit.lit.tables import write_evaluation, write_rollouts
+from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
+
+
+class StopSignal:
+    """Set by SIGTERM; collection stops between samples, training after the step."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def install(self, grace_s: float) -> None:
+        """Replaces the trainer's own handler, which would end the run without a checkpoint."""
+
+        def on_sigterm(number: int, frame: FrameType | None) -> None:
+            self.requested = True
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(143))  # the grace period is over
+            signal.setitimer(signal.ITIMER_REAL, grace_s)
+
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+
+class Recorder(Callback):
+    """Evaluates when it is due and writes one row a step; step 0 is the policy before training."""
+
+    def __init__(self, config: Config, folder: RunFolder, loggers: Loggers) -> None:
+        self.config = config
+        self.folder = folder
+        self.loggers = loggers
+        self.empty_steps_in_a_row = 0
+        self.empty_steps = 0
+
+    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        if module.counters.step == 0:
+            self._write(trainer.datamodule, module, {}, evaluates=True)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
+    ) -> None:
+        datamodule, counters = trainer.datamodule, module.counters
+        collected = batch.collected
+        counters.step = batch.step
+        tokens = sum(c.num_tokens for g in collected.generated for c in g.completions)
+        counters.tokens_generated += tokens
+        seconds = time.perf_counter() - batch.started
+        counters.wall_s += seconds
+        self._count_empty(batch)
+        row = rollout_metrics(collected.generated) | batch_metrics(collected.accepted) | collected.metrics
+        if datamodule.parts.problems.has_written_steps:
+            row |= written_steps(collected.generated, datamodule.parts.problems.has_written_steps)
+        row |= module.step_metrics
+        row |= {
+            "sampling/empty_steps": self.empty_steps,
+            "time/sync_s": batch.sync_s,
+            "perf/tokens_per_s": tokens / seconds,
+            "memory/peak_gb": peak_memory_gb(),
+        }
+        every = self.config.logger.rollouts_every
+        if every and batch.step % every == 0:
+            write_rollouts(self.folder.path, collected)
+        self._end(trainer, module)
+        self._write(datamodule, module, row, evaluates=self._evaluation_due(trainer, batch.step))
+        self.loggers.completions(collected)
+
+    def _count_empty(self, batch: RolloutStep) -> None:
+        empty = batch.tokens is None
+        self.empty_steps += empty
+        self.empty_steps_in_a_row = self.empty_steps_in_a_row + 1 if empty else 0
+        if self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
+            correct = [c.correct for g in batch.collected.generated for c in g.completions]
+            self.folder.write_run(status="solved" if all(correct) else "exhausted")
+
+    def _end(self, trainer: Trainer, module: DAPOModule) -> None:
+        """Asks the trainer to stop where the budget is spent or there is nothing left to learn from."""
+        budget, counters = self.config.budget, module.counters
+        spent = (
+            counters.step >= budget.steps
+            or (budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated)
+            or (budget.wall_s is not None and counters.wall_s >= budget.wall_s)
+        )
+        if spent or self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
+            trainer.should_stop = True
+
+    def _evaluation_due(self, trainer: Trainer, step: int) -> bool:
+        every = self.config.evaluation.every
+        return trainer.should_stop or bool(every and step % every == 0)
+
+    def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
+        if evaluates and (evaluation := datamodule.evaluate()) is not None:
+            label = self.config.task.label
+            row |= evaluation.metrics(label)
+            write_evaluation(self.folder.path, label, module.counters.step, evaluation)
+        row = module.counters.state_dict() | row
+        self.folder.append_row(row)
+        self.loggers.row(row)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"empty_steps_in_a_row": self.empty_steps_in_a_row, "empty_steps": self.empty_steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
+
+
+class Checkpoints(Callback):
+    """Saves the whole training state; the last two are kept, and a file under its final name is complete."""
+
+    KEPT = 2
+
+    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal) -> None:
+        self.every = config.trainer.checkpoint_every
+        self.grace_s = config.trainer.grace_s
+        self.folder = folder
+        self.stop = stop
+
+    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        self.stop.install(self.grace_s)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
+    ) -> None:
+        if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
+            self.save(trainer, batch.step)
+        if self.stop.requested:
+            trainer.should_stop = True
+
+    def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
+        """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
+        step = module.counters.step
+        if step and module.policy is not None and not isinstance(exception, OSError):
+            self.save(trainer, step)
+
+    def save(self, trainer: Trainer, step: int) -> None:
+        final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
+        if final.exists():
+            return
+        beside = final.with_suffix(".part")
+        trainer.save_checkpoint(beside, weights_only=False)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(final)
+        for old in self.folder.checkpoints[: -self.KEPT]:
+            old.unlink()
+
+
+def peak_memory_gb() -> float:
+    """Largest resident memory of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    return folder.checkpoints[-1] if folder.checkpoints else None

@@ -1,0 +1,166 @@
+"""Rollouts as training data: one batch of the trainer is one rollout step, sampled with the weights of that moment."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset
+
+from dapo_lit.config import Config
+from dapo_lit.data.order import ProblemOrder
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, reward_function
+from dapo_lit.rollout.batch import TokenBatch, token_batch
+from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
+from dapo_lit.rollout.engine import Sampling
+from dapo_lit.rollout.evaluation import Evaluation, evaluate
+
+
+@dataclass
+class RolloutStep:
+    """One training batch."""
+
+    collected: CollectedStep
+    tokens: TokenBatch | None
+    """None: no group to learn from."""
+    sync_s: float
+    started: float
+    """time.perf_counter() when the step began."""
+
+    @property
+    def step(self) -> int:
+        return self.collected.step
+
+    @property
+    def policy_version(self) -> int:
+        return self.collected.policy_version
+
+
+class RolloutSteps(IterableDataset):
+    """Collects a step when it is asked for one.
+
+    It has a length: without one, Lightning's loop fetches a batch ahead, and every rollout would be one update stale.
+    """
+
+    def __init__(self, datamodule: "RolloutDataModule") -> None:
+        self.datamodule = datamodule
+
+    def __len__(self) -> int:
+        return self.datamodule.config.budget.steps
+
+    def __iter__(self) -> Iterator[RolloutStep]:
+        while self.datamodule.next_step <= len(self):
+            batch = self.datamodule.collect(self.datamodule.next_step)
+            self.datamodule.next_step += 1  # before the yield: a checkpoint made with this batch continues after it
+            yield batch
+
+
+class RolloutDataModule(LightningDataModule):
+    """Holds problems, engine, verifier and dynamic sampling. Its state is the same on every rank."""
+
+    def __init__(self, config: Config, parts: Parts, stop_requested: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self.config = config
+        self.parts = parts
+        self.stop_requested = stop_requested
+        self.next_step = 1
+        self.num_dropped_prompts = 0
+        self.heldout: list[Prompt] = []
+        self.collector: Collector | None = None
+        self._restored: dict[str, Any] | None = None
+        self._engine_version: int | None = None
+        self._advantages = advantages(config.algorithm)
+        self._loss_mask = loss_mask(config.algorithm)
+
+    def setup(self, stage: str) -> None:
+        """Reads and checks the problems before anything is spent on them."""
+        if self.collector is not None:
+            return
+        config, parts = self.config, self.parts
+        found = parts.problems
+        parts.check_answers([*found.train, *found.heldout])
+        train, self.num_dropped_prompts = parts.prompts(found.train)
+        self.heldout, _ = parts.prompts(found.heldout[: config.evaluation.num_problems])
+        self.collector = Collector(
+            prompts=train,
+            order=ProblemOrder(len(train), config.seed),
+            engine=parts.engine(),
+            verifier=parts.verifier,
+            decode=parts.decode,
+            reward=reward_function(config),
+            rules=collection_rules(config.algorithm),
+            sampling=Sampling(
+                max_response_tokens=config.task.max_response_tokens,
+                temperature=config.rollout.temperature,
+                seed=config.seed,
+            ),
+            stop_requested=self.stop_requested,
+        )
+        if self._restored is not None:
+            self.collector.load_state_dict(self._restored)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(RolloutSteps(self), batch_size=None, num_workers=0)
+
+    def sync_weights(self) -> float:
+        """Gives the engine the policy's weights, unless it has them; seconds."""
+        module = self.trainer.lightning_module
+        if self._engine_version == module.policy_version:
+            return 0.0
+        started = time.perf_counter()
+        assert self.collector is not None
+        self.collector.engine.sync_weights(module.policy.state_dict().items(), module.policy_version)
+        self._engine_version = module.policy_version
+        return time.perf_counter() - started
+
+    def collect(self, step: int) -> RolloutStep:
+        """Rollout step `step` with the weights after the last update."""
+        started = time.perf_counter()
+        assert self.collector is not None
+        sync_s = self.sync_weights()
+        version = self.trainer.lightning_module.policy_version
+        collected = self.collector.collect(step, version)
+        groups = collected.accepted
+        tokens = None
+        if groups:
+            values = self._advantages(groups)
+            for group, row in zip(groups, values.tolist(), strict=True):
+                for completion, value in zip(group.completions, row, strict=True):
+                    completion.advantage = value
+            tokens = token_batch(groups, values, self._loss_mask(groups), version)
+        return RolloutStep(collected, tokens, sync_s, started)
+
+    def evaluate(self) -> Evaluation | None:
+        """Samples the held-out problems with the current weights; None where the task has none."""
+        if not self.heldout:
+            return None
+        self.sync_weights()
+        settings, collector = self.config.evaluation, self.collector
+        assert collector is not None
+        sampling = Sampling(
+            max_response_tokens=self.config.task.max_response_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            seed=self.config.seed,
+        )
+        return evaluate(
+            self.heldout, settings.samples, collector.engine, collector.verifier, collector.decode, sampling
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self.collector is not None
+        return {"next_step": self.next_step, "collector": self.collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next_step = state["next_step"]
+        self._restored = state["collector"]
+        if self.collector is not None:
+            self.collector.load_state_dict(state["collector"])
+
+    def teardown(self, stage: str) -> None:
+        if self.collector is not None:
+            self.collector.engine.close()
+            self.collector.verifier.close()

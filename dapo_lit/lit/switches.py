@@ -1,0 +1,112 @@
+"""From config to plain values and functions: the one place where a technique's switch is read.
+
+What comes out knows no switch any more. Each technique is marked at its line.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dapo_lit.config import Algorithm, Config
+from dapo_lit.objective.advantages import group_advantages
+from dapo_lit.objective.losses import Aggregation, clipped_policy_loss, completion_weights
+from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.collect import CollectionRules, RewardFunction
+from dapo_lit.rollout.records import Group
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the module minimises. Tensors in, tensors out."""
+
+    clip_low: float
+    clip_high: float
+    clip_dual: float | None
+    token_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(logprobs, old_logprobs, advantages), each [n] -> loss of each token [n]."""
+    weights: Callable[[Tensor, Tensor], Tensor]
+    """(loss_tokens, group_index), each [B] of a whole mini-batch -> weight of a completion's tokens [B]."""
+
+
+def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
+    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for."""
+    clip = algorithm.clip
+    high = clip.high if algorithm.techniques.clip_higher else clip.low  # DAPO 3.1 clip-higher
+    aggregation: Aggregation = (
+        algorithm.token_level_denominator
+        if algorithm.techniques.token_level_loss  # DAPO 3.3 token-level loss
+        else algorithm.completion_level_denominator
+    )
+    return Objective(
+        clip_low=clip.low,
+        clip_high=high,
+        clip_dual=clip.dual,
+        token_loss=partial(clipped_policy_loss, clip_low=clip.low, clip_high=high, clip_dual=clip.dual),
+        weights=partial(completion_weights, aggregation=aggregation, max_response_tokens=max_response_tokens),
+    )
+
+
+def advantages(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
+    """Groups of shaped rewards -> [P, G] (Eq. 9)."""
+    settings = algorithm.advantage
+
+    def of_groups(groups: Sequence[Group]) -> Tensor:
+        rewards = torch.tensor([[c.reward_shaped for c in g.completions] for g in groups], dtype=torch.float64)
+        return group_advantages(
+            rewards,
+            scale_by_std=settings.scale_by_std,
+            unbiased_std=settings.unbiased_std,
+            epsilon=settings.epsilon,
+        )
+
+    return of_groups
+
+
+def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
+    """Groups -> [P, G] bool, True where a completion carries loss."""
+
+    def of_groups(groups: Sequence[Group]) -> Tensor:
+        truncated = torch.tensor([[c.truncated for c in g.completions] for g in groups])
+        if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
+            return overlong_filter_mask(truncated)
+        return torch.ones_like(truncated)
+
+    return of_groups
+
+
+def reward_function(config: Config) -> RewardFunction:
+    """(score, response tokens, truncated) -> (Eq. 13 as computed, the reward that advantages see)."""
+    overlong = config.algorithm.overlong
+    limit = config.task.max_response_tokens
+    # Eq. 13 for every possible length, once: a rollout step asks for thousands.
+    penalties = soft_overlong_penalty(
+        torch.arange(limit + 1),
+        max_response_tokens=limit,
+        cache_tokens=overlong.cache_tokens,
+        factor=overlong.penalty_factor,
+    ).tolist()
+    soft = config.algorithm.techniques.soft_overlong_punishment  # DAPO 3.4 soft overlong punishment
+    hard = overlong.hard_punishment and not soft
+
+    def reward(score: Score, num_tokens: int, truncated: bool) -> tuple[float, float]:
+        penalty = penalties[num_tokens]
+        correctness = config.reward.wrong_value if hard and truncated else score.value
+        return penalty, correctness + penalty if soft else correctness
+
+    return reward
+
+
+def collection_rules(algorithm: Algorithm) -> CollectionRules:
+    sampling = algorithm.dynamic_sampling
+    return CollectionRules(
+        num_prompts=algorithm.num_prompts,
+        samples_per_prompt=algorithm.samples_per_prompt,
+        filter_unmixed=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
+        max_rounds=sampling.max_rounds,
+        on_exhausted=sampling.on_exhausted,
+        carry_finished=sampling.carry_over == "finished",
+    )

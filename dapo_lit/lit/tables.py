@@ -1,0 +1,65 @@
+"""Rollouts and evaluations as Parquet, one row a sample."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from dapo_lit.rollout.collect import CollectedStep
+from dapo_lit.rollout.evaluation import Evaluation
+
+
+def write_rollouts(folder: Path, collected: CollectedStep) -> None:
+    """rollouts/step_000010.parquet: every completion generated in the step, discarded ones too."""
+    kept = {id(group) for group in collected.accepted}
+    carried_in = [g for g in collected.accepted if g.step != collected.step]
+    rows = [
+        {
+            "problem_id": group.problem.id,
+            "attempt": group.attempt,
+            "sample_index": completion.sample.key.sample_index,
+            "submitted_step": group.step,
+            "group_index": group.index,
+            "prompt": group.problem.problem,
+            "answer": group.problem.answer,
+            "prompt_ids": list(group.prompt_ids),
+            "response": completion.text,
+            "response_ids": list(completion.sample.response_ids),
+            "rollout_logprobs": list(completion.sample.rollout_logprobs),
+            "policy_version": completion.sample.policy_version,
+            "extracted": completion.score.answer,
+            "correct": completion.correct,
+            "reward": completion.reward,
+            "length_penalty": completion.length_penalty,
+            "reward_shaped": completion.reward_shaped,
+            "advantage": completion.advantage,
+            "kept": id(group) in kept,
+            "truncated": completion.truncated,
+        }
+        for group in [*carried_in, *collected.generated]
+        for completion in group.completions
+    ]
+    _write(folder / "rollouts" / f"step_{collected.step:06d}.parquet", pd.DataFrame(rows))
+
+
+def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
+    """eval/<benchmark>/step_000050.parquet: every sample, with stable problem ids."""
+    rows = [
+        {
+            "problem_id": s.problem_id,
+            "sample_index": s.sample.key.sample_index,
+            "response": s.text,
+            "extracted": s.score.answer,
+            "correct": s.score.correct,
+            "num_tokens": len(s.sample.response_ids),
+            "truncated": not s.sample.finished,
+        }
+        for s in evaluation.samples
+    ]
+    _write(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))
+
+
+def _write(path: Path, frame: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    frame.to_parquet(beside, index=False, compression="zstd")
+    beside.replace(path)

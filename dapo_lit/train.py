@@ -1,0 +1,122 @@
+"""Trains one policy: `python -m dapo_lit.train +experiment=dapo`; several with `-m`. `--help` lists the groups.
+
+Prints a table of the policy before and after, the path of the run and of its figure.
+"""
+
+import sys
+import warnings
+
+import torch
+from lightning import Trainer
+from rich.console import Console
+from rich.table import Table
+
+from dapo_lit.command import run_command
+from dapo_lit.config import Config
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.callbacks import Checkpoints, Recorder, StopSignal, newest_checkpoint
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.run_folder import RunFolder, open_run, write_atomically
+from dapo_lit.rollout.collect import StopRequestedError
+from dapo_lit.study.designs import arm_name
+from dapo_lit.study.figures import plot_run
+from dapo_lit.study.runs import read_metrics
+
+
+def train(config: Config, overrides: list[str]) -> None:
+    """Runs one training to its end, or from where it was interrupted."""
+    torch.set_num_threads(config.trainer.threads)
+    folder = open_run(config, overrides, arm_name(config.algorithm.techniques.model_dump()))
+    if folder.done:
+        print(f"{folder.path} is finished (resume=auto); nothing to do")
+        return
+    loggers = None
+    try:
+        stop = StopSignal()
+        parts = Parts(config)
+        datamodule = RolloutDataModule(config, parts, stop)
+        loggers = Loggers(config, folder)
+        trainer = build_trainer(config, [Recorder(config, folder, loggers), Checkpoints(config, folder, stop)])
+        module = DAPOModule(config, lambda: parts.policy)
+        fit(trainer, module, datamodule, folder)
+        preempted = stop.requested
+    except BaseException as error:
+        status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        folder.write_run(status=status, error=f"{type(error).__name__}: {error}")
+        if loggers:
+            loggers.close(exit_code=1)
+        raise
+    loggers.close()
+    if preempted:
+        folder.write_run(status="preempted")
+        print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
+        return
+    finish(folder, config)
+
+
+def build_trainer(config: Config, callbacks: list) -> Trainer:
+    return Trainer(
+        accelerator=config.trainer.accelerator,
+        devices=config.trainer.devices,
+        max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+
+def fit(trainer: Trainer, module: DAPOModule, datamodule: RolloutDataModule, folder: RunFolder) -> None:
+    checkpoint = newest_checkpoint(folder) if folder.resumes else None
+    if checkpoint:
+        print(f"continuing from {checkpoint}")
+    try:
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
+    except StopRequestedError:  # the checkpoint is written, the half-collected step given up
+        pass
+
+
+def finish(folder: RunFolder, config: Config) -> None:
+    """Marks the run as done, draws its figure and prints what came of it."""
+    status = folder.read_run()["status"]
+    folder.write_run(status="finished" if status == "running" else status)
+    write_atomically(folder.path / "DONE.json", (folder.path / "run.json").read_text())
+    figure = plot_run(folder.path)
+    print_summary(folder, config)
+    print(f"run     {folder.path}\nfigure  {figure}")
+
+
+def print_summary(folder: RunFolder, config: Config) -> None:
+    rows = read_metrics(folder.metrics).to_dict("records")
+    before, after = rows[0], rows[-1]
+    label, k = config.task.label, config.evaluation.samples
+    table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {after['step']:.0f} steps", title_justify="left")
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="left" if not column else "right")
+    problems = min(config.evaluation.num_problems, config.task.num_heldout)
+    for name, key, form in (
+        (f"accuracy avg@{k}, {problems} held-out problems", f"avg@{k}", ".3f"),
+        ("mean length (tokens)", "length_mean", ".1f"),
+        ("truncated", "truncated_frac", ".3f"),
+        ("entropy (nats)", "entropy", ".3f"),
+    ):
+        values = [row.get(f"eval/{label}/{key}") for row in (before, after)]
+        if all(value is not None and value == value for value in values):
+            table.add_row(name, *(format(value, form) for value in values))
+    table.add_row("tokens generated", "", f"{after['tokens_generated']:,.0f}")
+    table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
+    Console().print(table)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", module="lightning")
+    sys.exit(run_command(train))
+
+
+if __name__ == "__main__":
+    main()
