@@ -164,8 +164,8 @@ def test_sums_carry_no_gradient_and_are_float64_without_a_dimension() -> None:
 
 
 def test_bfloat16_inputs_are_summed_at_full_precision() -> None:
-    # 4,096 entropies of 1.0: a bfloat16 sum stops at 256.
-    ones = torch.ones(1, 4096, dtype=torch.bfloat16)
+    # The sum of 4,097 entropies of 1.0 is 4,096 in bfloat16.
+    ones = torch.ones(1, 4097, dtype=torch.bfloat16)
     statistics = policy_statistics(
         -ones, -ones, ones, ones.bool(), clip_low=0.2, clip_high=0.28, clip_dual=None, entropy=ones
     )
