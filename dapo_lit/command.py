@@ -73,7 +73,9 @@ def run_command(run: Callable[[Config, list[str]], None], config_name: str = "co
             config = parse({str(key): value for key, value in container.items()})
             if multirun and config.trainer.devices > 1:
                 # Lightning's own launcher would start every process with -m again, and each would run the whole sweep.
-                raise ConfigError("a multirun needs trainer.devices=1, or ranks that are launched from outside (torchrun, srun)")
+                raise ConfigError(
+                    "a multirun needs trainer.devices=1, or ranks that are launched from outside (torchrun, srun)"
+                )
             run(config, list(choices.overrides.task))
         except USER_ERRORS as error:
             print(f"error: {error}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """The typed schema of every config group, with the checks that need more than one field.
 
-Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses. `parse` turns
-Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key and what to do.
+Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses.
+`parse` turns Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key
+and what to do.
 """
 
 import difflib
@@ -103,7 +104,7 @@ class Algorithm(Section):
     clip: Clip
     advantage: Advantage
     token_level_denominator: Literal["minibatch", "group"]
-    """With token_level_loss: tokens of the mini-batch (the authors' code), or of each prompt's group (Eq. 8 as written)."""
+    """With token_level_loss: tokens of the mini-batch (the authors' code), or each prompt's group (Eq. 8 as written)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
     overlong: Overlong
@@ -125,7 +126,8 @@ class Algorithm(Section):
         if self.num_prompts % self.minibatch_prompts:
             divisors = [d for d in range(1, self.num_prompts + 1) if self.num_prompts % d == 0]
             raise ValueError(
-                f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); use one of {divisors}"
+                f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
+                f"use one of {divisors}"
             )
         return self
 
@@ -134,7 +136,7 @@ class Policy(Section):
     name: str
     """What logs and plots call it."""
     path: str | None
-    """A hub id, a local Hugging Face folder or a .gguf file; null: the task's base policy, or random with `random_init`."""
+    """A hub id, a local Hugging Face folder or a .gguf file; null: the task's base policy or a random one."""
     random_init: bool
     """Build `architecture` with random weights."""
     architecture: dict[str, Any] | None
@@ -146,9 +148,15 @@ class Policy(Section):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.path and self.random_init:
-            raise ValueError("policy.path and policy.random_init exclude each other: set policy.path=null or policy.random_init=false")
+            raise ValueError(
+                "policy.path and policy.random_init exclude each other: "
+                "set policy.path=null or policy.random_init=false"
+            )
         if not self.path and not self.architecture:
-            raise ValueError("policy.architecture is needed where policy.path is null; or give policy.path a hub id, a folder or a .gguf file")
+            raise ValueError(
+                "policy.architecture is needed where policy.path is null; "
+                "or give policy.path a hub id, a folder or a .gguf file"
+            )
         return self
 
 
@@ -200,7 +208,8 @@ class Rollout(Section):
     def _full_distribution(self) -> Self:
         if self.top_p < 1 or self.top_k > 0:
             raise ValueError(
-                f"top_p={self.top_p}, top_k={self.top_k}: training samples from the whole distribution, or the importance ratio is biased; "
+                f"top_p={self.top_p}, top_k={self.top_k}: training samples from the whole distribution, or the "
+                "importance ratio is biased; "
                 "set rollout.top_p=1 rollout.top_k=0 (evaluation has its own)"
             )
         return self
@@ -265,7 +274,7 @@ class Config(Section):
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: str
     resume: bool | Literal["auto"]
-    """false: an older run in the folder is moved aside; true: continue it; auto: continue if there is one, skip it if done."""
+    """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
     algorithm: Algorithm
     policy: Policy
     task: Task
@@ -281,10 +290,14 @@ class Config(Section):
         cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
         if cache >= limit:
             raise ValueError(
-                f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), or every response is punished"
+                f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
+                "or every response is punished"
             )
         if self.task.name == "file" and not self.task.path:
-            raise ValueError("task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, or a hub id")
+            raise ValueError(
+                "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
+                "or a hub id"
+            )
         return self
 
 
@@ -292,7 +305,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
     """Checks a composed config (plain containers, interpolations resolved).
 
     Raises:
-        ConfigError: every fault in one message, a line each, with the key and, for an unknown key, the nearest known one.
+        ConfigError: every fault in one message, a line each, with the key and, if unknown, the nearest known one.
     """
     try:
         return Config.model_validate(dict(tree))

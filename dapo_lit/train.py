@@ -5,6 +5,7 @@ Prints a table of the policy before and after, the path of the run and of its fi
 
 import sys
 import warnings
+from contextlib import suppress
 
 import torch
 from lightning import Trainer
@@ -75,10 +76,8 @@ def fit(trainer: Trainer, module: DAPOModule, datamodule: RolloutDataModule, fol
     checkpoint = newest_checkpoint(folder) if folder.resumes else None
     if checkpoint:
         print(f"continuing from {checkpoint}")
-    try:
+    with suppress(StopRequestedError):  # the checkpoint is written, the half-collected step given up
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
-    except StopRequestedError:  # the checkpoint is written, the half-collected step given up
-        pass
 
 
 def finish(folder: RunFolder, config: Config) -> None:
@@ -95,7 +94,9 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     rows = read_metrics(folder.metrics).to_dict("records")
     before, after = rows[0], rows[-1]
     label, k = config.task.label, config.evaluation.samples
-    table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {after['step']:.0f} steps", title_justify="left")
+    table = Table(
+        title=f"{folder.read_run()['arm']}, seed {config.seed}, {after['step']:.0f} steps", title_justify="left"
+    )
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
     problems = min(config.evaluation.num_problems, config.task.num_heldout)

@@ -85,7 +85,9 @@ class Parts:
         if task.name not in CHARACTERS:
             raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
         assert policy.architecture is not None
-        stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+        stages = (
+            () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+        )
         name = f"{task.label}-{policy.name}"
         return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
 
@@ -100,7 +102,8 @@ class Parts:
         needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context of {limit} tokens"
+                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context "
+                f"of {limit} tokens"
             )
         return model
 
@@ -129,7 +132,9 @@ class Parts:
         faults = [f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer))]
         if faults:
             more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
-            raise DataError(f"reward.rule={self.config.reward.rule} cannot use these answers: " + "; ".join(faults[:5]) + more)
+            raise DataError(
+                f"reward.rule={self.config.reward.rule} cannot use these answers: " + "; ".join(faults[:5]) + more
+            )
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Prompts that fit into max_prompt_tokens, and how many problems were dropped.
@@ -141,7 +146,7 @@ class Parts:
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(
-                f"all {len(chosen)} prompts are longer than task.max_prompt_tokens={self.config.task.max_prompt_tokens} "
+                f"all {len(chosen)} prompts exceed task.max_prompt_tokens={self.config.task.max_prompt_tokens} "
                 f"(the shortest has {min(len(p.ids) for p in encoded)} tokens)"
             )
         return kept, len(encoded) - len(kept)
@@ -152,5 +157,5 @@ class Parts:
 
 def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:
     numbers = dict(settings)
-    mixture = chain_sum.Mixture(**numbers.pop("demonstrations"), sums=chain_sum.Sums(**options))
+    mixture = chain_sum.Mixture(**numbers.pop("mixture"), sums=chain_sum.Sums(**options))
     return Stage(mixture, **numbers)

@@ -3,6 +3,7 @@
 `metrics.jsonl` is not here: it is the record, and run_folder.py writes it.
 """
 
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -47,7 +48,9 @@ class Loggers:
             for column in ("problem", "response", "reference", "verdict", "tokens"):
                 table.add_column(column, overflow="fold", max_width=60)
             for problem, answer, completion in chosen:
-                table.add_row(Text(problem), Text(completion.text), Text(answer), verdict(completion), str(completion.num_tokens))
+                table.add_row(
+                    Text(problem), Text(completion.text), Text(answer), verdict(completion), str(completion.num_tokens)
+                )
             self.console.print(table)
         if self.wandb:
             self.wandb.completions(collected.step, chosen)
@@ -96,7 +99,9 @@ class Display:
     def row(self, row: Mapping[str, Any]) -> None:
         if self.style == "none":
             return
-        evaluation = [f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k]
+        evaluation = [
+            f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k
+        ]
         if row["step"] == 0:
             if evaluation:
                 self.console.print(f"step 0  {'  '.join(evaluation)}", highlight=False)
@@ -136,8 +141,8 @@ class Display:
 def summary(row: Mapping[str, Any]) -> str:
     """Accuracy, entropy, length and speed of one row.
 
-    >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "rollout/length_mean": 21.0, "perf/tokens_per_s": 900.0})
-    'accuracy 0.500  entropy 0.250  length 21.0  900 tokens/s'
+    >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "perf/tokens_per_s": 900.0})
+    'accuracy 0.500  entropy 0.250  900 tokens/s'
     """
     parts = [("accuracy", "rollout/accuracy", ".3f"), ("entropy", "rollout/entropy", ".3f")]
     parts += [("length", "rollout/length_mean", ".1f")]
@@ -153,7 +158,7 @@ class WandbRun:
 
         run = folder.read_run()
         settings = config.logger.wandb
-        run_id = run.get("wandb_id") or wandb.util.generate_id()
+        run_id = run.get("wandb_id") or secrets.token_hex(4)
         folder.write_run(wandb_id=run_id)
         self.run = wandb.init(
             project=settings.project,

@@ -58,7 +58,7 @@ class DAPOModule(LightningModule):
         self.config = config
         self.build_policy = build_policy
         self.objective = objective(config.algorithm, config.task.max_response_tokens)
-        self.policy: PreTrainedModel | None = None
+        self.policy: Any = None  # a PreTrainedModel from configure_model on
         self.counters = Counters()
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
@@ -87,11 +87,15 @@ class DAPOModule(LightningModule):
         """
         if batch.policy_version != self.policy_version:
             raise RuntimeError(
-                f"step {batch.step} was sampled with weights {batch.policy_version}, the policy has {self.policy_version}; "
-                "the loader fetched ahead"
+                f"step {batch.step} was sampled with weights {batch.policy_version}, the policy has "
+                f"{self.policy_version}; the loader fetched ahead"
             )
         if batch.tokens is None:  # no group to learn from: no update, and the sampled metrics stand alone
-            self.step_metrics = finish({}, {}) | {"loss/policy": None, "optim/grad_norm": None, "optim/grad_noise": None}
+            self.step_metrics = finish({}, {}) | {
+                "loss/policy": None,
+                "optim/grad_norm": None,
+                "optim/grad_noise": None,
+            }
             self.step_metrics |= {"optim/lr": None, "time/score_s": 0.0, "time/train_s": 0.0, "perf/pad_frac": None}
             self.step_metrics |= {"optim/bad_updates": 0, "perf/mfu": None}
             return
@@ -187,12 +191,15 @@ class StepUpdates:
             for minibatch in self._minibatches(epoch):
                 chosen = torch.tensor(minibatch)
                 loss_tokens = self.batch.loss_tokens[chosen]
-                if loss_tokens.sum() == 0:  # overlong filtering masked everything: no update
-                    continue
                 weights = torch.zeros(len(self.batch.sequences))
                 weights[chosen] = module.objective.weights(loss_tokens, self.batch.group_index[chosen]).float()
                 weights *= self.batch.carries_loss
-                loss = sum(self._accumulate(micro, weights, epoch) for micro in module.micro_batches(self.batch, minibatch))
+                loss = sum(
+                    self._accumulate(micro, weights, epoch) for micro in module.micro_batches(self.batch, minibatch)
+                )
+                if loss_tokens.sum() == 0:  # overlong filtering masked everything: measured, but no update
+                    optimizer.zero_grad()
+                    continue
                 self._update(optimizer, float(loss))
                 module.counters.tokens_trained += int(loss_tokens.sum())
 
@@ -241,8 +248,8 @@ class StepUpdates:
             module.bad_updates_in_a_row += 1
             if module.bad_updates_in_a_row >= settings.max_bad_updates:
                 raise NonFiniteError(
-                    f"step {self.step}: {module.bad_updates_in_a_row} updates in a row had a loss or gradient that is not "
-                    "finite and were skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
+                    f"step {self.step}: {module.bad_updates_in_a_row} updates in a row had a loss or gradient that is "
+                    "not finite and were skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
                 )
             return
         module.bad_updates_in_a_row = 0

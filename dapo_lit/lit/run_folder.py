@@ -6,6 +6,7 @@ checkpoints/ and, once finished, DONE.json.
 
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -73,13 +74,14 @@ class RunFolder:
         write_atomically(self.path / "run.json", json.dumps(content, indent=2) + "\n")
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
-        """One line of metrics.jsonl, on disk when this returns.
+        """One line of metrics.jsonl, on disk when this returns; what is not finite is written as null.
 
         Raises:
             OSError: the row could not be written (full disk); earlier rows are untouched.
         """
+        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
         with self.metrics.open("ab") as file:
-            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+            file.write((json.dumps(finite, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
 
@@ -105,7 +107,9 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         refuse_other_config(path, config)
     if there and config.resume is False:
         move_aside(path)
-    folder = RunFolder(path, resumes=False, done=bool(there and config.resume == "auto" and (path / "DONE.json").is_file()))
+    folder = RunFolder(
+        path, resumes=False, done=bool(there and config.resume == "auto" and (path / "DONE.json").is_file())
+    )
     if folder.done:
         return folder
     for name in ("rollouts", "eval", "figures", "checkpoints"):
@@ -145,7 +149,8 @@ def refuse_other_config(path: Path, config: Config) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"the run in {path} has another config ({'; '.join(changed)}); resume it with its own, or start anew with resume=false"
+            f"the run in {path} has another config ({'; '.join(changed)}); resume it with its own, or start anew "
+            "with resume=false"
         )
 
 

@@ -5,15 +5,16 @@ Only the positions that predict a response token go through the language-model h
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits held at once: 64 MB in fp32."""
 
 
 def token_logprobs(
-    model: nn.Module,
+    model: PreTrainedModel,
     input_ids: Tensor,
     rows: Tensor,
     columns: Tensor,

@@ -1,7 +1,7 @@
 """The batch that is trained on, as flat tensors, and its micro-batches.
 
-B completions; N response tokens over all of them, one after the other ("flat"). Sequences are right-padded: under a causal mask
-no real token sees a pad, so no attention mask is needed.
+B completions; N response tokens over all of them, one after the other ("flat"). Sequences are right-padded: under a
+causal mask no real token sees a pad, so no attention mask is needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,8 +67,8 @@ class TokenBatch:
     def micro_batches(self, completions: Sequence[int], budget_tokens: int, pad_id: int) -> Iterator[MicroBatch]:
         """Splits `completions` into micro-batches of at most `budget_tokens` tokens, padding included.
 
-        Longest first, so that neighbours have similar lengths and padding is small. A sequence longer than the budget has a
-        micro-batch of its own.
+        Longest first, so that neighbours have similar lengths and padding is small. A sequence longer than the budget
+        has a micro-batch of its own.
         """
         by_length = sorted(completions, key=lambda b: len(self.sequences[b]), reverse=True)
         start = 0
@@ -111,7 +111,9 @@ def token_batch(groups: Sequence[Group], advantages: Tensor, carries_loss: Tenso
         sequences=[torch.tensor(p + c.sample.response_ids) for p, c in zip(prompts, completions, strict=True)],
         prompt_lengths=torch.tensor([len(p) for p in prompts]),
         response_lengths=torch.tensor([c.num_tokens for c in completions]),
-        group_index=torch.repeat_interleave(torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])),
+        group_index=torch.repeat_interleave(
+            torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
+        ),
         advantages=advantages.flatten().float(),
         carries_loss=carries_loss.flatten(),
         rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),

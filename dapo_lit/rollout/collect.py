@@ -1,7 +1,7 @@
 """One rollout step: lines 3 to 8 of the paper's Algorithm 1.
 
-Prompts go to the engine, completions to the verifier as they end, groups to dynamic sampling in submission order, until the
-batch is full or the step's allowance is spent.
+Prompts go to the engine, completions to the verifier as they end, groups to dynamic sampling in submission order, until
+the batch is full or the step's allowance is spent.
 """
 
 import time
@@ -93,7 +93,7 @@ class Collector:
             raise
 
     def _collect(self, step: int, policy_version: int) -> CollectedStep:
-        rules, generated, seconds = self.rules, list[Group](), Counter[str]()
+        rules, generated, seconds = self.rules, list[Group](), {"generate": 0.0, "verify": 0.0}
         attempts: Counter[str] = Counter()
         carried_in, self.carried = self.carried, []
         kept = list(carried_in)
@@ -129,7 +129,7 @@ class Collector:
             groups.append(Group(step, first_index + offset, prompt.problem, attempt, prompt.ids))
         return groups
 
-    def _generate(self, groups: Sequence[Group], step: int, seconds: Counter[str]) -> None:
+    def _generate(self, groups: Sequence[Group], step: int, seconds: dict[str, float]) -> None:
         """Samples and scores every completion of `groups`, in place."""
         requests = [
             SampleRequest(SampleKey(step, g.problem.id, g.attempt, i), g.prompt_ids)
@@ -169,9 +169,9 @@ class Collector:
         match rules.on_exhausted:
             case "error":
                 raise ExhaustedError(
-                    f"step {step}: {len(generated)} groups ({rules.max_rounds} rounds) gave {len(accepted)} mixed ones of "
-                    f"{rules.num_prompts}; raise algorithm.dynamic_sampling.max_rounds, choose problems nearer to the policy's "
-                    "level, or set algorithm.dynamic_sampling.on_exhausted=train_smaller"
+                    f"step {step}: {len(generated)} groups ({rules.max_rounds} rounds) gave {len(accepted)} mixed ones "
+                    f"of {rules.num_prompts}; raise algorithm.dynamic_sampling.max_rounds, choose problems nearer the "
+                    "policy's level, or set algorithm.dynamic_sampling.on_exhausted=train_smaller"
                 )
             case "train_smaller":
                 return accepted

@@ -1,7 +1,7 @@
 """Dynamic sampling (DAPO 3.2, Eq. 11): which groups are trained on, and how many to ask for next.
 
-Groups are accepted in submission order, never in order of completion: short answers end first, and a batch filled by whoever
-ends first would favour them.
+Groups are accepted in submission order, never in order of completion: short answers end first, and a batch filled by
+whoever ends first would favour them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What every rollout engine can do. Engines take token ids and return token ids; text and scores are not their business."""
+"""What every rollout engine can do: token ids in, token ids out. Text and scores are not its business."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

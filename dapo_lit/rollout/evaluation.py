@@ -58,9 +58,7 @@ def evaluate(
     sampling: Sampling,
 ) -> Evaluation:
     """Samples k responses to every prompt with the engine's weights and scores them."""
-    requests = [
-        SampleRequest(SampleKey(EVALUATION_STEP, p.problem.id, 0, i), p.ids) for p in prompts for i in range(k)
-    ]
+    requests = [SampleRequest(SampleKey(EVALUATION_STEP, p.problem.id, 0, i), p.ids) for p in prompts for i in range(k)]
     references = {
         p.problem.id: Reference(p.problem.id, p.problem.answer, p.problem.problem, p.problem.meta) for p in prompts
     }
@@ -90,7 +88,9 @@ def consensus(row: Sequence[EvaluatedSample]) -> float:
 
     Answers are the same when their texts are; a right one stands for all right ones.
     """
-    votes = Counter("right" if s.score.correct else f"wrong {s.score.answer}" for s in row if s.score.answer is not None)
+    votes = Counter(
+        "right" if s.score.correct else f"wrong {s.score.answer}" for s in row if s.score.answer is not None
+    )
     if not votes:
         return 0.0
     most = max(votes.values())

@@ -30,7 +30,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
             len({c.sample.response_ids for c in g.completions}) / n for g, n in zip(groups, sizes, strict=True)
         ),
         "rollout/repetition_frac": _mean(repetition(c.sample.response_ids) for c in completions),
-        "rollout/repetition_frac_truncated": _mean(repetition(c.sample.response_ids) for c in completions if c.truncated),
+        "rollout/repetition_frac_truncated": _mean(
+            repetition(c.sample.response_ids) for c in completions if c.truncated
+        ),
         "rollout/repetition_frac_finished": _mean(
             repetition(c.sample.response_ids) for c in completions if not c.truncated
         ),

@@ -24,9 +24,9 @@ class Sample:
 
     key: SampleKey
     response_ids: tuple[int, ...]
-    """Sampled tokens, the EOS token included where one ended the response; at least one, at most max_response_tokens."""
+    """Sampled tokens, with the EOS token where one ended the response; at least 1, at most max_response_tokens."""
     rollout_logprobs: tuple[float, ...]
-    """Log-probability (nats) of each token under the distribution it was drawn from (temperature, top-p, top-k applied)."""
+    """Log-prob (nats) of each token under the distribution it was drawn from: temperature, top-p, top-k applied."""
     finished: bool
     """Ended by an EOS token; False: cut off at the limit (truncated)."""
     policy_version: int
