@@ -14,11 +14,12 @@ import re
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from dapo_lit.data.rows import SUFFIXES, DataError
 
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?")
+# owner/name, owner/name:configuration, owner/name:configuration@revision
+HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?")
 
 # The words by which the hub itself recognises a split in a path.
 SPLIT_WORDS = {
@@ -37,12 +38,12 @@ def resolve_files(path: str, split: str) -> list[Path]:
     if local.is_file():
         return [local]
     if local.is_dir():
-        return _files_of_folder(local, None, split)
+        return _files_of_folder(local, path, None, split)
     found = HUB_ID.fullmatch(path)
     if found is None or local.suffix.lower() in SUFFIXES:
         raise DataError(f"{path}: no such file; set task.path to a .jsonl, .parquet or .csv file, or to a hub id")
-    folder = _download(found["repo"], split)
-    return _files_of_folder(folder, found["config"], split)
+    folder = _download(found["repo"], found["config"], found["revision"], split)
+    return _files_of_folder(folder, path, found["config"], split)
 
 
 def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
@@ -53,7 +54,12 @@ def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
     >>> choose_files(["main/test-0.parquet", "main/train-0.parquet", "socratic/train-0.parquet"], "main", "train")
     ['main/train-0.parquet']
     """
-    files = sorted(name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES)
+    paths = [PurePosixPath(name) for name in names]
+    files = sorted(
+        str(path)
+        for path in paths
+        if path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+    )
     if not files:
         raise ValueError(f"holds no {', '.join(SUFFIXES)} file")
     configs = _configurations(files)
@@ -66,14 +72,13 @@ def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
             f"has the configurations {', '.join(configs)}; "
             f"write one behind the hub id (owner/name:{configs[0]}), or name its folder"
         )
-    if not any(_splits_named(name) for name in files):
-        chosen = files if split == "train" else []
-    else:
-        # A split of the user's own (say `hard`) is found by its own word.
-        chosen = [name for name in files if split in _splits_named(name) or split in _words(name)]
+    # A split of the user's own (say `hard`) is found by its own word.
+    chosen = [name for name in files if split in _splits_named(name) or split in _words(PurePosixPath(name).stem)]
+    splits = set().union(*map(_splits_named, files))
+    if not chosen and not splits and split == "train":
+        return files
     if not chosen:
-        splits = sorted(set().union(*map(_splits_named, files))) or ["train"]
-        raise ValueError(f"has no split {split!r}; it has {', '.join(splits)}")
+        raise ValueError(f"has no split {split!r}; it has {', '.join(sorted(splits)) or 'only train'}")
     return chosen
 
 
@@ -84,41 +89,52 @@ def _configurations(files: list[str]) -> list[str]:
 
 
 def _words(name: str) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", str(PurePosixPath(name).with_suffix("")).lower()))
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def _splits_named(name: str) -> set[str]:
-    words = _words(name)
-    return {split for split, synonyms in SPLIT_WORDS.items() if words.intersection(synonyms)}
+    """The splits that a path names, by the file's own name before its folders'."""
+    path = PurePosixPath(name)
+    for part in (path.stem, *reversed(path.parts[:-1])):
+        words = _words(part)
+        splits = {split for split, synonyms in SPLIT_WORDS.items() if words.intersection(synonyms)}
+        if splits:
+            return splits
+    return set()
 
 
-def _files_of_folder(folder: Path, config: str | None, split: str) -> list[Path]:
+def _files_of_folder(folder: Path, label: str, config: str | None, split: str) -> list[Path]:
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     try:
         return [folder / name for name in choose_files(names, config, split)]
     except ValueError as error:
-        raise DataError(f"{folder}: the data set {error}") from None
+        raise DataError(f"{label}: the data set {error}") from None
 
 
-def _download(repo: str, split: str) -> Path:
+def _download(repo: str, config: str | None, revision: str | None, split: str) -> Path:
     """The data set's folder in the local cache; only the files of the split where their names tell."""
     words = SPLIT_WORDS.get(split, (split,))
+    within = f"{config}/*" if config else "*"
     try:
-        folder = Path(
-            snapshot_download(repo, repo_type="dataset", allow_patterns=[f"*{w}*{s}" for w in words for s in SUFFIXES])
-        )
+        folder = _snapshot(repo, revision, [f"{within}{word}*{suffix}" for word in words for suffix in SUFFIXES])
         if not any(file.suffix.lower() in SUFFIXES for file in folder.rglob("*")):
-            folder = Path(snapshot_download(repo, repo_type="dataset", allow_patterns=[f"*{s}" for s in SUFFIXES]))
+            folder = _snapshot(repo, revision, [f"{within}{suffix}" for suffix in SUFFIXES])
         return folder
     except RepositoryNotFoundError:
         raise DataError(
             f"{repo}: neither a file or folder here nor a data set on the hub that this account can read; "
             "check task.path (a private data set needs `hf auth login`)"
         ) from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except RevisionNotFoundError:
+        raise DataError(f"{repo}: the data set has no revision {revision}; check what follows @ in task.path") from None
+    except OSError as error:  # what the hub's client makes of a missing network, its offline mode and HTTP errors
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"{repo}: no such file here, and the hub could not be reached ({type(error).__name__}: {reason}). "
+            f"{repo}: no such file here, and the hub could not be read ({type(error).__name__}: {reason}). "
             "Without a network set task.path to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
             "(for example task.path=data/train.jsonl)"
         ) from None
+
+
+def _snapshot(repo: str, revision: str | None, patterns: list[str]) -> Path:
+    return Path(snapshot_download(repo, repo_type="dataset", revision=revision, allow_patterns=patterns))

@@ -3,20 +3,21 @@
 Columns decide how a row is read:
 
     problem, answer         one problem; `id` is optional, everything else goes to `meta`
-    question, answer        the same; in GSM8K as published the number behind `####` is the answer, and the text
-                            before it goes to `meta["solution"]`
+    question, answer        the same; in GSM8K as published the number behind `####` is the answer (`1,080` becomes
+                            `1080`), and the text before it goes to `meta["solution"]`
     prompt, reward_model    DAPO-Math-17k as published, see dapo_math.py
 
 Every row is checked before anything is returned; the first one that is wrong is named with file and line.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
 from dapo_lit.data.dapo_math import is_published_schema, published_problems
-from dapo_lit.data.fields import FieldChecks
+from dapo_lit.data.fields import FieldChecks, is_number
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import SUFFIXES, DataError, Row, read_rows
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 def load_problems(
     path: str, *, split: str = "train", limit: int | None = None, numeric_answers: bool = False
 ) -> list[Problem]:
-    """The problems of a file, of a folder in the hub's layout, or of a hub id (`owner/name` or `owner/name:config`).
+    """The problems of a file, of a folder in the hub's layout, or of a hub id (`owner/name[:config][@revision]`).
 
     split: chooses among the files of a folder or hub id; a single file is read whole.
     limit: keep the first so many problems, after all rows were checked.
@@ -62,19 +63,32 @@ def dataset_name(path: str, split: str) -> str:
     ('gsm8k_train', 'gsm8k-test')
     """
     last = Path(path).name
-    return Path(last).stem if last.lower().endswith(SUFFIXES) else f"{last.split(':')[0]}-{split}"
+    return Path(last).stem if last.lower().endswith(SUFFIXES) else f"{re.split('[:@]', last)[0]}-{split}"
 
 
 def _plain_problems(rows: Iterable[Row], checks: FieldChecks) -> Iterator[Problem]:
     for number, row in enumerate(rows):
-        problem_key = "question" if "question" in row.fields and "problem" not in row.fields else "problem"
-        meta = {key: value for key, value in row.fields.items() if key not in (problem_key, "answer", "id")}
-        answer = row.fields.get("answer")
-        if problem_key == "question" and isinstance(answer, str) and "####" in answer:
+        problem_key = _column(row, "problem", "question")
+        answer_key = _column(row, "answer")
+        id_key = _column(row, "id")
+        meta = {key: value for key, value in row.fields.items() if key not in (problem_key, answer_key, id_key)}
+        answer = row.fields.get(answer_key)
+        if problem_key.lower() == "question" and isinstance(answer, str) and "####" in answer:
             meta["solution"], _, answer = (part.strip() for part in answer.rpartition("####"))
+            if is_number(answer):
+                answer = answer.replace(",", "")
         yield Problem(
-            id=checks.unique_id(row, row.fields.get("id"), number),
+            id=checks.unique_id(row, row.fields.get(id_key), number),
             problem=checks.statement(row, problem_key, row.fields.get(problem_key)),
-            answer=checks.answer(row, "answer", answer),
+            answer=checks.answer(row, answer_key, answer),
             meta=meta,
         )
+
+
+def _column(row: Row, *names: str) -> str:
+    """The first of the names that the row has, as the row spells it (`Problem`); the first name if it has none."""
+    for name in names:
+        if name in row.fields:
+            return name
+    spelled = {key.lower(): key for key in row.fields}
+    return next((spelled[name] for name in names if name in spelled), names[0])

@@ -1,0 +1,47 @@
+"""Filters say what they drop."""
+
+import pytest
+
+from dapo_lit.data.filters import drop_long_prompts, within_difficulty
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.templates import PromptTemplate
+
+
+def graded(*levels: object) -> list[Problem]:
+    return [Problem(str(i), "?", "0", {"level": level}) for i, level in enumerate(levels)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"),
+    [(2, 4, "125"), (None, 2, "015"), (3, None, "23"), (None, None, "01235"), (2.5, 3.5, "2")],
+)
+def test_bounds_are_inclusive_and_a_problem_without_a_level_is_dropped(low, high, kept):
+    problems = graded(1, 2, "Level 3", "5", "Level ?", 2.0, None, True)
+    inside, outside = within_difficulty(problems, "level", low, high)
+    assert "".join(p.id for p in inside) == kept
+    assert sorted(p.id for p in inside + outside) == sorted(p.id for p in problems)
+
+
+def test_the_levels_of_math_500_are_understood(data_dir):
+    problems = load_problems(str(data_dir / "math500.jsonl"))
+    kept, dropped = within_difficulty(problems, "level", 3, 5)
+    assert {p.meta["level"] for p in kept} == {3, 4, 5}
+    assert {p.meta["level"] for p in dropped} == {1, 2}
+    assert len(kept) + len(dropped) == 500
+
+
+def test_a_key_that_no_problem_has_is_refused_with_those_there_are():
+    with pytest.raises(DataError, match=r"no problem has the key 'difficulty'.*keys are level"):
+        within_difficulty(graded(1, 2), "difficulty", 1, 2)
+    with pytest.raises(ValueError, match="low 4 is above high 2"):
+        within_difficulty(graded(1, 2), "level", 4, 2)
+
+
+def test_a_prompt_of_exactly_the_limit_is_kept_and_one_token_more_is_dropped(chat_tokenizer):
+    template = PromptTemplate.load("dapo")
+    short, long = Problem("short", "2 + 3", "5"), Problem("long", "2 + 3 ", "5")
+    limit = len(template.encode(short.problem, chat_tokenizer))
+    assert len(template.encode(long.problem, chat_tokenizer)) == limit + 1
+    assert drop_long_prompts([long, short], template, chat_tokenizer, limit) == ([short], [long])
+    assert drop_long_prompts([long, short], template, chat_tokenizer, limit - 1) == ([], [long, short])

@@ -1,0 +1,105 @@
+"""Containment by n-grams of words, by hand and on the real sets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dapo_lit.data.overlap import Overlap, find_overlaps
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import load_problems
+from dapo_lit.data.templates import PromptTemplate
+
+
+def problems(*texts: str, name: str = "p") -> list[Problem]:
+    return [Problem(f"{name}{i}", text, "0") for i, text in enumerate(texts)]
+
+
+def test_containment_is_the_share_of_the_evaluation_problems_bigrams():
+    # Bigrams of the evaluation problem: ab bc cd de. The first has ab, bc, cd (3/4), the second ab, de (2/4).
+    report = find_overlaps(problems("a b c d x"), problems("a b c d e", name="e"), n=2)
+    assert report.overlaps == [Overlap("p0", "e0", 0.75)]
+    assert find_overlaps(problems("a b x d e"), problems("a b c d e", name="e"), n=2).overlaps == [], "half is not more"
+
+
+def test_a_quotation_in_a_longer_problem_is_found_and_a_part_of_it_alone_is_not():
+    quoted = "one two three four five six seven eight nine ten eleven twelve"
+    train = problems(f"Recall: {quoted}. Now double the result.", "one two three four five six seven eight nine ten")
+    report = find_overlaps(train, problems(quoted, name="e"))
+    assert report.overlaps == [Overlap("p0", "e0", 1.0)]  # of the three 10-grams the second problem has one
+    assert report.without_overlap(train) == [train[1]]
+    assert report.covered == {"e0"}
+
+
+def test_case_punctuation_and_latex_commands_do_not_hide_a_copy():
+    train = problems(r"Let \(x\) be \dfrac{1}{2}; find  the VALUE of \(x^2 + y\), given that $y$ is three")
+    evaluation = problems(r"let $x$ be $\frac12$ find the value of $x^{2}+y$ given that \(y\) is three", name="e")
+    assert find_overlaps(train, evaluation, n=4).excluded == {"p0"}
+
+
+def test_a_problem_shorter_than_n_words_overlaps_its_copy_alone():
+    train = problems("What is 2 + 3?", "What is 2 + 3, and why?", "What is 3 + 2?")
+    assert find_overlaps(train, problems("What is $2+3$?", name="e")).excluded == {"p0"}
+
+
+def test_text_without_blanks_between_words_is_compared_by_character():
+    statement = "求所有满足条件的正整数的和是多少"
+    assert find_overlaps(problems("已知" + statement), problems(statement, name="e")).excluded == {"p0"}
+    assert find_overlaps(problems("求所有满足条件的素数"), problems(statement, name="e")).excluded == set()
+
+
+def test_a_statement_without_words_overlaps_nothing():
+    assert find_overlaps(problems("$+$", ""), problems("", "$+$", name="e")).overlaps == []
+
+
+def test_most_of_amc23_stands_in_dapo_math_and_nothing_of_aime_2024(data_dir, dapo_math):
+    train = dapo_math
+    amc = find_overlaps(train, load_problems(str(data_dir / "amc23.jsonl")))
+    assert len(amc.covered) == 25
+    assert len(amc.excluded) == 34
+    assert str(amc) == (
+        "25 of 40 evaluation problems (62%) stand in the training set; 34 of 17917 training problems overlap"
+    )
+    assert len(amc.without_overlap(train)) == 17_917 - 34
+    assert find_overlaps(train, load_problems(str(data_dir / "aime_2024.jsonl"))).overlaps == []
+
+
+def test_every_training_problem_that_is_an_evaluation_problem_to_the_letter_is_found(data_dir, dapo_math):
+    train = [problem for problem in dapo_math if problem.meta["lang"] == "en"]
+    evaluation = load_problems(str(data_dir / "math500.jsonl")) + load_problems(str(data_dir / "amc23.jsonl"))
+    statements = {problem.problem for problem in evaluation}
+    copies = {problem.id for problem in train if problem.problem in statements}
+    assert len(copies) >= 5
+    assert copies <= find_overlaps(train, evaluation).excluded
+
+
+@pytest.mark.parametrize("name", ["gsm8k_few_shot", "gsm8k_chat"])
+def test_the_worked_examples_of_the_gsm8k_templates_are_no_problems_of_gsm8k(data_dir, name):
+    template = PromptTemplate.load(name)
+    examples = template.text.split("\n") if template.text else [message["content"] for message in template.messages]
+    shown = problems(*(text.removeprefix("Question: ") for text in examples if "?" in text))
+    assert len(shown) >= 3
+    for split in ("train", "test"):
+        gsm8k = load_problems(str(data_dir / f"gsm8k_{split}.jsonl"))
+        assert find_overlaps(gsm8k, shown).overlaps == [], split
+
+
+@pytest.mark.parametrize("options", [{"n": 0}, {"threshold": 1.0}, {"threshold": -0.1}])
+def test_senseless_bounds_are_refused(options):
+    with pytest.raises(ValueError, match="must be"):
+        find_overlaps([], [], **options)
+
+
+words = st.lists(st.sampled_from("abcd"), min_size=1, max_size=9)
+
+
+@given(words, words, st.integers(1, 4), st.sampled_from([0.0, 0.3, 0.5, 0.9]))
+def test_the_index_agrees_with_the_definition(train, evaluation, n, threshold):
+    def ngrams(text: list[str]) -> set[tuple[str, ...]]:
+        return {tuple(text[i : i + n]) for i in range(len(text) - n + 1)} or {tuple(text)}
+
+    wanted = ngrams(evaluation)
+    share = len(wanted & ngrams(train)) / len(wanted)
+    report = find_overlaps(
+        problems(" ".join(train)), problems(" ".join(evaluation), name="e"), n=n, threshold=threshold
+    )
+    assert report.overlaps == ([Overlap("p0", "e0", share)] if share > threshold else [])

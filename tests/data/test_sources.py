@@ -1,0 +1,199 @@
+"""Rows to problems: every format gives the same ones, and a bad row is named with file, line and reason."""
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dapo_lit.data.fields import is_number
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import DataError, load_problems
+
+SUM = {"problem": "What is 2 + 3?", "answer": "5"}
+PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
+ROWS = [
+    {"id": "a", "problem": 'Say "x, y"\nand $\\frac{1}{2}$', "answer": "1/2", "level": "3"},
+    {"id": "b", "problem": "Wie groß ist 2 + 3?", "answer": "5", "level": "1"},
+]
+
+
+def message_of(path: str, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        load_problems(path, **options)
+    return str(caught.value)
+
+
+def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("\n\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    with (tmp_path / "rows.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(ROWS[0]))
+        writer.writeheader()
+        writer.writerows(ROWS)
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+
+    expected = [Problem(row["id"], row["problem"], row["answer"], {"level": row["level"]}) for row in ROWS]
+    for name in ("rows.jsonl", "rows.csv", "rows.parquet"):
+        assert load_problems(str(tmp_path / name)) == expected, name
+
+
+def test_the_shared_gsm8k_file_loads_with_its_ids_and_what_it_knows_beside_the_answer(data_dir):
+    problems = load_problems(str(data_dir / "gsm8k_train.jsonl"))
+    assert len(problems) == 7473
+    first = problems[0]
+    assert (first.id, first.answer) == ("gsm8k-train-0", "72")
+    assert first.problem.startswith("Natalia sold clips to 48 of her friends")
+    assert set(first.meta) == {"source", "solution"}
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("aime_2024", 30), ("aime_2025", 30), ("amc23", 40), ("math500", 500), ("gsm8k_test", 1319), ("math_train", 7472)],
+)
+def test_every_shared_benchmark_loads(data_dir, name, count):
+    assert len(load_problems(str(data_dir / f"{name}.jsonl"))) == count
+
+
+def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):
+    answers = [72, 72.0, -0.5, 10**20, " 7 "]
+    path = write_jsonl(*({"problem": "?", "answer": answer} for answer in answers))
+    assert [p.answer for p in load_problems(path)] == ["72", "72", "-0.5", "1" + "0" * 20, "7"]
+
+
+def test_a_problem_without_id_is_named_by_file_and_row_whatever_the_limit(write_jsonl):
+    path = write_jsonl(SUM, PRODUCT, SUM, name="sums.jsonl")
+    assert [p.id for p in load_problems(path)] == ["sums-0", "sums-1", "sums-2"]
+    assert [p.id for p in load_problems(path, limit=2)] == ["sums-0", "sums-1"]
+
+
+def test_the_limit_does_not_hide_a_bad_row_behind_it(write_jsonl):
+    path = write_jsonl(SUM, PRODUCT, {"problem": "What is 1 + 1?"})
+    assert "line 3" in message_of(path, limit=1)
+
+
+def test_gsm8k_as_published_is_split_at_its_hashes(write_jsonl):
+    path = write_jsonl({"question": "How many?", "answer": "He has 540 * 2 = <<540*2=1080>>1080.\n#### 1,080"})
+    (problem,) = load_problems(path)
+    assert (problem.problem, problem.answer) == ("How many?", "1080")
+    assert problem.meta["solution"] == "He has 540 * 2 = <<540*2=1080>>1080."
+
+
+def test_hashes_in_a_problem_of_ones_own_are_left_alone(write_jsonl):
+    (problem,) = load_problems(write_jsonl({"problem": "Write a heading", "answer": "#### Title"}))
+    assert problem.answer == "#### Title"
+
+
+def test_columns_are_found_whatever_their_case(write_jsonl):
+    (problem,) = load_problems(write_jsonl({"ID": "2024-I-1", "Problem": "?", "Answer": 204, "Solution": "..."}))
+    assert problem == Problem("2024-I-1", "?", "204", {"Solution": "..."})
+
+
+BAD_LINES = {
+    "{'problem': 'single quotes'}": "not valid JSON",
+    '["What is 2 + 3?", "5"]': "a JSON list",
+    '{"problem": "What is 2 + 3?"}': "has no `answer`",
+    '{"problm": "What is 2 + 3?", "answer": "5"}': "did you mean `problm`?",
+    '{"problem": null, "answer": "5"}': "has no `problem`",
+    '{"problem": "  ", "answer": "5"}': "`problem` is empty",
+    '{"problem": ["What is 2 + 3?"], "answer": "5"}': "`problem` is a list, not text",
+    '{"problem": "?", "answer": ""}': "`answer` is empty",
+    '{"problem": "?", "answer": ["5", "five"]}': "`answer` is a list",
+    '{"problem": "?", "answer": {"value": 5}}': "`answer` is an object",
+    '{"problem": "?", "answer": true}': "`answer` is the boolean true",
+    '{"problem": "?", "answer": NaN}': "`answer` is the number nan",
+    '{"problem": "?", "answer": 1e999}': "`answer` is the number inf",
+    '{"problem": "?", "answer": "5", "id": ""}': "`id` is an empty text",
+    '{"problem": "?", "answer": "5", "id": 1.5}': "`id` is the number 1.5",
+    '{"problem": "\\ud800", "answer": "5"}': "lone surrogate",
+    '{"problem": "?", "answer": ' + "9" * 5000 + "}": "not readable as JSON",
+    '{"problem": "?", "answer": ' + "[" * 100_000: "not readable as JSON",
+}
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_LINES.items(), ids=[line[:40] for line in BAD_LINES])
+def test_a_bad_line_is_named_with_its_file_its_number_and_the_reason(write_jsonl, line, reason):
+    message = message_of(write_jsonl(SUM, "", line, PRODUCT, name="bad.jsonl"))
+    assert "bad.jsonl, line 3: " in message
+    assert reason in message
+
+
+def test_two_rows_with_one_id_are_refused_with_both_places(write_jsonl):
+    message = message_of(write_jsonl({**SUM, "id": "x"}, {**PRODUCT, "id": "y"}, {**SUM, "id": "x"}))
+    assert "rows.jsonl, line 3" in message
+    assert "'x' stands at rows.jsonl, line 1 too" in message
+
+
+def test_text_that_is_not_utf8_is_named_by_line_and_byte(tmp_path):
+    file = tmp_path / "latin.jsonl"
+    file.write_bytes(json.dumps(SUM).encode() + b'\n{"problem": "gro\xdf", "answer": "5"}\n')
+    assert "line 2: not UTF-8 (byte 0xdf)" in message_of(str(file))
+
+
+def test_a_csv_record_is_named_by_the_line_it_begins_on(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text('problem,answer\n"two\nlines",5\nno answer,\n')
+    assert "rows.csv, line 4: has no `answer`" in message_of(str(file))
+    file.write_text('problem,answer\n"two\nlines",5\nWhat is 2, or 3?,5\n')
+    assert "rows.csv, line 4: 3 cells where the header has 2" in message_of(str(file))
+    file.write_text('problem,answer\n"never closed,5\n')
+    assert "rows.csv, line 2: not valid CSV" in message_of(str(file))
+
+
+def test_a_parquet_row_is_named_by_its_number(tmp_path):
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist([SUM, {"problem": "?", "answer": None}]), file)
+    assert "rows.parquet, row 2: has no `answer`" in message_of(str(file))
+    file.write_bytes(b"not parquet at all")
+    assert "not readable as Parquet" in message_of(str(file))
+
+
+def test_missing_empty_and_unknown_files_are_told_apart(tmp_path):
+    missing = message_of(str(tmp_path / "nowhere.jsonl"))
+    assert "no such file" in missing
+    assert "task.path" in missing
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    assert "holds no rows" in message_of(str(tmp_path / "empty.jsonl"))
+    (tmp_path / "rows.xlsx").write_text("")
+    assert ".jsonl, .parquet, .csv" in message_of(str(tmp_path / "rows.xlsx"))
+
+
+def test_answers_that_are_no_numbers_are_refused_where_numbers_are_compared(write_jsonl):
+    path = write_jsonl(SUM, {"problem": "Which day?", "answer": "Monday"})
+    assert len(load_problems(path)) == 2
+    assert "line 2: `answer` is 'Monday', which is no number" in message_of(path, numeric_answers=True)
+
+
+def test_a_limit_below_one_is_refused(write_jsonl):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        load_problems(write_jsonl(SUM), limit=0)
+
+
+@pytest.mark.parametrize("text", ["5", "-5", "+5", "1,234,567", "0.25", ".5", "3/4", " 7 "])
+def test_numbers_are_recognised(text):
+    assert is_number(text)
+
+
+@pytest.mark.parametrize("text", ["", "five", "5 cm", "1/0", "\\frac{1}{2}", "--5", "nan", "inf"])
+def test_what_is_no_number_is_not(text):
+    assert not is_number(text)
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip)
+
+
+@given(
+    rows=st.lists(st.fixed_dictionaries({"problem": texts, "answer": texts | st.integers()}), min_size=1, max_size=6)
+)
+def test_any_text_survives_jsonl_and_parquet(tmp_path_factory, rows):
+    folder: Path = tmp_path_factory.mktemp("rows")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pq.write_table(
+        pa.table({key: [str(row[key]) for row in rows] for key in ("problem", "answer")}), folder / "rows.parquet"
+    )
+    expected = [(row["problem"], str(row["answer"]).strip()) for row in rows]
+    for name in ("rows.jsonl", "rows.parquet"):
+        assert [(p.problem, p.answer) for p in load_problems(str(folder / name))] == expected

@@ -1,0 +1,155 @@
+"""Templates: the exact prompt, its tokens, and the agreement with what the reward reads."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dapo_lit.data.arithmetic import WORKED_EXAMPLES
+from dapo_lit.data.templates import PromptTemplate, check_agreement, shipped_templates
+
+SHIPPED = [PromptTemplate.load(name) for name in shipped_templates()]
+LATEX = r"Find $\frac{a}{b}$ for $\{a, b\}$, {problem}-style braces {} and $x^{2}$"
+
+
+def test_the_dapo_template_is_the_authors_to_the_letter(data_dir):
+    reference = json.loads((data_dir / "dapo_reference" / "reference.json").read_text())["prompt_template"]
+    expected = reference.replace("{problem}", "What is 2 + 3?")
+    assert PromptTemplate.load("dapo").render("What is 2 + 3?") == [{"role": "user", "content": expected}]
+    assert PromptTemplate.load("dapo_base").render("What is 2 + 3?") == expected
+
+
+@pytest.mark.parametrize("name", shipped_templates())
+def test_every_shipped_template_puts_the_problem_in_unchanged(name):
+    prompt = PromptTemplate.load(name).render(LATEX)
+    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    assert text.count(LATEX) == 1
+
+
+def test_the_shipped_templates_are_those_that_configs_name():
+    expected = "arithmetic_chat arithmetic_chat_three boxed dapo dapo_base gsm8k_chat gsm8k_few_shot plain"
+    assert shipped_templates() == expected.split()
+
+
+@pytest.mark.parametrize("name", ["arithmetic_chat", "arithmetic_chat_three"])
+def test_the_worked_sums_are_right_and_are_the_ones_the_task_leaves_out(name):
+    messages = PromptTemplate.load(name).messages
+    for question, answer in zip(messages[:-1:2], messages[1::2], strict=True):
+        terms = [int(term) for term in question["content"].removeprefix("What is ").removesuffix("?").split(" + ")]
+        assert tuple(sorted(terms)) in WORKED_EXAMPLES
+        *steps, last = answer["content"].split("\n")
+        assert last == f"Answer: {sum(terms)}"
+        for step in steps:
+            left, _, right = step.partition(" = ")
+            assert sum(map(int, left.split(" + "))) == int(right)
+
+
+def test_a_text_template_is_encoded_with_the_tokenizers_own_bos(base_tokenizer):
+    ids = PromptTemplate.load("plain").encode("12 + 30", base_tokenizer)
+    assert ids[0] == base_tokenizer.bos_token_id
+    assert base_tokenizer.decode(ids[1:]) == "12 + 30"
+    assert all(type(token) is int for token in ids)
+
+
+def test_a_chat_template_ends_with_the_generation_prompt_and_has_no_bos_of_its_own(chat_tokenizer):
+    ids = PromptTemplate("short", "none", messages=({"role": "user", "content": "Q: {problem}"},)).encode(
+        "2 + 3", chat_tokenizer
+    )
+    assert chat_tokenizer.decode(ids) == "<|im_start|>user\nQ: 2 + 3<|im_end|>\n<|im_start|>assistant\n"
+    assert ids[0] == chat_tokenizer.convert_tokens_to_ids("<|im_start|>")
+    assert all(type(token) is int for token in ids)
+
+
+def test_a_chat_template_without_a_chat_tokenizer_names_text_templates(base_tokenizer):
+    with pytest.raises(ValueError, match=r"task\.template=dapo is a chat.*dapo_base"):
+        PromptTemplate.load("dapo").encode("2 + 3", base_tokenizer)
+
+
+def test_few_shot_examples_stand_before_the_problem_as_turns(chat_tokenizer):
+    text = chat_tokenizer.decode(PromptTemplate.load("arithmetic_chat").encode("What is 20 + 31?", chat_tokenizer))
+    assert text == (
+        "<|im_start|>user\nWhat is 45 + 27?<|im_end|>\n<|im_start|>assistant\n45 + 27 = 72\nAnswer: 72<|im_end|>\n"
+        "<|im_start|>user\nWhat is 38 + 14?<|im_end|>\n<|im_start|>assistant\n38 + 14 = 52\nAnswer: 52<|im_end|>\n"
+        "<|im_start|>user\nWhat is 20 + 31?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text('answer_format: boxed\ntext: "{problem} Put it in \\\\boxed{}."\n')
+    template = PromptTemplate.load(str(file))
+    assert template.answer_format == "boxed"
+    assert template.render("2 + 3") == "2 + 3 Put it in \\boxed{}."
+    assert template.around_problem() == ("", " Put it in \\boxed{}.")
+
+
+FAULTS = {
+    "text: '{problem}'": "answer_format is absent",
+    "{answer_format: latex, text: '{problem}'}": "answer_format is latex; declare one of answer_line, boxed",
+    "{answer_format: none}": "exactly one of text and messages",
+    "{answer_format: none, text: '{problem}', messages: [{role: user, content: '{problem}'}]}": "exactly one of",
+    "{answer_format: none, text: 'no place'}": "must stand exactly once",
+    "{answer_format: none, text: '{problem} {problem}'}": "must stand exactly once",
+    "{answer_format: none, text: 3}": "text must be text",
+    "{answer_format: boxed, text: '{problem}'}": "never shows the policy",
+    "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "the last message must be the user's",
+    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "list of {role: system",
+    "{answer_format: none, messages: [{role: user, content: '{problem}'}, {role: user, content: x}]}": "exactly once",
+    "{answer_format: none, txt: '{problem}'}": "unknown key txt",
+    "[a list]": "must have the keys",
+    "text: {unclosed": "not valid YAML",
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), FAULTS.items(), ids=list(FAULTS))
+def test_a_faulty_template_is_refused_with_its_name_and_the_reason(tmp_path, content, reason):
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    with pytest.raises(ValueError) as caught:
+        PromptTemplate.load(str(file))
+    assert "mine.yaml" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_a_template_that_is_not_there_is_refused_with_a_near_name():
+    with pytest.raises(ValueError, match="did you mean gsm8k_chat"):
+        PromptTemplate.load("gsm8k_caht")
+    with pytest.raises(ValueError, match="cannot read the file"):
+        PromptTemplate.load("prompts/nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "extraction"),
+    [
+        ("dapo", "answer_line"),
+        ("boxed", "boxed"),
+        ("gsm8k_few_shot", "hash"),
+        ("plain", "hash"),
+        ("dapo", "auto"),
+        ("boxed", "auto"),
+    ],
+)
+def test_a_reward_that_reads_what_the_prompt_asks_for_is_accepted(name, extraction):
+    check_agreement(PromptTemplate.load(name), extraction)
+
+
+@pytest.mark.parametrize(
+    ("name", "extraction"),
+    [("dapo", "boxed"), ("boxed", "answer_line"), ("gsm8k_few_shot", "answer_line"), ("gsm8k_chat", "hash")],
+)
+def test_a_reward_that_reads_another_format_is_refused_with_both_keys(name, extraction):
+    with pytest.raises(ValueError) as caught:
+        check_agreement(PromptTemplate.load(name), extraction)
+    message = str(caught.value)
+    assert f"task.template={name}" in message
+    assert f"reward.extraction={extraction}" in message
+    assert f"Set reward.extraction={PromptTemplate.load(name).answer_format} (or auto)" in message
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60))
+def test_the_text_around_the_problem_and_the_problem_make_up_the_prompt(problem):
+    for template in SHIPPED:
+        before, after = template.around_problem()
+        prompt = template.render(problem)
+        assert before + problem + after == (prompt if isinstance(prompt, str) else prompt[-1]["content"])
