@@ -12,7 +12,7 @@ from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, reward_function
-from dapo_lit.rollout.batch import TokenBatch, token_batch
+from dapo_lit.rollout.packing import TokenBatch, token_batch
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate

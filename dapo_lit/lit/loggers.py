@@ -88,8 +88,6 @@ class Display:
     def __init__(self, config: Config, console: Console) -> None:
         style = config.logger.progress
         self.total = config.budget.steps
-        self.label = config.task.label
-        self.every = config.evaluation
         self.style = ("rich" if sys.stdout.isatty() else "plain") if style == "auto" else style
         self.console = console
         self.progress: Progress | None = None
@@ -97,6 +95,8 @@ class Display:
         self.first: int | None = None
 
     def row(self, row: Mapping[str, Any]) -> None:
+        if self.first is None:  # step 0, or the first step of a resumed run
+            self.first, self.started = int(row["step"]), time.perf_counter()
         if self.style == "none":
             return
         evaluation = [
@@ -106,15 +106,14 @@ class Display:
             if evaluation:
                 self.console.print(f"step 0  {'  '.join(evaluation)}", highlight=False)
             return
-        if self.first is None:
-            self.first = int(row["step"]) - 1
         if self.style == "rich":
             self._bar(row)
             if evaluation:
                 self.console.print(f"step {row['step']}  {'  '.join(evaluation)}", highlight=False)
         else:
-            eta = (time.perf_counter() - self.started) / (row["step"] - self.first) * (self.total - row["step"])
-            line = f"step {row['step']}/{self.total}  {summary(row)}  eta {eta:.0f} s"
+            done = row["step"] - self.first
+            eta = (time.perf_counter() - self.started) / done * (self.total - row["step"]) if done else None
+            line = f"step {row['step']}/{self.total}  {summary(row)}" + (f"  eta {eta:.0f} s" if eta is not None else "")
             print("  ".join([line, *evaluation]), flush=True)
 
     def _bar(self, row: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from dapo_lit.objective.diagnostics import (
     policy_statistics,
 )
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.rollout.batch import MicroBatch, TokenBatch
+from dapo_lit.rollout.packing import MicroBatch, TokenBatch
 
 
 class NonFiniteError(RuntimeError):

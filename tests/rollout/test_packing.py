@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.batch import TokenBatch, token_batch
+from dapo_lit.rollout.packing import TokenBatch, token_batch
 from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 
 PAD = 99
