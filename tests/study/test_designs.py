@@ -1,0 +1,115 @@
+"""Arms: names that say exactly what differs, and designs that can separate what they claim to separate."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dapo_lit.study.designs import DAPO, DESIGNS, NAIVE_GRPO, TECHNIQUES, Arm, arm_name, design, half_fraction, ladder
+
+CUBE = [dict(zip(TECHNIQUES, on, strict=True)) for on in itertools.product((False, True), repeat=5)]
+
+
+def test_every_switch_vector_has_a_name_of_its_own() -> None:
+    assert len({arm_name(vector) for vector in CUBE}) == 32
+
+
+def test_the_name_does_not_depend_on_the_order_in_which_switches_are_given() -> None:
+    vector = {**NAIVE_GRPO, "clip_higher": True, "overlong_filtering": True}
+    assert arm_name(dict(reversed(vector.items()))) == arm_name(vector) == "naive_grpo+overlong_filtering+clip_higher"
+
+
+def test_a_name_can_be_read_back_into_its_switches() -> None:
+    for vector in CUBE:
+        name = arm_name(vector)
+        base = dict(DAPO if name.startswith("dapo") else NAIVE_GRPO)
+        for part in name.replace("-", " -").replace("+", " +").split()[1:]:
+            base[part[1:]] = part[0] == "+"
+        assert base == vector
+
+
+def test_references_and_single_differences_are_named_as_documented() -> None:
+    assert arm_name(DAPO) == "dapo"
+    assert arm_name(NAIVE_GRPO) == "naive_grpo"
+    assert arm_name({**DAPO, "clip_higher": False}) == "dapo-clip_higher"
+    assert arm_name(dict.fromkeys(TECHNIQUES, True)) == "dapo+overlong_filtering"
+    two_and_two = {**DAPO, "clip_higher": False, "dynamic_sampling": False}
+    assert arm_name(two_and_two) == "dapo-clip_higher-dynamic_sampling"  # as far from naive_grpo: the tie goes to dapo
+
+
+def test_a_missing_or_unknown_switch_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="clip_hihg"):
+        arm_name({**DAPO, "clip_hihg": True})
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_arms_of_a_study_are_distinct_and_hold_its_reference(name: str) -> None:
+    study = design(name)
+    assert len(set(study.names)) == len(study.names) >= 2
+    assert study.reference in study.names
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_arms_differ_in_declared_keys_alone(name: str) -> None:
+    study = design(name)
+    for arm in study.arms:
+        reference = next(a for a in study.arms if a.name == study.reference)
+        differing = {key for key, _, _ in (o.partition("=") for o in set(arm.overrides()) ^ set(reference.overrides()))}
+        assert differing <= study.declared
+
+
+def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:
+    arms = design("table1").arms
+    assert [sum(arm.techniques.values()) for arm in arms] == [0, 1, 2, 3, 4, 5, 4]
+    added = [
+        next(t for t in TECHNIQUES if b.techniques[t] and not a.techniques[t]) for a, b in itertools.pairwise(ladder())
+    ]
+    assert added == list(TECHNIQUES)
+    assert arms[-1].name == "dapo"
+    assert arms[-2].name == "dapo+overlong_filtering"
+
+
+def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> None:
+    assert design("leave_one_out").names == (
+        "dapo",
+        "dapo-clip_higher",
+        "dapo-soft_overlong_punishment",
+        "dapo-token_level_loss",
+        "dapo-dynamic_sampling",
+        "dapo+overlong_filtering",
+    )
+
+
+def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() -> None:
+    """Resolution V: the 1 + 5 + 10 columns of mean, main effects and pairs are orthogonal in 16 arms."""
+    signs = np.array([[1 if arm.techniques[t] else -1 for t in TECHNIQUES] for arm in half_fraction()])
+    pairs = [signs[:, i] * signs[:, j] for i, j in itertools.combinations(range(5), 2)]
+    columns = np.column_stack([np.ones(16), signs, *pairs])
+    assert columns.shape == (16, 16)
+    np.testing.assert_array_equal(columns.T @ columns, 16 * np.eye(16))
+    assert {"dapo", "naive_grpo"} <= set(design("factorial_half").names)
+
+
+def test_group_sizes_hold_the_completions_and_updates_of_a_step() -> None:
+    for arm in design("group_size", completions=512, updates=4).arms[1:]:
+        size, prompts, mini = (
+            arm.settings[f"algorithm.{k}"] for k in ("samples_per_prompt", "num_prompts", "minibatch_prompts")
+        )
+        assert isinstance(size, int)
+        assert isinstance(prompts, int)
+        assert isinstance(mini, int)
+        assert size * prompts == 512
+        assert prompts % mini == 0
+        assert prompts // mini == 4
+
+
+def test_settings_stand_in_the_name_and_in_the_overrides() -> None:
+    arm = Arm(DAPO, {"algorithm.clip.high": 0.5})
+    assert arm.name == "dapo@clip.high=0.5"
+    assert "algorithm.clip.high=0.5" in arm.overrides()
+    assert "algorithm.techniques.overlong_filtering=false" in arm.overrides()
+
+
+def test_an_unknown_study_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="leave_one_out"):
+        design("ladder")
