@@ -1,0 +1,198 @@
+"""The sequences being decoded: which rows live, where they are in the cache, when they leave and when the next ones enter."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dapo_lit.rollout import noise
+from dapo_lit.rollout import sampling as draws
+from dapo_lit.rollout.decoder import Cache, Decoder, Prefilled
+from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.records import Sample
+
+_FREE_SHARE = 0.25
+"""Share of the batch that must have ended before rows are moved: a move costs about as much as a few decode steps."""
+_GROWTH_SLOTS = 64
+"""The cache grows by this many slots, or by a quarter where that is more."""
+_PREFILL_TOKENS = 8192
+"""Prompt tokens of one prefill, padding included; bounds its memory."""
+
+
+class DecodingBatch:
+    """Decodes requests token by token. All rows end at the same slot, `_slot`: the one the next token goes to."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        is_eos: Tensor,
+        requests: Sequence[SampleRequest],
+        sampling: Sampling,
+        max_batch_size: int,
+        version: int,
+    ) -> None:
+        self.version = version
+        self._decoder = decoder
+        self._is_eos = is_eos
+        self._requests = requests
+        self._sampling = sampling
+        self._max_batch_size = max_batch_size
+        self._next = 0  # request that enters next
+        self._slot = 0
+        self._capacity = 0
+        # One entry a row, on the host:
+        self._row_requests = np.empty(0, np.int64)
+        self._noise_keys = np.empty(0, np.uint64)
+        self._starts = np.empty(0, np.int64)  # slot of the first prompt token
+        self._firsts = np.empty(0, np.int64)  # slot of the first response token
+        self._alive = np.empty(0, np.bool_)
+        # On the device: [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
+        self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
+        self._logprobs = torch.empty(0, 0, device=decoder.device)
+        self._hidden = torch.empty(0, decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        self._cache = Cache([], torch.empty(0), None)
+
+    @property
+    def done(self) -> bool:
+        return self._next == len(self._requests) and not self._alive.any()
+
+    @torch.inference_mode()
+    def step(self) -> list[Sample]:
+        """Samples the next token of every row; returns the samples that it ended."""
+        if self._move_pays():
+            self._move()
+        logits = self._decoder.logits(self._hidden)
+        uniforms = noise.uniforms(self._noise_keys, self._slot - self._firsts)
+        tokens, logprobs = draws.draw(logits, torch.from_numpy(uniforms).to(logits.device), self._sampling)
+        slot = self._slot
+        self._ids[:, slot] = tokens
+        self._logprobs[:, slot] = logprobs
+        self._slot += 1
+        at_eos = self._is_eos[tokens].cpu().numpy()
+        at_limit = self._slot - self._firsts >= self._sampling.max_response_tokens
+        ended = np.flatnonzero((at_eos | at_limit) & self._alive)
+        samples = self._collect(ended, at_eos)
+        self._alive[ended] = False
+        if self._alive.any():
+            self._hidden = self._decoder.decode(tokens, slot, self._cache)
+        return samples
+
+    def _collect(self, rows: np.ndarray, at_eos: np.ndarray) -> list[Sample]:
+        samples = []
+        for row in rows.tolist():
+            response = slice(int(self._firsts[row]), self._slot)
+            logprobs = self._logprobs[row, response].tolist()
+            key = self._requests[self._row_requests[row]].key
+            if not np.isfinite(logprobs).all():
+                raise FloatingPointError(
+                    f"logits of {key} are not finite: the weights of version {self.version} are broken"
+                )
+            samples.append(
+                Sample(key, tuple(self._ids[row, response].tolist()), tuple(logprobs), bool(at_eos[row]), self.version)
+            )
+        return samples
+
+    def _move_pays(self) -> bool:
+        num_alive = int(self._alive.sum())
+        if num_alive == 0 or self._slot == self._capacity:
+            return True
+        pending = self._next < len(self._requests)
+        full = self._max_batch_size if pending else len(self._alive)
+        return full - num_alive >= max(1, _FREE_SHARE * full)
+
+    def _move(self) -> None:
+        """Drops rows that ended, lets requests in, and lays both out in a new cache, without the leading slots that nobody uses."""
+        kept = np.flatnonzero(self._alive)
+        end = min(len(self._requests), self._next + self._max_batch_size - len(kept))
+        entering = range(self._next, end)
+        self._next = end
+        prefilled = _Entering(self._decoder, [self._requests[i].prompt_ids for i in entering])
+        keys = [noise.row_key(self._sampling.seed, self._requests[i].key) for i in entering]
+
+        old_first = int(self._starts[kept].min()) if len(kept) else self._slot
+        width = max([self._slot - old_first, *prefilled.lengths.tolist()])
+        shift = width - self._slot
+        limit = self._sampling.max_response_tokens
+        self._starts = np.concatenate([self._starts[kept] + shift, width - prefilled.lengths])
+        self._firsts = np.concatenate([self._firsts[kept] + shift, np.full(len(entering), width)])
+        self._row_requests = np.concatenate([self._row_requests[kept], np.array(entering, np.int64)])
+        self._noise_keys = np.concatenate([self._noise_keys[kept], np.array(keys, np.uint64)])
+        self._alive = np.ones(len(self._starts), np.bool_)
+        capacity = min(width + max(_GROWTH_SLOTS, width // 4), int(self._firsts.max()) + limit)
+
+        rows = torch.from_numpy(kept).to(self._decoder.device)
+        old, new = slice(old_first, self._slot), slice(old_first + shift, width)
+        for name in ("_ids", "_logprobs"):
+            before: Tensor = getattr(self, name)
+            after = before.new_zeros(len(self._starts), capacity)
+            after[: len(kept), new] = before[rows, old]
+            setattr(self, name, after)
+        self._move_cache(rows, old, new, capacity, prefilled)
+        self._hidden = torch.cat([self._hidden[rows], prefilled.hidden])
+        self._slot, self._capacity = width, capacity
+
+    def _move_cache(self, rows: Tensor, old: slice, new: slice, capacity: int, prefilled: "_Entering") -> None:
+        decoder = self._decoder
+        layers = []
+        for index in range(len(decoder.layers)):
+            # Zeros: slots before a row's start have weight 0 in its attention, and 0 times uninitialised memory may be NaN.
+            layer = torch.zeros(
+                (2, len(self._starts), decoder.num_keys, capacity, decoder.head_dim),
+                dtype=decoder.dtype,
+                device=decoder.device,
+            )
+            if len(rows):
+                before = self._cache.layers[index]
+                layer[:, : len(rows), :, new] = before[:, rows, :, old]
+                self._cache.layers[index] = before[:, :0]  # free it before the next layer is allocated
+            prefilled.write(index, layer[:, len(rows) :, :, : new.stop])
+            layers.append(layer)
+        starts = torch.from_numpy(self._starts).to(decoder.device)
+        uniform = bool((self._starts == self._starts[0]).all())
+        bias = None
+        if not uniform:
+            before_start = torch.arange(capacity, device=decoder.device) < starts[:, None]
+            bias = torch.zeros(before_start.shape, dtype=decoder.dtype, device=decoder.device)
+            bias = bias.masked_fill_(before_start, -torch.inf)[:, None, None]
+        self._cache = Cache(layers, starts, bias, int(self._starts[0]))
+
+
+class _Entering:
+    """Prompts of the rows that enter, each distinct run of equal neighbours prefilled once."""
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[tuple[int, ...]]) -> None:
+        self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        distinct: list[tuple[int, ...]] = []
+        row_prompts: list[int] = []
+        for prompt in prompts:
+            if not distinct or prompt != distinct[-1]:
+                distinct.append(prompt)
+            row_prompts.append(len(distinct) - 1)
+        self._chunks: list[tuple[Tensor, Tensor, Prefilled]] = []  # rows, their prompt within the chunk
+        self.hidden = torch.empty(len(prompts), decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        of_row = np.array(row_prompts, np.int64)
+        for chunk in _by_length(distinct):
+            rows = np.flatnonzero(np.isin(of_row, chunk))
+            place = {prompt: i for i, prompt in enumerate(chunk)}
+            source = torch.tensor([place[p] for p in of_row[rows].tolist()], device=decoder.device)
+            prefilled = decoder.prefill([distinct[i] for i in chunk])
+            target = torch.from_numpy(rows).to(decoder.device)
+            self.hidden[target] = prefilled.hidden[source]
+            self._chunks.append((target, source, prefilled))
+
+    def write(self, index: int, layer: Tensor) -> None:
+        """Copies keys and values of one layer to the rows, right-aligned. layer: [2, rows, key heads, width, head_dim]."""
+        for target, source, prefilled in self._chunks:
+            prompt = prefilled.layers[index]
+            layer[:, target, :, layer.shape[3] - prompt.shape[3] :] = prompt[:, source]
+
+
+def _by_length(prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
+    """Indices of prompts in chunks of similar length, each at most _PREFILL_TOKENS with padding (or one prompt)."""
+    chunks: list[list[int]] = []
+    for index in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
+        if not chunks or (len(chunks[-1]) + 1) * len(prompts[index]) > _PREFILL_TOKENS:
+            chunks.append([])
+        chunks[-1].append(index)
+    return chunks

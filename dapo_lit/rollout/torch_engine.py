@@ -1,0 +1,98 @@
+"""A batched sampler in plain torch: no server, no compilation, exact log-probs.
+
+Requests enter the batch in submission order; whenever a quarter of it has ended, the rows that remain are moved together and the next
+requests take the free places (continuous refill). A group's prompt is run once and its keys and values are copied to its rows.
+Left out: speculative decoding, paging, tensor parallelism; those are what `rollout=vllm` is for.
+
+A sample's noise depends on its key and position alone, so the same tokens come out of any batch. Log-probs then agree to rounding
+(about 1e-6), and a token can differ only where the uniform falls that close to a boundary between two tokens.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from dapo_lit.rollout import sampling as draws
+from dapo_lit.rollout.decoding import DecodingBatch
+from dapo_lit.rollout.decoder import Decoder
+from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.records import Sample
+
+
+class TorchEngine:
+    """Samples with its own copy of the weights.
+
+    config: of the policy; llama, mistral, qwen2 or qwen3, otherwise ValueError.
+    eos_ids: every id that ends a response; it stays in the response, with its log-prob.
+    dtype: of weights, activations and cache. fp32_head: logits from float32 products whatever the dtype.
+    max_batch_size: sequences decoded at once.
+    """
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        *,
+        eos_ids: Sequence[int],
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_batch_size: int = 512,
+        fp32_head: bool = True,
+    ) -> None:
+        outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
+        if not eos_ids or outside:
+            raise ValueError(
+                f"eos_ids must be ids below the vocabulary's {config.vocab_size}, one at least; got {list(eos_ids)}"
+            )
+        if max_batch_size < 1:
+            raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
+        self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
+        self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
+        self._is_eos[list(eos_ids)] = True
+        self._vocab_size: int = config.vocab_size
+        self._max_batch_size = max_batch_size
+        self._version: int | None = None
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copies the weights in. Raises ValueError naming missing, unexpected or wrongly shaped tensors; nothing can be sampled then."""
+        self._version = None
+        self._open_decoder().load(named_tensors)
+        self._version = version
+
+    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
+        """Yields each sample as it ends. Samples that end at the same token come in submission order.
+
+        Raises ValueError for a bad prompt or setting and RuntimeError before the first sync_weights, both at once; RuntimeError when
+        the iterator is used after a later sync_weights; FloatingPointError when the weights give logits that are not finite.
+        """
+        decoder = self._open_decoder()
+        if self._version is None:
+            raise RuntimeError("sync_weights must be called before generate")
+        draws.check(sampling)
+        for request in requests:
+            if not request.prompt_ids or not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocab_size:
+                raise ValueError(
+                    f"prompt of {request.key} is empty or has ids outside the vocabulary of {self._vocab_size}"
+                )
+        batch = DecodingBatch(decoder, self._is_eos, requests, sampling, self._max_batch_size, self._version)
+        return self._run(batch)
+
+    def _run(self, batch: DecodingBatch) -> Iterator[Sample]:
+        while not batch.done:
+            # Not a `with` around the loop: inference mode must not leak into the code that consumes the samples.
+            yield from batch.step()
+            if not batch.done and self._version != batch.version:
+                raise RuntimeError(
+                    "the weights changed while samples were being generated; take all samples before sync_weights"
+                )
+
+    def _open_decoder(self) -> Decoder:
+        if self._decoder is None:
+            raise RuntimeError("the engine is closed")
+        return self._decoder
+
+    def close(self) -> None:
+        """Frees weights; the engine cannot be used any more."""
+        self._decoder = None
+        self._version = None
