@@ -2,7 +2,6 @@
 
 import difflib
 import math
-from fractions import Fraction
 
 from dapo_lit.data.rows import DataError, Row
 
@@ -10,9 +9,8 @@ from dapo_lit.data.rows import DataError, Row
 class FieldChecks:
     """The checks of one data set, with the ids seen so far."""
 
-    def __init__(self, name: str, numeric_answers: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.numeric_answers = numeric_answers
         self._place_of_id: dict[str, str] = {}
 
     def statement(self, row: Row, key: str, value: object) -> str:
@@ -39,11 +37,6 @@ class FieldChecks:
             raise row.error(f"`{key}` is {_kind(value)}; write the answer as text or as a number")
         if not text:
             raise row.error(f"`{key}` is empty; write the answer or delete the row")
-        if self.numeric_answers and not is_number(text):
-            raise row.error(
-                f"`{key}` is {text[:60]!r}, which is no number, and the reward compares numbers; "
-                "correct the row, or choose a reward that compares text or expressions"
-            )
         return text
 
     def unique_id(self, row: Row, value: object, number: int) -> str:
@@ -63,19 +56,6 @@ class FieldChecks:
                 f"the id {identity!r} stands at {first} too; ids must differ (leave `id` out to number rows)"
             )
         return identity
-
-
-def is_number(text: str) -> bool:
-    """Whether text is an integer, a decimal or a fraction; commas between thousands are allowed.
-
-    >>> is_number("1,234"), is_number("-3/4"), is_number("seven")
-    (True, True, False)
-    """
-    try:
-        Fraction(text.replace(",", ""))
-    except (ValueError, ZeroDivisionError):
-        return False
-    return True
 
 
 def _absent(row: Row, key: str) -> DataError:

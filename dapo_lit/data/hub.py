@@ -18,8 +18,12 @@ from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundErro
 
 from dapo_lit.data.rows import SUFFIXES, DataError
 
-# owner/name, owner/name:configuration, owner/name:configuration@revision
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?")
+# owner/name, owner/name:configuration, owner/name:configuration:split, owner/name::split; each may end in @revision.
+HUB_ID = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]*)(?::(?P<split>[\w.-]+))?)?(?:@(?P<revision>[\w./-]+))?"
+)
+# Of several configurations, the one that is meant where none is named.
+DEFAULT_CONFIGURATIONS = ("default", "main")
 
 # The words by which the hub itself recognises a split in a path.
 SPLIT_WORDS = {
@@ -29,21 +33,22 @@ SPLIT_WORDS = {
 }
 
 
-def resolve_files(path: str, split: str) -> list[Path]:
-    """The data files that `path` means: itself, the files of a folder, or those of a hub data set.
+def resolve_files(path: str, split: str) -> tuple[str, list[Path]]:
+    """The name of the data set that `path` means, and its files: one file, those of a folder, or those of a hub id.
 
     Raises DataError where there is none.
     """
     local = Path(path).expanduser()
     if local.is_file():
-        return [local]
+        return local.stem, [local]
     if local.is_dir():
-        return _files_of_folder(local, path, None, split)
+        return f"{local.resolve().name}-{split}", _files_of_folder(local, path, None, split)
     found = HUB_ID.fullmatch(path)
     if found is None or local.suffix.lower() in SUFFIXES:
         raise DataError(f"{path}: no such file; set task.path to a .jsonl, .parquet or .csv file, or to a hub id")
-    folder = _download(found["repo"], found["config"], found["revision"], split)
-    return _files_of_folder(folder, path, found["config"], split)
+    split, config = found["split"] or split, found["config"] or None
+    folder = _download(found["repo"], config, found["revision"], split)
+    return f"{found['repo'].partition('/')[2]}-{split}", _files_of_folder(folder, path, config, split)
 
 
 def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
@@ -63,6 +68,8 @@ def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
     if not files:
         raise ValueError(f"holds no {', '.join(SUFFIXES)} file")
     configs = _configurations(files)
+    if config is None and len(configs) > 1:
+        config = next((name for name in DEFAULT_CONFIGURATIONS if name in configs), None)
     if config is not None:
         files = [name for name in files if PurePosixPath(name).parts[0] == config]
         if not files:

@@ -11,30 +11,25 @@ Every row is checked before anything is returned; the first one that is wrong is
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 
 from dapo_lit.data.dapo_math import is_published_schema, published_problems
-from dapo_lit.data.fields import FieldChecks, is_number
+from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import SUFFIXES, DataError, Row, read_rows
+from dapo_lit.data.rows import DataError, Row, read_rows
 
 __all__ = ["DataError", "load_problems"]
 
 logger = logging.getLogger(__name__)
 
 
-def load_problems(
-    path: str, *, split: str = "train", limit: int | None = None, numeric_answers: bool = False
-) -> list[Problem]:
-    """The problems of a file, of a folder in the hub's layout, or of a hub id (`owner/name[:config][@revision]`).
+def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
+    """The problems of a file, a folder in the hub's layout, or a hub id (`owner/name[:config[:split]][@revision]`).
 
-    split: chooses among the files of a folder or hub id; a single file is read whole.
+    split: chooses among the files of a folder or hub id (one named in the id goes first); a file is read whole.
     limit: keep the first so many problems, after all rows were checked.
-    numeric_answers: refuse an answer that is no integer, decimal or fraction (for rewards that compare numbers).
 
     A problem without `id` is called `<file or data set>-<row>`, counted from 0; `limit` does not change it.
     Raises DataError naming file and line for a row that cannot be used, for an id that occurs twice, for data without
@@ -42,28 +37,19 @@ def load_problems(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
-    rows = chain.from_iterable(read_rows(file) for file in resolve_files(path, split))
+    name, files = resolve_files(path, split)
+    rows = chain.from_iterable(read_rows(file) for file in files)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{path}: holds no rows; every row needs `problem` and `answer`")
     rows = chain([first], rows)
-    checks = FieldChecks(dataset_name(path, split), numeric_answers)
+    checks = FieldChecks(name)
     if is_published_schema(first):
         problems, report = published_problems(rows, checks)
         logger.info("%s: %s", path, report)
     else:
         problems = list(_plain_problems(rows, checks))
     return problems[:limit]
-
-
-def dataset_name(path: str, split: str) -> str:
-    """What the ids of problems begin with that have none of their own.
-
-    >>> dataset_name("data/gsm8k_train.jsonl", "train"), dataset_name("openai/gsm8k:main", "test")
-    ('gsm8k_train', 'gsm8k-test')
-    """
-    last = Path(path).name
-    return Path(last).stem if last.lower().endswith(SUFFIXES) else f"{re.split('[:@]', last)[0]}-{split}"
 
 
 def _plain_problems(rows: Iterable[Row], checks: FieldChecks) -> Iterator[Problem]:
@@ -75,8 +61,7 @@ def _plain_problems(rows: Iterable[Row], checks: FieldChecks) -> Iterator[Proble
         answer = row.fields.get(answer_key)
         if problem_key.lower() == "question" and isinstance(answer, str) and "####" in answer:
             meta["solution"], _, answer = (part.strip() for part in answer.rpartition("####"))
-            if is_number(answer):
-                answer = answer.replace(",", "")
+            answer = answer.replace(",", "")
         yield Problem(
             id=checks.unique_id(row, row.fields.get(id_key), number),
             problem=checks.statement(row, problem_key, row.fields.get(problem_key)),

@@ -30,6 +30,7 @@ GSM8K = [
     [
         (GSM8K, "main", "train", ["main/train-00000-of-00001.parquet"]),
         (GSM8K, "socratic", "test", ["socratic/test-00000-of-00001.parquet"]),
+        (GSM8K, None, "test", ["main/test-00000-of-00001.parquet"]),
         # DAPO-Math-17k: one file that names no split.
         (["data/dapo-math-17k.parquet", "README.md"], None, "train", ["data/dapo-math-17k.parquet"]),
         # MATH-500: the file is the split.
@@ -59,7 +60,7 @@ def test_the_files_of_a_split_are_found_by_their_paths(names, config, split, cho
 @pytest.mark.parametrize(
     ("names", "config", "split", "reason"),
     [
-        (GSM8K, None, "train", "configurations main, socratic; write one behind the hub id"),
+        (["en/train.csv", "zh/train.csv"], None, "train", "configurations en, zh; write one behind the hub id"),
         (GSM8K, "mian", "train", "no configuration 'mian'; it has main, socratic"),
         (GSM8K, "main", "validation", "no split 'validation'; it has test, train"),
         (["data.parquet"], None, "test", "no split 'test'; it has only train"),
@@ -90,8 +91,10 @@ def test_a_local_folder_is_read_as_the_data_set_on_the_hub_would_be(gsm8k_folder
     assert (train.id, train.problem, train.answer) == ("main-train-0", "What is 71 + 1?", "72")
     (test,) = load_problems(str(gsm8k_folder / "socratic"), split="test")
     assert (test.id, test.answer) == ("socratic-test-0", "18")
-    with pytest.raises(DataError, match="has the configurations main, socratic"):
-        load_problems(str(gsm8k_folder))
+    (default,) = load_problems(str(gsm8k_folder), split="test")
+    assert (default.id, default.answer) == ("gsm8k-test-0", "18")
+    with pytest.raises(DataError, match="the data set has no split 'validation'; it has test, train"):
+        load_problems(str(gsm8k_folder), split="validation")
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -168,13 +171,20 @@ for path, split in json.loads(sys.argv[1]):
 def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(hub, tmp_path):
     endpoint, asked = hub
     home = tmp_path / "home"
-    train, unknown = load_in_a_process(
-        home, ("acme/gsm8k:main", "train"), ("acme/nothing", "train"), HF_ENDPOINT=endpoint
+    train, test, unknown = load_in_a_process(
+        home,
+        ("acme/gsm8k:main", "train"),
+        ("acme/gsm8k:socratic:test", "train"),
+        ("acme/nothing", "train"),
+        HF_ENDPOINT=endpoint,
     )
+    assert test == [["gsm8k-test-0", "18"]], "the split in the id goes before the argument"
     assert train == [["gsm8k-train-0", "72"]]
     assert "acme/nothing: neither a file or folder here nor a data set on the hub" in unknown
     fetched = {path.rpartition(COMMIT + "/")[2] for path in asked if "/resolve/" in path}
-    assert fetched == {"main/train-00000-of-00001.parquet"}, "other splits and configurations are not fetched"
+    assert fetched == {"main/train-00000-of-00001.parquet", "socratic/test.jsonl"}, (
+        "other splits and configurations are not fetched"
+    )
 
     again, other = load_in_a_process(
         home, (f"acme/gsm8k:main@{COMMIT}", "train"), ("acme/other", "train"), HF_HUB_OFFLINE="1"
