@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from dapo_lit.data.problem import Problem
 
-# A letter run, a digit run, or one character of a script written without blanks (Chinese, Japanese).
+# A run of letters and digits, or one character of a script written without blanks (Chinese, Japanese).
 WORD = re.compile(r"[぀-ヿ一-鿿]|[^\W_぀-ヿ一-鿿]+")
-LATEX_COMMAND = re.compile(r"\\[a-zA-Z]+")
+# What is no word: a LaTeX command, and the comma of 1,760.
+NOISE = re.compile(r"\\[a-zA-Z]+|(?<=\d),(?=\d{3}(?!\d))")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def find_overlaps(
 
 def ngram_hashes(text: str, n: int) -> set[int]:
     """Hashes of the distinct n-grams of words; equal within a process, not between processes."""
-    words = WORD.findall(LATEX_COMMAND.sub(" ", text).lower())
+    words = WORD.findall(NOISE.sub(lambda match: "" if match[0] == "," else " ", text).lower())
     if not words:
         return set()
     return {hash(tuple(words[start : start + n])) for start in range(max(1, len(words) - n + 1))}
