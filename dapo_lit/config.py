@@ -189,7 +189,7 @@ class Task(Section):
 
 class Reward(Section):
     rule: Literal["dapo", "numeric", "sympy"]
-    extraction: Literal["answer_line", "boxed", "hash", "auto"]
+    extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat

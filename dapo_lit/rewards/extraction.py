@@ -1,12 +1,13 @@
 r"""Find the final answer in a response.
 
-Four ways, one per prompt template; a template that asks for one and a parser of another never agree:
+Five ways, one per prompt template; a template that asks for one and a parser of another never agree:
 
 | extraction | reads | asked for by |
 |---|---|---|
 | `answer_line` | the last `Answer: ...` within the last 300 characters | DAPO's template and scorer (`math_dapo`) |
 | `boxed` | the content of the last balanced `\boxed{...}` | MATH-style templates |
 | `hash` | the rest of the line after the last `#` | GSM8K (`#### 72`), chain_sum (`#20`) |
+| `number` | the last number of the text | nothing (four_sums; lm-evaluation-harness's `flexible-extract`) |
 | `auto` | whatever marks an answer: see `extract_auto` | scoring texts of unknown origin |
 
 Every function is linear in the length of the text, whatever the text.
@@ -15,7 +16,7 @@ Every function is linear in the length of the text, whatever the text.
 import re
 from typing import Literal, assert_never
 
-Extraction = Literal["answer_line", "boxed", "hash", "auto"]
+Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 
 ANSWER_LINE_CHARS = 300
 """How far back `answer_line` looks: DAPO's scorer reads the last 300 characters alone."""
@@ -23,6 +24,7 @@ MAX_ANSWER_CHARS = 2000
 """Longer answers are taken as none: no reference of the data sets has more than 200."""
 
 _ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
@@ -44,6 +46,8 @@ def extract(text: str, extraction: Extraction) -> str | None:
             answer = extract_boxed(text)
         case "hash":
             answer = extract_hash(text)
+        case "number":
+            answer = extract_number(text)
         case "auto":
             answer = extract_auto(text)
         case _:
@@ -100,6 +104,16 @@ def extract_hash(text: str) -> str | None:
     """The rest of the line after the last `#`."""
     _, mark, after = text.rpartition("#")
     return after.split("\n", 1)[0].strip() if mark else None
+
+
+def extract_number(text: str) -> str | None:
+    """The last integer or decimal of the text, whatever stands around it.
+
+    >>> extract_number("2 + 3 = 5")
+    '5'
+    """
+    found = _NUMBER.findall(text[-ANSWER_LINE_CHARS:])
+    return found[-1] if found else None
 
 
 def extract_auto(text: str) -> str | None:
