@@ -49,7 +49,9 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """>>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
+        """The switches' name and, behind @, every setting.
+
+        >>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
         'dapo@clip.high=0.5'
         """
         return arm_name(self.techniques) + "".join(

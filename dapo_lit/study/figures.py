@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -142,7 +143,13 @@ def draw_metric(
         table = band(seeds)
         axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
         few = max(1, len(table) // 6)
-        line = {"color": style.colour, "ls": style.dash, "marker": style.marker, "ms": 3.5, "markevery": few}
+        line: dict[str, Any] = {
+            "color": style.colour,
+            "ls": style.dash,
+            "marker": style.marker,
+            "ms": 3.5,
+            "markevery": few,
+        }
         axes.plot(table["x"], table["mean"], **line)
         ends.append((short(arm), float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))

@@ -8,6 +8,7 @@ take a sequential map instead.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -24,7 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 COLUMN_IN, PAGE_IN = 3.25, 6.75
 """Widths of a paper's column and page, inches; text is at least 7 points at that size."""
 
-RC = {
+RC: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",

@@ -1,0 +1,89 @@
+"""Uncertainty from the questions and from sampling answers, kept apart from the uncertainty over training seeds.
+
+More seeds do not shrink the first, more questions not the last: the report prints all three.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class ErrorParts:
+    """Standard errors of an arm's mean accuracy, in share correct."""
+
+    mean: float
+    seeds: float | None
+    """Spread of the seeds' accuracies on these questions / sqrt(seeds); None for one seed. Includes sampling."""
+    questions: float | None
+    """Spread over questions of the accuracy averaged over seeds / sqrt(questions): another set of such questions."""
+    sampling: float | None
+    """From k answers a question: sqrt(mean of p (1 - p)) / sqrt(answers), unbiased; None for one answer a question."""
+    num_seeds: int
+    num_questions: int
+    num_samples: int
+
+
+def error_parts(scores: np.ndarray) -> ErrorParts:
+    """Decomposes 0/1 scores [seeds S, questions Q, samples K] of one arm.
+
+    Raises:
+        ValueError: the array has another number of axes or is empty.
+    """
+    if scores.ndim != 3 or scores.size == 0:
+        raise ValueError(f"scores need axes [seeds, questions, samples], got shape {scores.shape}")
+    seeds, questions, samples = scores.shape
+    by_question = scores.mean(axis=2)
+    by_seed = by_question.mean(axis=1)
+    within = scores.var(axis=2, ddof=1).mean() if samples > 1 else None
+    return ErrorParts(
+        mean=float(scores.mean()),
+        seeds=float(by_seed.std(ddof=1) / seeds**0.5) if seeds > 1 else None,
+        questions=float(by_question.mean(axis=0).std(ddof=1) / questions**0.5) if questions > 1 else None,
+        sampling=None if within is None else float((within / scores.size) ** 0.5),
+        num_seeds=seeds,
+        num_questions=questions,
+        num_samples=samples,
+    )
+
+
+def paired_question_error(treated: np.ndarray, control: np.ndarray) -> float | None:
+    """Standard error of a difference of two arms over questions, paired by question; None for one question.
+
+    Args:
+        treated, control: scores [S, Q, K] on the same questions in the same order.
+    """
+    differences = treated.mean(axis=(0, 2)) - control.mean(axis=(0, 2))
+    return float(differences.std(ddof=1) / len(differences) ** 0.5) if len(differences) > 1 else None
+
+
+def score_array(tables: Sequence[pd.DataFrame]) -> np.ndarray:
+    """Evaluation tables of the seeds of an arm as an array [S, Q, K], questions in the order of their ids.
+
+    Raises:
+        ValueError: the tables differ in their questions or in the answers a question has.
+    """
+    arrays, ids = [], None
+    for table in tables:
+        wide = table.pivot(index="problem_id", columns="sample_index", values="correct").sort_index()
+        if wide.isna().to_numpy().any():
+            raise ValueError("an evaluation has questions with fewer answers than others")
+        if ids is not None and not wide.index.equals(ids):
+            raise ValueError("evaluations of one arm are on different questions")
+        ids = wide.index
+        arrays.append(wide.to_numpy(dtype=float))
+    if len({array.shape for array in arrays}) != 1:
+        raise ValueError("evaluations have different numbers of answers a question")
+    return np.stack(arrays)
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Unbiased chance that one of k answers is right, from n >= k answers of which c were: 1 - C(n-c, k) / C(n, k).
+
+    >>> pass_at_k(4, 1, 2)
+    0.5
+    """
+    return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)

@@ -1,0 +1,107 @@
+"""Times to emergence, question-level errors and compute fits against hand-worked numbers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dapo_lit.study.events import Event, count_pairs, first_passage, restricted_mean_time
+from dapo_lit.study.questions import error_parts, paired_question_error, pass_at_k, score_array
+from dapo_lit.study.sigmoid import fit_sigmoid
+
+
+def test_first_passage_is_the_first_step_above_the_threshold_or_censored_at_the_last() -> None:
+    rising = pd.Series([0.1, 0.5, 0.6, 0.4], index=[1, 2, 3, 4])
+    assert first_passage(rising) == Event(3, True)
+    assert first_passage(rising[:2]) == Event(2, False)
+
+
+def test_restricted_mean_is_the_mean_of_times_cut_at_the_horizon_when_all_are_watched_to_it() -> None:
+    events = [Event(10, True), Event(30, True), Event(60, False), Event(60, False)]
+    area, error = restricted_mean_time(events, 60)
+    assert area == pytest.approx((10 + 30 + 60 + 60) / 4)
+    # Greenwood: remaining areas 0.75 * 20 + 0.5 * 30 = 30 and 0.5 * 30 = 15; 30^2 / (4 * 3) + 15^2 / (3 * 2)
+    assert error**2 == pytest.approx(900 / 12 + 225 / 6)
+
+
+def test_an_event_after_the_horizon_is_no_event() -> None:
+    assert restricted_mean_time([Event(80, True), Event(20, True)], 60)[0] == pytest.approx((60 + 20) / 2)
+
+
+def test_a_run_that_ended_early_is_censored_there_and_not_counted_as_never() -> None:
+    events = [Event(10, False), Event(20, True), Event(60, False)]
+    # S = 1 to 20, then one of the two still watched has the event: 1/2 to 60
+    assert restricted_mean_time(events, 60)[0] == pytest.approx(20 + 0.5 * 40)
+
+
+def test_a_horizon_that_nobody_reached_is_refused() -> None:
+    with pytest.raises(ValueError, match="as far as the horizon"):
+        restricted_mean_time([Event(10, True), Event(40, False)], 60)
+
+
+def test_pairs_are_counted_by_outcome() -> None:
+    assert count_pairs([True, True, False, False], [True, False, True, False]) == (1, 1, 1, 1)
+
+
+def test_errors_from_seeds_questions_and_sampling_are_hand_worked() -> None:
+    scores = np.array([[[1, 1], [0, 1]], [[1, 0], [0, 0]]], dtype=float)  # [2 seeds, 2 questions, 2 samples]
+    parts = error_parts(scores)
+    assert parts.mean == 0.5
+    assert parts.seeds == pytest.approx(0.25)  # 0.75 and 0.25: sd 0.35355, over sqrt(2)
+    assert parts.questions == pytest.approx(0.25)  # 0.75 and 0.25 as well
+    assert parts.sampling == pytest.approx((0.25 / 8) ** 0.5)  # variances 0, 0.5, 0.5, 0: mean 0.25, over 8 answers
+
+
+def test_pairing_by_question_removes_how_hard_the_questions_are() -> None:
+    rng = np.random.default_rng(0)
+    difficulty = rng.random((1, 50, 1))
+    control = (rng.random((3, 50, 200)) < difficulty).astype(float)
+    treated = (rng.random((3, 50, 200)) < difficulty).astype(float)
+    unpaired = (error_parts(control).questions or 0) * 2**0.5
+    assert (paired_question_error(treated, control) or 1) < 0.2 * unpaired
+
+
+def test_evaluations_on_other_questions_are_refused() -> None:
+    table = pd.DataFrame({"problem_id": ["a", "b"], "sample_index": [0, 0], "correct": [True, False]})
+    other = table.assign(problem_id=["a", "c"])
+    assert score_array([table, table]).shape == (2, 2, 1)
+    with pytest.raises(ValueError, match="different questions"):
+        score_array([table, other])
+
+
+def test_pass_at_k_is_the_chance_that_one_of_k_drawn_answers_is_right() -> None:
+    assert pass_at_k(4, 2, 2) == pytest.approx(1 - 1 / 6)
+    assert pass_at_k(4, 3, 2) == 1
+    assert pass_at_k(8, 0, 4) == 0
+
+
+def curve(compute: np.ndarray, ceiling: float = 0.6, middle: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return 0.1 + (ceiling - 0.1) / (1 + (middle / compute) ** 1.5) + rng.normal(0, 0.01, len(compute))
+
+
+def test_a_ceiling_is_named_with_its_interval_where_the_data_show_it() -> None:
+    compute = np.linspace(0.1, 5, 40)
+    fit = fit_sigmoid(compute, curve(compute))
+    assert fit.refusal is None
+    assert fit.interval is not None
+    assert fit.interval[0] <= 0.6 <= fit.interval[1]
+    assert fit.interval[1] - fit.interval[0] < 0.15
+
+
+def test_a_ceiling_is_refused_where_the_data_end_before_it_shows() -> None:
+    compute = np.linspace(0.02, 0.5, 40)
+    fit = fit_sigmoid(compute, curve(compute))
+    assert fit.ceiling is None
+    assert fit.refusal
+
+
+def test_a_curve_that_falls_has_no_ceiling() -> None:
+    compute = np.linspace(1, 5, 20)
+    fit = fit_sigmoid(compute, 0.5 - 0.05 * compute)
+    assert fit.ceiling is None
+    assert "rise" in (fit.refusal or "")
+
+
+def test_a_fit_to_five_points_is_refused() -> None:
+    with pytest.raises(ValueError, match="six"):
+        fit_sigmoid(np.arange(1, 6), np.arange(5) / 10)

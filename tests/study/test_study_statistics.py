@@ -1,0 +1,169 @@
+"""Statistics against hand-worked numbers, and their calibration on simulated studies."""
+
+import doctest
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dapo_lit.study import curves, designs, questions, statistics, style
+from dapo_lit.study.statistics import (
+    holm,
+    iqm,
+    mcnemar_p,
+    paired_t_power,
+    probability_of_improvement,
+    seeds_for_exact,
+    seeds_needed,
+    sign_flip_p,
+    smallest_effect,
+    t_interval,
+    two_clusters,
+)
+
+STUDIES = 4000
+floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("module", [statistics, designs, questions, style, curves])
+def test_examples_in_docstrings_hold(module: object) -> None:
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0  # type: ignore[arg-type]
+
+
+def test_one_seed_has_no_interval() -> None:
+    estimate = t_interval([0.3])
+    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (0.3, None, None, 1)
+
+
+def test_t_interval_of_three_values_is_the_hand_worked_one() -> None:
+    estimate = t_interval([1, 2, 3])  # sd 1, t(0.975, 2) = 4.30265, half width 4.30265 / sqrt(3) = 2.48414
+    assert estimate.high == pytest.approx(4.48414, abs=1e-5)
+
+
+def test_an_interval_of_values_that_are_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        t_interval([1.0, float("nan")])
+
+
+def brute_force(x: list[float]) -> float:
+    sums = [
+        abs(sum(s * v for s, v in zip(signs, x, strict=True))) for signs in itertools.product((1, -1), repeat=len(x))
+    ]
+    return sum(s >= abs(sum(x)) - 1e-9 for s in sums) / len(sums)
+
+
+@given(floats)
+def test_sign_flip_test_counts_every_assignment_of_signs(x: list[float]) -> None:
+    assert sign_flip_p(x) == pytest.approx(brute_force(x))
+
+
+def test_smallest_p_of_the_sign_flip_test_is_two_over_all_assignments() -> None:
+    assert sign_flip_p([1, 2, 3, 4, 5]) == 0.0625
+    assert sign_flip_p(np.ones(20)) == 2 / 2**20
+    assert sign_flip_p(np.zeros(4)) == 1
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_lowers_a_p_value_and_keeps_their_order(p: list[float]) -> None:
+    adjusted = holm(p)
+    assert all(a >= b - 1e-12 for a, b in zip(adjusted, p, strict=True))
+    assert all(adjusted[i] <= adjusted[j] + 1e-12 for i in range(len(p)) for j in range(len(p)) if p[i] <= p[j])
+    assert min(adjusted) == pytest.approx(min(1, len(p) * min(p)))
+
+
+def test_holm_of_the_textbook_case() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs() -> None:
+    assert mcnemar_p(1, 9) == pytest.approx(2 * 11 / 1024)
+    assert mcnemar_p(0, 0) == 1
+
+
+def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
+    assert iqm([100, 1, 2, 3, 4, 5, 6, -50]) == 3.5
+    assert iqm([1, 2, 9]) == 4  # a quarter of three rounds down to none
+
+
+@given(floats, floats)
+def test_probability_of_improvement_is_mann_whitney_u_over_pairs(a: list[float], b: list[float]) -> None:
+    expected = stats.mannwhitneyu(a, b).statistic / (len(a) * len(b))
+    assert probability_of_improvement(a, b) == pytest.approx(expected)
+    assert probability_of_improvement(a, b) + probability_of_improvement(b, a) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("n", "effect"), [(3, 3.27), (4, 2.12), (5, 1.68), (8, 1.16), (10, 1.00)])
+def test_smallest_effect_agrees_with_simulated_power(n: int, effect: float) -> None:
+    assert smallest_effect(n) == pytest.approx(effect, abs=0.02)
+    x = np.random.default_rng(0).normal(effect, 1, (20_000, n))
+    found = np.mean(np.abs(stats.ttest_1samp(x, 0, axis=1).statistic) > stats.t.ppf(0.975, n - 1))
+    assert paired_t_power(effect, n) == pytest.approx(found, abs=0.01)
+
+
+def test_one_seed_can_find_no_effect() -> None:
+    assert smallest_effect(1) is None
+
+
+def test_seeds_needed_is_the_inverse_of_the_smallest_effect() -> None:
+    for n in (4, 7, 20):
+        assert seeds_needed(smallest_effect(n) or 0) == n
+    assert seeds_needed(0.0) is None
+
+
+def test_five_comparisons_need_eight_seeds_before_anything_can_be_said_to_improve() -> None:
+    assert seeds_for_exact(5) == 8
+    assert holm([2 / 2**8] * 5)[0] <= 0.05 < holm([2 / 2**7] * 5)[0]
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_t_interval_covers_the_truth_in_94_to_96_percent_of_normal_studies(n: int) -> None:
+    rng = np.random.default_rng(n)
+    studies = rng.normal(0.1, 0.05, (STUDIES, n))
+    covered = [e.low <= 0.1 <= e.high for e in map(t_interval, studies)]  # type: ignore[operator]
+    assert 0.94 <= np.mean(covered) <= 0.96
+
+
+def take_off(rng: np.random.Generator, shape: tuple[int, ...], chance: float) -> np.ndarray:
+    return np.where(rng.random(shape) < chance, 0.65, 0.42) + rng.normal(0, 0.02, shape)
+
+
+def test_t_interval_of_bistable_runs_covers_too_little_and_they_are_recognised() -> None:
+    rng = np.random.default_rng(0)
+    treated, control = take_off(rng, (STUDIES, 5), 0.9), take_off(rng, (STUDIES, 5), 0.7)
+    truth = 0.2 * 0.23
+    covered = [e.low <= truth <= e.high for e in map(t_interval, treated - control)]  # type: ignore[operator]
+    assert np.mean(covered) < 0.9
+    mixed = [(np.sum(x > 0.53) > 1) and (np.sum(x < 0.53) > 1) for x in np.hstack([treated, control])]
+    seen = [two_clusters(x) is not None for x in np.hstack([treated, control])]
+    assert np.mean(np.array(seen)[mixed]) > 0.98
+
+
+def test_normal_runs_are_seldom_taken_for_bistable() -> None:
+    runs = np.random.default_rng(1).normal(0, 1, (STUDIES, 10))
+    assert np.mean([two_clusters(x) is not None for x in runs]) < 0.03
+    assert two_clusters([0.4] * 10) is None
+    assert two_clusters([0, 0, 1]) is None
+
+
+@pytest.mark.parametrize("outcomes", ["normal", "bistable", "rounded"])
+def test_a_placebo_arm_is_rejected_in_at_most_6_percent_of_studies(outcomes: str) -> None:
+    rng = np.random.default_rng(7)
+    if outcomes == "bistable":
+        differences = take_off(rng, (STUDIES, 8), 0.5) - take_off(rng, (STUDIES, 8), 0.5)
+    else:
+        differences = rng.normal(0, 1, (STUDIES, 8))
+    if outcomes == "rounded":
+        differences = np.round(differences)
+    assert np.mean([sign_flip_p(x) <= 0.05 for x in differences]) <= 0.06
+
+
+def test_a_family_of_five_placebo_arms_is_rejected_in_at_most_6_percent_of_studies() -> None:
+    """The arms share their control, as in a report."""
+    rng = np.random.default_rng(8)
+    control = rng.normal(0, 1, (STUDIES // 4, 1, 9))
+    differences = rng.normal(0, 1, (STUDIES // 4, 5, 9)) - control
+    rejected = [min(holm([sign_flip_p(x) for x in study])) <= 0.05 for study in differences]
+    assert np.mean(rejected) <= 0.06
