@@ -7,6 +7,10 @@ text does not bound, and says None where only the symbolic comparison in a worke
 from functools import lru_cache
 from typing import Literal, assert_never
 
+from dapo_lit.rewards.answers.compare import Judge, same
+from dapo_lit.rewards.answers.fast import FastJudge
+from dapo_lit.rewards.answers.structure import Answer, parse_answer
+from dapo_lit.rewards.answers.verdicts import any_of
 from dapo_lit.rewards.normalise import normalise_answer
 from dapo_lit.rewards.numbers import read_quantity, same_number
 
@@ -29,11 +33,30 @@ def decide(prediction: str, answer: str, rule: Rule) -> bool | None:
             a, b = _quantity(prediction), _quantity(answer)
             return a is not None and b is not None and same_number(a, b)
         case "sympy":
-            return None
+            return compare_answers(prediction, answer, _FAST)
         case _:
             assert_never(rule)
 
 
+def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
+    """Whether some reading of `prediction` is some reading of `answer`; None if the judge leaves that open.
+
+    What is too large to evaluate, or has shapes that do not fit, is no answer: False.
+    """
+    if prediction.strip() == answer.strip():
+        return bool(answer.strip())
+    readings = ((a, b) for a in parse_answer(prediction) for b in parse_answer(answer))
+    return any_of(_same(a, b, judge) for a, b in readings)
+
+
+def _same(a: Answer, b: Answer, judge: Judge) -> bool | None:
+    try:
+        return same(a, b, judge)
+    except ValueError:  # TooLargeError, or matrices whose shapes do not fit
+        return False
+
+
+_FAST = FastJudge()
 _quantity = lru_cache(maxsize=65536)(read_quantity)
 
 

@@ -8,7 +8,7 @@ Five ways, one per prompt template; a template that asks for one and a parser of
 | `boxed` | the content of the last balanced `\boxed{...}` | MATH-style templates |
 | `hash` | the rest of the line after the last `#` | GSM8K (`#### 72`), chain_sum (`#20`) |
 | `number` | the last number of the text | nothing (four_sums; lm-evaluation-harness's `flexible-extract`) |
-| `auto` | whatever marks an answer: see `extract_auto` | scoring texts of unknown origin |
+| `auto` | whatever marks an answer: see `free_text.py` | scoring texts of unknown origin |
 
 Every function is linear in the length of the text, whatever the text.
 """
@@ -49,7 +49,9 @@ def extract(text: str, extraction: Extraction) -> str | None:
         case "number":
             answer = extract_number(text)
         case "auto":
-            answer = extract_auto(text)
+            from dapo_lit.rewards.free_text import find_answer  # it builds on this module
+
+            answer = find_answer(text)
         case _:
             assert_never(extraction)
     return answer if answer and len(answer) <= MAX_ANSWER_CHARS else None
@@ -114,13 +116,3 @@ def extract_number(text: str) -> str | None:
     """
     found = _NUMBER.findall(text[-ANSWER_LINE_CHARS:])
     return found[-1] if found else None
-
-
-def extract_auto(text: str) -> str | None:
-    r"""The first that is found of: `boxed`, `hash` with `####`, `answer_line`."""
-    boxed = extract_boxed(text)
-    if boxed:
-        return boxed
-    if "####" in text:
-        return extract_hash(text)
-    return extract_answer_line(text)

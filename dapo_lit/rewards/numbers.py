@@ -89,14 +89,15 @@ def same_number(a: Quantity, b: Quantity) -> bool:
     False
     """
     double = a.double or b.double
-    if _close(a.value, b.value, double):
+    if close(a.value, b.value, double):
         return True
     if a.percent == b.percent:
         return False
-    return _close(a.value / 100, b.value, double) if a.percent else _close(a.value, b.value / 100, double)
+    return close(a.value / 100, b.value, double) if a.percent else close(a.value, b.value / 100, double)
 
 
-def _close(a: Fraction, b: Fraction, double: bool) -> bool:
+def close(a: Fraction, b: Fraction, double: bool) -> bool:
+    """Equal; with `double`, to a relative 1e-15."""
     return a == b or (double and abs(a - b) * 10**15 <= max(abs(a), abs(b)))
 
 

@@ -1,0 +1,1 @@
+"""Mathematical answers: text to structure, and the comparison of two structures. No text is ever evaluated as code."""

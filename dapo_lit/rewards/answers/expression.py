@@ -1,0 +1,182 @@
+"""The tree of a scalar expression, and its canonical form.
+
+Nodes are plain data: building one evaluates nothing, so `9^{9^9}` is three numbers and two powers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+
+class TooLargeError(ValueError):
+    """Evaluating the expression would take unbounded time or memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: Fraction
+    double: bool = False
+    """Written with 16 significant digits or more: a printed double, good to 15 digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    name: str
+    """Letter or Greek name, with its subscript: `x`, `alpha`, `F_n-1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    name: Literal["pi", "e", "i", "oo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    terms: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    factors: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    base: "Node"
+    exponent: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function applied: a known one (`sin`, `binomial`, ...) or, with a name of one letter, an unknown one (`f`)."""
+
+    name: str
+    arguments: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    r"""`\sum` or `\prod` over an integer index, both bounds included."""
+
+    kind: Literal["sum", "product"]
+    index: str
+    first: "Node"
+    last: "Node"
+    body: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    rows: "tuple[tuple[Node, ...], ...]"
+    """All of one length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """`x^\\circ`: a hundred-and-eightieth of pi inside a trigonometric function, a unit outside."""
+
+    value: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class PlusMinus:
+    r"""`\pm x` (sign 1) or `\mp x` (sign -1): two values, chosen together wherever they stand in one expression."""
+
+    value: "Node"
+    sign: Literal[1, -1]
+
+
+Node = Number | Symbol | Constant | Sum | Product | Power | Call | Series | Matrix | Degrees | PlusMinus
+
+MINUS_ONE = Number(Fraction(-1))
+ONE = Number(Fraction(1))
+
+
+def negative(node: Node) -> Node:
+    return Number(-node.value, node.double) if isinstance(node, Number) else Product((MINUS_ONE, node))
+
+
+def quotient(numerator: Node, denominator: Node) -> Node:
+    return Product((numerator, Power(denominator, MINUS_ONE)))
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Sum(terms):
+            return terms
+        case Product(factors):
+            return factors
+        case Power(base, exponent):
+            return base, exponent
+        case Call(_, arguments):
+            return arguments
+        case Series(_, _, first, last, body):
+            return first, last, body
+        case Matrix(rows):
+            return tuple(entry for row in rows for entry in row)
+        case Degrees(value) | PlusMinus(value, _):
+            return (value,)
+        case _:
+            return ()
+
+
+def rebuilt(node: Node, parts: tuple[Node, ...]) -> Node:
+    """`node` with `parts` in place of its children."""
+    match node:
+        case Sum():
+            return Sum(parts)
+        case Product():
+            return Product(parts)
+        case Power():
+            return Power(*parts)
+        case Call(name, _):
+            return Call(name, parts)
+        case Series(kind, index, _, _, _):
+            return Series(kind, index, *parts)
+        case Matrix(rows):
+            width = len(rows[0])
+            return Matrix(tuple(parts[i : i + width] for i in range(0, len(parts), width)))
+        case Degrees():
+            return Degrees(parts[0])
+        case PlusMinus(_, sign):
+            return PlusMinus(parts[0], sign)
+        case _:
+            return node
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def symbols(node: Node) -> set[str]:
+    return {part.name for part in walk(node) if isinstance(part, Symbol)}
+
+
+@lru_cache(maxsize=16384)
+def canonical(node: Node) -> Node:
+    """The same expression with nested sums and products flattened and their parts in a fixed order.
+
+    Rearranged expressions get one form; nothing is computed, so `x + x` and `2x` keep two.
+
+    >>> x, y = Symbol("x"), Symbol("y")
+    >>> canonical(Sum((x, Sum((y, x))))) == canonical(Sum((y, x, x)))
+    True
+    """
+    node = rebuilt(node, tuple(canonical(part) for part in children(node)))
+    match node:
+        case Sum(terms):
+            flat = [t for term in terms for t in (term.terms if isinstance(term, Sum) else (term,))]
+            return Sum(tuple(sorted(flat, key=repr))) if len(flat) > 1 else flat[0]
+        case Product(factors):
+            flat = [f for factor in factors for f in (factor.factors if isinstance(factor, Product) else (factor,))]
+            flat = [f for f in flat if f != ONE] or [ONE]
+            if any(isinstance(f, Matrix) for f in flat):
+                return Product(tuple(flat))
+            return Product(tuple(sorted(flat, key=repr))) if len(flat) > 1 else flat[0]
+        case _:
+            return node

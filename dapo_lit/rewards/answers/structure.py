@@ -1,0 +1,246 @@
+r"""An answer's structure: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text.
+
+Splitting comes before parsing: a separator, a relation sign or a set operator outside all brackets decides what an
+answer is, and only the pieces between go to the grammar of scalars. What no rule reads is kept as raw text.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from dapo_lit.rewards.answers.expression import Node, Symbol
+from dapo_lit.rewards.answers.grammar import parse_expression
+from dapo_lit.rewards.answers.splitting import (
+    CLOSE,
+    OPEN,
+    closing_index,
+    composed,
+    is_prose,
+    split,
+    split_items,
+    split_relation,
+    thousands_merged,
+    undelimited,
+    without_ends,
+)
+from dapo_lit.rewards.answers.tokens import ParseError, Token, tokenize
+from dapo_lit.rewards.answers.units import PERCENT, unit_length, unit_name
+from dapo_lit.rewards.answers.vocabulary import FUNCTIONS, WORDS
+
+MAX_ITEMS = 64
+"""Items of one list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    node: Node
+    unit: str = ""
+    percent: bool = False
+    word: str = ""
+    """The letters, if it was written as letters alone: `odd` may be a word or a product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    text: str
+    """Case folded, without punctuation and articles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    items: "tuple[Answer, ...]"
+    brackets: str
+    """Opening and closing: `()`, `[]`, `[)`, `(]`, `{}`, `<>`; empty for a bare list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A chain of sides, `a < x <= b`."""
+
+    sides: "tuple[Answer, ...]"
+    signs: tuple[str, ...]
+    """One fewer than sides, each one of `= < > le ge ne approx equiv in notin`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Sets joined: `cup`, `cap` or `setminus`."""
+
+    operator: str
+    parts: "tuple[Answer, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """All real numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    parts: "tuple[Answer, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Outside the grammar; equal to the same text alone."""
+
+    text: str
+
+
+Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Raw
+
+_BOX = re.compile(r"\\f?boxed\s*(?=\{)")
+_CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
+
+
+@lru_cache(maxsize=65536)
+def parse_answer(text: str) -> tuple[Answer, ...]:
+    """The readings of an answer: one, or two where commas may mean thousands or items (`100,200`)."""
+    body = undelimited(text)
+    try:
+        tokens = composed(tokenize(_BOX.sub("", body)))
+        tokens = without_ends(tokens)
+        if not tokens:
+            return (Raw(""),)
+        merged = thousands_merged(tokens)
+        readings = [_answer(merged, 0)]
+        if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
+            readings.append(_answer(tokens, 0))
+        return tuple(readings)
+    except ParseError:
+        return (Raw(" ".join(body.split())),)
+
+
+def _answer(tokens: list[Token], depth: int) -> Answer:
+    """What a token list is, decided by the loosest sign outside brackets."""
+    tokens = without_ends(tokens)
+    if depth > 8:
+        raise ParseError("nested too deep")
+    if not tokens:
+        raise ParseError("an empty item")
+    if tokens[0].kind == "begin" and tokens[0].text == "cases" and tokens[-1].kind == "end":
+        return _cases(tokens, depth)
+    items = split_items(tokens)
+    if len(items) > 1 and not all(is_prose(part) for part in items):
+        return _several(items, "", depth)
+    sides, signs = split_relation(tokens)
+    if signs:
+        return Relation(tuple(_answer(side, depth + 1) for side in sides), tuple(signs))
+    for operator in ("cup", "cap", "setminus"):
+        parts = split(tokens, _command(operator))
+        if len(parts) > 1:
+            return Combined(operator, tuple(_answer(part, depth + 1) for part in parts))
+    if tokens[0].text == "{" and closing_index(tokens, 0) == len(tokens) - 1:
+        items = split_items(tokens[1:-1])
+        return _several(items, "", depth) if len(items) > 1 else _answer(tokens[1:-1], depth + 1)
+    if tokens[0].text in OPEN and closing_index(tokens, 0) == len(tokens) - 1:
+        bracketed = _bracketed(tokens, depth)
+        if bracketed is not None:
+            return bracketed
+    parts = split(tokens, lambda token: token.kind == "sign" and token.text == ":")
+    if 1 < len(parts) < 5 and all(parts):
+        return Ratio(tuple(_answer(part, depth + 1) for part in parts))
+    return _single(tokens)
+
+
+def _command(name: str) -> Callable[[Token], bool]:
+    return lambda token: token.kind == "command" and token.text == name
+
+
+def _several(items: list[list[Token]], brackets: str, depth: int) -> Several:
+    if len(items) > MAX_ITEMS:
+        raise ParseError("too many items")
+    return Several(tuple(_answer(item, depth + 1) for item in items), brackets)
+
+
+def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
+    """A tuple, interval, list or set; None for brackets that only group."""
+    opening, closing = OPEN[tokens[0].text], CLOSE.get(tokens[-1].text, "")
+    inside = tokens[1:-1]
+    if opening == "{":
+        builder = split(inside, lambda token: token.kind == "sign" and token.text in ("|", ":"))
+        if len(builder) == 2 and all(builder):
+            return _answer(builder[1], depth + 1)
+    items = split_items(inside)
+    if opening == "{" and not inside:
+        return Several((), "{}")
+    if len(items) == 1 and opening != "{":
+        if opening == "(" and closing == ")" and len(inside) == 1:
+            return _answer(inside, depth + 1)
+        return None
+    return _several(items, opening + closing, depth)
+
+
+def _cases(tokens: list[Token], depth: int) -> Answer:
+    """A system of equations; a function by cases stays raw."""
+    if any(token.text == "&" for token in tokens):
+        raise ParseError("a function by cases")
+    rows = split(tokens[1:-1], lambda token: token.text == "\\\\")
+    return _several([row for row in rows if row], "", depth)
+
+
+def _single(tokens: list[Token]) -> Answer:
+    """A scalar with its unit, words, the real line, or raw text."""
+    first = tokens[0]
+    if len(tokens) == 1 and first.text in ("mathbbR", "R") and first.kind == "command":
+        return Reals()
+    if len(tokens) == 1 and first.text == "emptyset":
+        return Several((), "{}")
+    choice = _choice(tokens)
+    if choice is not None:
+        return choice
+    if all(token.kind in ("name", "text") for token in tokens):
+        return _words(tokens)
+    percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
+    if percent:
+        tokens = tokens[:-1]
+    tokens, annotation = _without_annotation(tokens)
+    length = unit_length(tokens)
+    for taken in (length, 0) if length else (0,):
+        try:
+            node = parse_expression(tokens[: len(tokens) - taken])
+        except ParseError:
+            continue
+        return Scalar(node, unit_name(tokens[len(tokens) - taken :]) + annotation, percent)
+    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")) + "%" * percent)
+
+
+def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:
+    r"""Without a final `\pmod{n}` or the base of a numeral (`1101_2`), which count as units."""
+    for index, token in enumerate(tokens):
+        if token.kind == "command" and token.text in ("pmod", "mod", "bmod") and index > 0:
+            return tokens[:index], "mod" + "".join(part.text for part in tokens[index + 1 :] if part.text not in "{}()")
+    if len(tokens) >= 3 and tokens[0].kind == "number" and tokens[1].text == "_":
+        base = "".join(part.text for part in tokens[2:] if part.text not in ("{", "}"))
+        if base.isdigit():
+            return tokens[:1], "base" + base
+    return tokens, ""
+
+
+def _words(tokens: list[Token]) -> Answer:
+    text = " ".join(token.text for token in tokens)
+    known = tokens[0].text in WORDS or tokens[0].text in FUNCTIONS
+    if len(tokens) == 1 and tokens[0].kind == "name" and (len(tokens[0].text) < 4 or known):
+        try:
+            return Scalar(parse_expression(tokens), word=tokens[0].text)
+        except ParseError:
+            pass
+    return words_of(text)
+
+
+def words_of(text: str) -> Words:
+    folded = re.sub(r"[^\w\s+\-*/=<>%]", " ", text.casefold())
+    return Words(" ".join(word for word in folded.split() if word not in ("a", "an", "the")))
+
+
+def _choice(tokens: list[Token]) -> Answer | None:
+    r"""The letter of a multiple choice: `\text{(C)}`, `\textbf{(C)}\ 12`."""
+    if tokens[0].kind != "text":
+        return None
+    found = _CHOICE.fullmatch(tokens[0].text)
+    return Scalar(Symbol(found[1] or found[2])) if found else None
+
+
+def without_unit(answer: Answer) -> Answer:
+    return replace(answer, unit="") if isinstance(answer, Scalar) else answer

@@ -1,0 +1,93 @@
+"""Units after a number: which words are units, and which spell the same one."""
+
+import re
+
+from dapo_lit.rewards.answers.tokens import Token, words
+from dapo_lit.rewards.answers.vocabulary import FUNCTIONS, GREEK, WORDS
+
+_SYNONYMS = {
+    "m": "meter meters metre metres m",
+    "cm": "cm centimeter centimeters centimetre centimetres cms",
+    "mm": "mm millimeter millimeters millimetre millimetres",
+    "km": "km kms kilometer kilometers kilometre kilometres",
+    "in": "inch inches in",
+    "ft": "ft foot feet",
+    "yd": "yd yard yards",
+    "mi": "mile miles mi",
+    "g": "g gram grams gm gms",
+    "kg": "kg kgs kilogram kilograms",
+    "lb": "lb lbs pound pounds",
+    "s": "s sec secs second seconds",
+    "min": "min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "day": "day days",
+    "l": "l liter liters litre litres",
+    "ml": "ml milliliter milliliters",
+    "mph": "mph",
+    "kmh": "kmh kph",
+    "dollar": "dollar dollars usd buck bucks",
+    "cent": "cent cents",
+    "degree": "degree degrees deg",
+    "radian": "radian radians rad",
+    "unit": "unit units",
+    "percent": "percent percentage pct",
+}
+_CANONICAL = {spelling: unit for unit, spellings in _SYNONYMS.items() for spelling in spellings.split()}
+_ABBREVIATIONS = words("cm mm km kg lb lbs ft yd mi hr hrs min mins sec secs mph kph kmh ml gm deg rad pct yuan usd")
+"""May follow a number without `\\text` or a space; single letters (`10m`, `5s`) may not, they are variables there."""
+PERCENT = words("percent percentage pct")
+_UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
+
+
+def unit_length(tokens: list[Token]) -> int:
+    """How many tokens at the end of `tokens` are a unit."""
+    start = len(tokens)
+    while start > 1:
+        token, before = tokens[start - 1], tokens[start - 2]
+        if is_unit(token):
+            start -= 1
+        elif before.text == "^" and token.text in ("2", "3") and start > 3 and is_unit(tokens[start - 3]):
+            start -= 3
+        elif _braced_power(tokens[:start]):
+            start -= 5
+        elif token.text == "/" and start < len(tokens) and is_unit(before):
+            start -= 1
+        elif token.text == "'" and before.kind == "number" and start == len(tokens):
+            break
+        else:
+            break
+    return len(tokens) - start
+
+
+def _braced_power(tokens: list[Token]) -> bool:
+    if len(tokens) < 6 or not is_unit(tokens[-5]):
+        return False
+    texts = [token.text for token in tokens[-4:]]
+    return texts[0] == "^" and texts[1] == "{" and texts[2] in ("2", "3") and texts[3] == "}"
+
+
+def is_unit(token: Token) -> bool:
+    """Whether a token after a number is a unit: text, an abbreviation, or a spaced word of four letters or more."""
+    if token.kind == "text":
+        return _UNIT_TEXT.fullmatch(token.text.strip()) is not None
+    if token.kind != "name" or token.text in FUNCTIONS or token.text in GREEK or token.text in WORDS:
+        return False
+    if token.text in _ABBREVIATIONS or token.text in PERCENT:
+        return True
+    return (token.text in _CANONICAL and len(token.text) > 2) or (token.spaced and len(token.text) > 3)
+
+
+def unit_name(tokens: list[Token]) -> str:
+    r"""One spelling of a unit: `square centimeters`, `cm^2` and `\text{cm}^2` are `cm2`."""
+    text = " ".join(token.text for token in tokens if token.text not in "{}^").lower()
+    text = re.sub(r"\bper\b", "/", text)
+    text = re.sub(r"\b(?:sq|square|cubic)\.?\s+([a-z]+)", _squared, text)
+    parts = [
+        _CANONICAL.get(word, word.removesuffix("s") if len(word) > 3 else word)
+        for word in re.findall(r"[a-z]+|[0-9/]", text)
+    ]
+    return "".join(parts)
+
+
+def _squared(found: re.Match[str]) -> str:
+    return f"{found[1]} {3 if found[0].startswith('cubic') else 2}"

@@ -1,0 +1,150 @@
+r"""Find the answer in a text that follows no template (`extraction: auto`).
+
+The first of these that is found, after any `</think>`:
+
+1. the last `\boxed{...}`, with those just before it that a comma, `and` or `or` joins to it;
+2. the rest of the line after the last `####`;
+3. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), up to the end of the sentence;
+4. the whole text, if it is no prose;
+5. the last formula between dollar signs or `\( \)`;
+6. the last number, with its sign, currency and percent.
+
+Reading is generous, so a model is never trained on it by default: the templates of `extraction.py` are strict.
+"""
+
+import re
+
+from dapo_lit.rewards.answers.tokens import words
+from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, find_boxes
+
+TAIL_CHARS = 8000
+"""The answer is looked for in this many characters at the end (boxes: anywhere)."""
+MAX_BARE_CHARS = 600
+"""A longer text is prose."""
+
+_THINK_END = "</think>"
+_JOINED_BOXES = re.compile(r"[\s$.,;]*(?:[a-z]+\s+){0,2}(?:and|or|,|;)\s*(?:[a-z]+\s+){0,2}[\s$]*", re.IGNORECASE)
+_TEX_JOINER = re.compile(r"\\(?:q?quad|text|mbox|,|;|!)|[{}]")
+_MARKER = re.compile(
+    r"(?:\b(?:final\s+answer|answer|result|réponse|respuesta|antwort|risposta)\b|答案|答え|回答)[*_\s]*"
+    r"(?:to\s+[^.\n]{1,60}?\s)?(?::|：|=|\bis\b\s*:?|是|(?=[$\\]))[*_\s]*",
+    re.IGNORECASE,
+)
+_FORMULA = re.compile(
+    r"\$\$(?P<a>[^$]{1,1500}?)\$\$|(?<![\\$])\$(?P<b>(?:\\\$|[^$\n]){1,600}?)(?<!\\)\$|\\\((?P<c>.{1,600}?)\\\)|\\\[(?P<d>.{1,1500}?)\\\]",
+    re.DOTALL,
+)
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])[-\u2212]?\s?[$€£¥₹]?\s?-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
+    r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
+)
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_TEXT_COMMAND = re.compile(r"\\(?:text|mbox|mathrm|textbf|operatorname|textit|begin|end)\s*\{[^{}]*\}")
+_SENTENCE_END = re.compile(r"(?<=[^\s.])\.(?=\s+[A-Z]|\s*$)|\n\s*\n|\n|。|<\|")
+_HOPE = re.compile(r"\.?\s*I hope it is correct.*", re.IGNORECASE | re.DOTALL)
+_FORMULA_WORDS = words(
+    """
+    and or in sin cos tan cot sec csc log ln lg exp sqrt pi inf infinity arcsin arccos arctan asin acos atan sinh cosh
+    tanh max min gcd lcm abs det mod binom floor ceil
+    """
+)
+_COPULA = re.compile(r".*\b(?:is|are|equals?|be|was)\b:?\s+", re.DOTALL)
+_FOREIGN = re.compile(r"[^\W\d_A-Za-z\u0370-\u03ff]")  # letters, neither Latin nor Greek
+
+
+def find_answer(text: str) -> str | None:
+    """The answer by the rules above, None if there is none."""
+    _, mark, after = text.rpartition(_THINK_END)
+    if mark:
+        text = after
+    boxed = _boxes(text)
+    if boxed:
+        return boxed
+    text = text[-TAIL_CHARS:]
+    if "####" in text:
+        return extract_hash(text)
+    marked = _after_marker(text)
+    if marked:
+        return marked
+    bare = text.strip()
+    if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
+        return bare
+    return _last_formula(text) or _number(text, first=False)
+
+
+def is_prose(text: str) -> bool:
+    """Whether a text is sentences with mathematics in them, rather than one answer."""
+    outside = _FORMULA.sub(" $ ", text)
+    formulas = outside != text
+    outside = _TEXT_COMMAND.sub(" ", outside)
+    found = [word for word in _WORD.findall(outside) if word.lower() not in _FORMULA_WORDS]
+    if len(_FOREIGN.findall(outside)) > 3:
+        return True
+    if formulas:
+        return bool(found)
+    return len(found) > 4 or (len(found) > 2 and any(character.isdigit() for character in outside))
+
+
+def _boxes(text: str) -> str | None:
+    spans = find_boxes(text)
+    if not spans:
+        return None
+    chosen = [spans[-1]]
+    for start, end in reversed(spans[:-1]):
+        between = text[end + 1 : chosen[0][0]].removesuffix("{").rstrip()
+        between = _TEX_JOINER.sub(" ", re.sub(r"\\f?boxed$", "", between))
+        if len(between) > 60 or not _JOINED_BOXES.fullmatch(between):
+            break
+        chosen.insert(0, (start, end))
+    contents = [text[start:end].strip() for start, end in chosen]
+    return ", ".join(dict.fromkeys(contents)) if len(contents) > 1 else contents[0]
+
+
+def _after_marker(text: str) -> str | None:
+    """The answer in the sentence after the last marker."""
+    markers = list(_MARKER.finditer(text))
+    if not markers:
+        return None
+    rest = _HOPE.sub("", text[markers[-1].end() :]).strip()
+    if _FORMULA.match(rest):
+        return _formulas(rest[:MAX_ANSWER_CHARS])
+    sentence = _sentence(rest)
+    if is_prose(sentence):
+        sentence = _COPULA.sub("", sentence, count=1) or sentence
+    if not sentence or not is_prose(sentence):
+        return sentence or None
+    return _formulas(sentence) or _number(sentence.rpartition("=")[2], first=True) or sentence
+
+
+def _sentence(text: str) -> str:
+    end = _SENTENCE_END.search(text)
+    return text[: end.start() if end else MAX_ANSWER_CHARS].strip().strip("*").strip()
+
+
+def _formulas(text: str) -> str | None:
+    """The first formula of a sentence with those that `and`, `or` or a comma joins to it."""
+    joined: list[str] = []
+    position = 0
+    for found in _FORMULA.finditer(text):
+        between = text[position : found.start()].strip().lower()
+        if joined and between not in (",", "and", "or", ", and", ", or", ";"):
+            break
+        joined.append(next(part for part in found.groups() if part is not None).strip())
+        percent = re.match(r"\s*\\?%", text[found.end() :])
+        if percent:
+            joined[-1] += "%"
+        position = found.end()
+    return ", ".join(joined) or None
+
+
+def _last_formula(text: str) -> str | None:
+    formulas = [next(part for part in found.groups() if part is not None) for found in _FORMULA.finditer(text)]
+    for formula in reversed(formulas):
+        if not is_prose(formula) and "?" not in formula:
+            return formula.strip()
+    return None
+
+
+def _number(text: str, first: bool) -> str | None:
+    numbers = [found.group().strip() for found in _NUMBER.finditer(text)]
+    return None if not numbers else numbers[0 if first else -1]
