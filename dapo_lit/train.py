@@ -23,7 +23,7 @@ from dapo_lit.lit.run_folder import RunFolder, open_run, write_atomically
 from dapo_lit.rollout.collect import StopRequestedError
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures import plot_run
-from dapo_lit.study.runs import read_metrics
+from dapo_lit.study.metrics_file import read_metrics
 
 
 def train(config: Config, overrides: list[str]) -> None:
@@ -91,11 +91,11 @@ def finish(folder: RunFolder, config: Config) -> None:
 
 
 def print_summary(folder: RunFolder, config: Config) -> None:
-    rows = read_metrics(folder.metrics).to_dict("records")
-    before, after = rows[0], rows[-1]
+    rows, _ = read_metrics(folder.path)
+    before, after = rows.iloc[0], rows.iloc[-1]
     label, k = config.task.label, config.evaluation.samples
     table = Table(
-        title=f"{folder.read_run()['arm']}, seed {config.seed}, {after['step']:.0f} steps", title_justify="left"
+        title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left"
     )
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")

@@ -1,10 +1,18 @@
 """Fixtures that every folder of tests shares."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import hydra
 import pytest
 import torch
+from omegaconf import OmegaConf
+
+from dapo_lit.command import config_folder
+from dapo_lit.config import Config, parse
 
 torch.set_num_threads(1)
 
@@ -16,3 +24,53 @@ def data_dir() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("DAPO_LIT_DATA does not name a folder with the data sets (aime_2024.jsonl, gsm8k_train.jsonl, ...)")
     return Path(folder)
+
+
+SMALL = (
+    "+experiment=four_sums",
+    "algorithm.num_prompts=4",
+    "algorithm.minibatch_prompts=2",
+    "budget.steps=6",
+    "evaluation.samples=2",
+    "trainer.checkpoint_every=2",
+    "logger.rollouts_every=3",
+    "logger.progress=none",
+)
+"""A run of seconds: four questions, a random policy, two updates a step."""
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where base policies are cached during the tests, shared by the workers."""
+    given = os.environ.get("DAPO_LIT_CACHE")
+    folder = Path(given) if given else tmp_path_factory.getbasetemp().parent / "dapo_lit_cache"
+    os.environ["DAPO_LIT_CACHE"] = str(folder)
+    return folder
+
+
+@pytest.fixture
+def compose(cache: Path, tmp_path: Path) -> Callable[..., Config]:
+    """Composes and checks a config as the command line does; runs go into the test's own folder."""
+
+    def composed(*overrides: str, small: bool = True) -> Config:
+        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+            tree = hydra.compose("config", [*(SMALL if small else ()), f"runs_dir={tmp_path / 'runs'}", *overrides])
+        container = OmegaConf.to_container(tree, resolve=True)
+        assert isinstance(container, dict)
+        return parse({str(key): value for key, value in container.items()})
+
+    return composed
+
+
+def run_cli(
+    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a user would, in a folder of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )

@@ -25,7 +25,9 @@ RULES = CollectionRules(
 RIGHT, WRONG, END = 1, 2, 0
 
 
-def collector(script: Callable[[SampleKey], ScriptedResponse], rules: CollectionRules = RULES, problems: int = 8) -> Collector:
+def collector(
+    script: Callable[[SampleKey], ScriptedResponse], rules: CollectionRules = RULES, problems: int = 8
+) -> Collector:
     engine = ScriptedEngine(script)
     engine.sync_weights([], version=0)
     return Collector(
@@ -96,7 +98,9 @@ def test_the_order_in_which_samples_end_does_not_change_what_is_accepted(order):
 
 
 def test_switched_off_every_group_is_accepted_in_one_round():
-    step = collector(by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, filter_unmixed=False)).collect(1, 0)
+    step = collector(
+        by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, filter_unmixed=False)
+    ).collect(1, 0)
     assert len(step.accepted) == len(step.generated) == 3
     assert step.metrics["sampling/tokens_wasted_frac"] == 0.0
 

@@ -23,7 +23,9 @@ def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]],
 
 def batch(groups: list[Group], version: int = 0) -> TokenBatch:
     shape = (len(groups), len(groups[0].completions))
-    return token_batch(groups, torch.arange(shape[0] * shape[1]).reshape(shape), torch.ones(shape, dtype=torch.bool), version)
+    return token_batch(
+        groups, torch.arange(shape[0] * shape[1]).reshape(shape), torch.ones(shape, dtype=torch.bool), version
+    )
 
 
 def test_two_completions_of_different_length_worked_by_hand():
@@ -45,7 +47,10 @@ lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1
 @given(lengths, st.integers(1, 60))
 def test_any_budget_covers_every_response_token_once(lengths, budget):
     made = batch(
-        [group(i, tuple(range(p)), [tuple(range(10, 10 + a)), tuple(range(20, 20 + b))]) for i, (p, a, b) in enumerate(lengths)]
+        [
+            group(i, tuple(range(p)), [tuple(range(10, 10 + a)), tuple(range(20, 20 + b))])
+            for i, (p, a, b) in enumerate(lengths)
+        ]
     )
     micros = list(made.micro_batches(range(len(made.sequences)), budget, PAD))
     tokens = torch.cat([m.tokens for m in micros])

@@ -1,0 +1,171 @@
+"""One denominator whatever the micro-batches, rollouts from the newest weights, updates that are skipped."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dapo_lit.config import Config, Optimizer
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.callbacks import Checkpoints, Recorder, StopSignal
+from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
+from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.module import DAPOModule, NonFiniteError, StepUpdates, learning_rate
+from dapo_lit.lit.run_folder import open_run
+from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.train import build_trainer, train
+
+
+class Run:
+    """A trainer that is ready to fit, with its parts at hand."""
+
+    def __init__(self, config: Config) -> None:
+        self.parts = Parts(config)
+        self.folder = open_run(config, [], "dapo")
+        stop = StopSignal()
+        loggers = Loggers(config, self.folder)
+        self.datamodule = RolloutDataModule(config, self.parts, stop)
+        self.module = DAPOModule(config, lambda: self.parts.policy)
+        self.trainer = build_trainer(
+            config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
+        )
+
+    def fit(self) -> None:
+        self.trainer.fit(self.module, datamodule=self.datamodule)
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:
+    """A module and a real rollout step that it has not trained on."""
+    run, caught = Run(config), {}
+    monkeypatch.setattr(
+        DAPOModule, "training_step", lambda self, batch, index: caught.setdefault("step", batch) and None
+    )
+    run.fit()
+    return run.module, caught["step"]
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        [],
+        ["algorithm.token_level_denominator=group"],
+        ["algorithm.techniques.token_level_loss=false"],
+        ["algorithm.techniques.token_level_loss=false", "algorithm.completion_level_denominator=constant"],
+        ["algorithm.techniques.overlong_filtering=true", "task.max_response_tokens=8"],
+    ],
+)
+def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compose, monkeypatch, switches):
+    config = compose("budget.steps=1", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=8", *switches)
+    module, step = collected_step(config, monkeypatch)
+    assert step.tokens is not None
+    assert step.tokens.response_lengths.unique().numel() > 3  # unequal lengths, or the test says nothing
+    if "algorithm.techniques.overlong_filtering=true" in switches:
+        assert 0 < step.tokens.carries_loss.sum() < len(step.tokens.carries_loss)
+    gradients = []
+    for budget in (10_000, 61, 1):
+        object.__setattr__(config.trainer, "micro_batch_tokens", budget)
+        updates = StepUpdates(module, step, step.tokens.rollout_logprobs, Statistics({}, {}))
+        monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
+        everything = range(len(step.tokens.sequences))
+        weights = module.objective.weights(step.tokens.loss_tokens, step.tokens.group_index).float()
+        module.zero_grad()
+        for micro in module.micro_batches(step.tokens, everything):
+            updates._accumulate(micro, weights, epoch=0)
+        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+    assert gradients[0].norm() > 1e-4
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-6)
+
+
+def test_rollouts_use_the_weights_after_the_last_update(compose):
+    run = Run(compose("algorithm.optimizer.lr=0.01"))
+    before = run.parts.policy.base_model.embed_tokens.weight.clone()
+    run.fit()
+    moved = (run.module.policy.base_model.embed_tokens.weight - before).abs().max()
+    assert moved > 1e-3
+    written = [r for r in rows(run.folder.path) if r["step"] > 0]
+    assert len(written) == 6
+    # Trainer and engine score the same tokens on the same weights; one update of staleness gives 1e-2 and more.
+    assert max(r["mismatch/prob_diff_max"] for r in written) < 1e-4
+
+
+def test_a_batch_of_older_weights_is_refused(compose, monkeypatch):
+    config = compose("budget.steps=1")
+    original = DAPOModule.training_step
+    module, step = collected_step(config, monkeypatch)
+    module.policy_version = 7
+    with pytest.raises(RuntimeError, match="fetched ahead"):
+        original(module, step, 0)
+
+
+def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
+    run = Run(compose("algorithm.epochs=2"))
+    run.fit()
+    written = rows(run.folder.path)
+    assert [r["step"] for r in written] == list(range(7))
+    last = written[-1]
+    full = sum(1 for r in written[1:] if r["batch/accuracy"] is not None)
+    assert 2 * full <= last["gradient_step"] <= 2 * 2 * full
+    assert last["tokens_generated"] >= last["tokens_trained"] / 2
+
+
+def test_a_loss_that_is_not_finite_skips_the_update_and_ends_the_run_after_some(compose, monkeypatch):
+    run = Run(compose("algorithm.optimizer.max_bad_updates=3"))
+    monkeypatch.setattr(StepUpdates, "_accumulate", lambda self, micro, weights, epoch: torch.tensor(float("nan")))
+    with pytest.raises(NonFiniteError, match="3 updates in a row"):
+        run.fit()
+    assert run.module.counters.gradient_step == 0
+    assert rows(run.folder.path)[-1]["optim/bad_updates"] >= 1
+    assert run.folder.checkpoints
+
+
+def test_frozen_layers_keep_their_weights(compose):
+    run = Run(compose("policy.freeze_frac=0.5", "budget.steps=2"))
+    before = {n: p.clone() for n, p in run.parts.policy.named_parameters()}
+    run.fit()
+    changed = {n for n, p in run.module.policy.named_parameters() if not torch.equal(p, before[n])}
+    assert not any("layers.0." in name for name in changed)
+    assert any("layers.1." in name for name in changed)
+
+
+def test_old_logprobs_of_the_engine_need_no_second_forward(compose):
+    run = Run(compose("algorithm.old_logprobs=rollout", "budget.steps=2"))
+    run.fit()
+    assert rows(run.folder.path)[1]["policy/ratio_max"] is not None
+
+
+def schedule(**values: object) -> Optimizer:
+    base = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "warmup_steps": 4, "schedule": "linear"}
+    return Optimizer.model_validate({**base, "grad_clip": None, "max_bad_updates": 1, **values})
+
+
+def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():
+    rates = [learning_rate(step, schedule(), total_steps=8) for step in range(1, 9)]
+    assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25]
+    assert learning_rate(8, schedule(schedule="constant"), total_steps=8) == 1.0
+    assert learning_rate(1, schedule(warmup_steps=0, schedule="constant"), total_steps=8) == 1.0
+
+
+def test_three_steps_without_a_mixed_group_end_the_run_as_exhausted(compose):
+    config = compose("task.max_response_tokens=1", "algorithm.overlong.cache_tokens=0", "budget.steps=50")
+    run = Run(config)
+    run.fit()
+    written = rows(run.folder.path)
+    assert run.folder.read_run()["status"] in ("running", "exhausted", "solved")
+    if run.folder.read_run()["status"] != "running":
+        assert [r["batch/accuracy"] for r in written[-3:]] == [None] * 3
+
+
+def test_a_finished_run_is_skipped_with_resume_auto_and_moved_aside_without(compose, tmp_path, capsys):
+    train(compose("budget.steps=1"), [])
+    folder = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
+    before = (folder / "metrics.jsonl").read_bytes()
+    train(compose("budget.steps=1", "resume=auto"), [])
+    assert "is finished" in capsys.readouterr().out
+    train(compose("budget.steps=1"), [])
+    assert (folder.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before

@@ -1,0 +1,126 @@
+"""Every config composes, differs from its reference only where it says so, and answers mistakes with one clear message."""
+
+import pytest
+import yaml
+
+from dapo_lit.command import check_overrides, config_folder
+from dapo_lit.config import ConfigError
+from dapo_lit.lit.run_folder import config_hash, flatten
+from dapo_lit.study.designs import arm_name
+
+EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
+T = "algorithm.techniques."
+DIFFERS = {
+    "dapo": {"study_name"},
+    "naive_grpo": {
+        "study_name",
+        *(T + t for t in ("clip_higher", "dynamic_sampling", "token_level_loss", "soft_overlong_punishment")),
+    },
+    "ablate_clip_higher": {"study_name", T + "clip_higher"},
+    "ablate_dynamic_sampling": {"study_name", T + "dynamic_sampling"},
+    "ablate_token_level_loss": {"study_name", T + "token_level_loss"},
+    "ablate_overlong_shaping": {"study_name", T + "soft_overlong_punishment"},
+}
+"""The keys in which an experiment may differ from the default run."""
+ANOTHER_TASK = {"four_sums"}
+"""Experiments with a task and a size of their own."""
+
+
+def test_every_experiment_declares_how_it_differs():
+    assert set(EXPERIMENTS) == DIFFERS.keys() | ANOTHER_TASK
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_composes_and_differs_from_the_default_run_in_its_declared_keys_only(compose, name):
+    config = compose(f"+experiment={name}", small=False)
+    if name in ANOTHER_TASK:
+        return
+    mine, reference = (flatten(c.model_dump()) for c in (config, compose(small=False)))
+    assert {key for key in mine if mine[key] != reference[key]} == DIFFERS[name]
+
+
+@pytest.mark.parametrize("name", [e for e in EXPERIMENTS if e.startswith("ablate_")])
+def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_else(name):
+    tree = yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text())
+    ((key, values),) = tree["hydra"]["sweeper"]["params"].items()
+    assert values == "false,true"
+    assert {key} == DIFFERS[name] - {"study_name"}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{group.name}={file.stem}"
+        for group in sorted(config_folder().iterdir())
+        if group.is_dir() and group.name not in ("experiment", "study")
+        for file in sorted(group.glob("*.yaml"))
+    ],
+)
+def test_every_choice_of_every_group_composes(compose, override):
+    extra = ["task.path=x.jsonl"] if override.startswith("task=") else []
+    compose(override, *extra, small=False)
+
+
+def test_arms_of_an_ablation_are_named_from_their_switches(compose):
+    on, off = (compose(f"algorithm.techniques.clip_higher={v}") for v in ("true", "false"))
+    names = [arm_name(c.algorithm.techniques.model_dump()) for c in (on, off)]
+    assert names == ["dapo", "dapo-clip_higher"]
+
+
+def test_the_config_hash_ignores_where_a_run_is_and_notices_what_it_is(compose):
+    plain = config_hash(compose())
+    assert plain == config_hash(compose("study_name=other", "logger.progress=plain", "resume=auto"))
+    others = [config_hash(compose(o)) for o in ("seed=1", "algorithm.clip.high=0.3", "trainer.threads=2")]
+    assert len({plain, *others}) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.overlong.cache_tokens=20"], "cache_tokens (20) must be below task.max_response_tokens (20)"),
+        (["algorithm.clip.high=0.1"], "high (0.1) is below low (0.2)"),
+        (["algorithm.samples_per_prompt=1"], "algorithm.samples_per_prompt"),
+        (["algorithm.minibatch_prompts=3"], "use one of [1, 2, 4]"),
+        (["rollout.top_p=0.9"], "set rollout.top_p=1"),
+        (["algorithm.optimizer.lr=fast"], "algorithm.optimizer.lr"),
+        (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
+        (["policy.path=some/model"], "exclude each other"),
+        (["task.name=file"], "task.path is needed"),
+    ],
+)
+def test_values_that_cannot_work_are_named_with_what_to_do(compose, overrides, message):
+    with pytest.raises(ConfigError) as caught:
+        compose(*overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("algorithm.techniques.clip_highr=true", "did you mean algorithm.techniques.clip_higher?"),
+        ("algoritm.clip.high=0.3", "did you mean algorithm?"),
+        ("trainer.thread=2", "did you mean trainer.threads?"),
+    ],
+)
+def test_a_typo_on_the_command_line_gets_the_nearest_key(override, hint):
+    with pytest.raises(ConfigError) as caught:
+        check_overrides([override])
+    assert hint in str(caught.value)
+
+
+def test_overrides_that_are_right_pass():
+    check_overrides(
+        ["algorithm=naive_grpo", "+experiment=dapo", "seed=0,1", "hydra.verbose=true", "-m", "task.options.min_terms=2"]
+    )
+
+
+def test_a_typo_inside_a_file_gets_the_nearest_key(compose):
+    with pytest.raises(ConfigError) as caught:
+        compose("+algorithm.techniques.dinamic_sampling=true")
+    assert "algorithm.techniques.dinamic_sampling: unknown key; did you mean" in str(caught.value)
+
+
+def test_every_fault_is_told_at_once(compose):
+    with pytest.raises(ConfigError) as caught:
+        compose("algorithm.optimizer.lr=-1", "trainer.threads=0")
+    assert len(str(caught.value).splitlines()) == 2
