@@ -1,4 +1,4 @@
-"""The sequences being decoded: which rows live, where they are in the cache, when they leave and when the next ones enter."""
+"""The sequences being decoded: where each row is in the cache, when rows leave and when the next ones enter."""
 
 from collections.abc import Sequence
 
@@ -50,7 +50,7 @@ class DecodingBatch:
         # On the device: [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
         self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
         self._logprobs = torch.empty(0, 0, device=decoder.device)
-        self._hidden = torch.empty(0, decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        self._hidden = torch.empty(0, decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
         self._cache = Cache([], torch.empty(0), None)
 
     @property
@@ -102,21 +102,21 @@ class DecodingBatch:
         return full - num_alive >= max(1, _FREE_SHARE * full)
 
     def _move(self) -> None:
-        """Drops rows that ended, lets requests in, and lays both out in a new cache, without the leading slots that nobody uses."""
+        """Drops rows that ended, lets requests in, and lays both out in a new cache without unused leading slots."""
         kept = np.flatnonzero(self._alive)
         end = min(len(self._requests), self._next + self._max_batch_size - len(kept))
-        entering = range(self._next, end)
+        indices = range(self._next, end)
         self._next = end
-        prefilled = _Entering(self._decoder, [self._requests[i].prompt_ids for i in entering])
-        keys = [noise.row_key(self._sampling.seed, self._requests[i].key) for i in entering]
+        entering = _Entering(self._decoder, [self._requests[i].prompt_ids for i in indices])
+        keys = [noise.row_key(self._sampling.seed, self._requests[i].key) for i in indices]
 
         old_first = int(self._starts[kept].min()) if len(kept) else self._slot
-        width = max([self._slot - old_first, *prefilled.lengths.tolist()])
+        width = max([self._slot - old_first, *entering.lengths.tolist()])
         shift = width - self._slot
         limit = self._sampling.max_response_tokens
-        self._starts = np.concatenate([self._starts[kept] + shift, width - prefilled.lengths])
-        self._firsts = np.concatenate([self._firsts[kept] + shift, np.full(len(entering), width)])
-        self._row_requests = np.concatenate([self._row_requests[kept], np.array(entering, np.int64)])
+        self._starts = np.concatenate([self._starts[kept] + shift, width - entering.lengths])
+        self._firsts = np.concatenate([self._firsts[kept] + shift, np.full(len(indices), width)])
+        self._row_requests = np.concatenate([self._row_requests[kept], np.array(indices, np.int64)])
         self._noise_keys = np.concatenate([self._noise_keys[kept], np.array(keys, np.uint64)])
         self._alive = np.ones(len(self._starts), np.bool_)
         capacity = min(width + max(_GROWTH_SLOTS, width // 4), int(self._firsts.max()) + limit)
@@ -128,34 +128,31 @@ class DecodingBatch:
             after = before.new_zeros(len(self._starts), capacity)
             after[: len(kept), new] = before[rows, old]
             setattr(self, name, after)
-        self._move_cache(rows, old, new, capacity, prefilled)
-        self._hidden = torch.cat([self._hidden[rows], prefilled.hidden])
+        self._move_cache(rows, old, new, capacity, entering)
+        self._hidden = torch.cat([self._hidden[rows], entering.hidden])
         self._slot, self._capacity = width, capacity
 
-    def _move_cache(self, rows: Tensor, old: slice, new: slice, capacity: int, prefilled: "_Entering") -> None:
+    def _move_cache(self, rows: Tensor, old: slice, new: slice, capacity: int, entering: "_Entering") -> None:
         decoder = self._decoder
+        starts = torch.from_numpy(self._starts).to(decoder.device)
+        bias = None
+        if self._starts.any():
+            unused = torch.arange(capacity, device=decoder.device) < starts[:, None]
+            bias = torch.zeros(unused.shape, dtype=decoder.dtype, device=decoder.device)
+            bias = bias.masked_fill_(unused, -torch.inf)[:, None, None]
         layers = []
-        for index in range(len(decoder.layers)):
-            # Zeros: slots before a row's start have weight 0 in its attention, and 0 times uninitialised memory may be NaN.
-            layer = torch.zeros(
-                (2, len(self._starts), decoder.num_keys, capacity, decoder.head_dim),
-                dtype=decoder.dtype,
-                device=decoder.device,
-            )
+        for index in range(decoder.num_layers):
+            shape = (2, len(self._starts), decoder.num_keys, capacity, decoder.head_dim)
+            layer = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)
+            if bias is not None:
+                layer[:, :, :, : new.stop] = 0  # weight 0 times what the memory held before may be NaN
             if len(rows):
                 before = self._cache.layers[index]
                 layer[:, : len(rows), :, new] = before[:, rows, :, old]
-                self._cache.layers[index] = before[:, :0]  # free it before the next layer is allocated
-            prefilled.write(index, layer[:, len(rows) :, :, : new.stop])
+                self._cache.layers[index] = before[:, :0]  # lets it go before the next layer is allocated
+            entering.write(index, layer[:, len(rows) :, :, : new.stop])
             layers.append(layer)
-        starts = torch.from_numpy(self._starts).to(decoder.device)
-        uniform = bool((self._starts == self._starts[0]).all())
-        bias = None
-        if not uniform:
-            before_start = torch.arange(capacity, device=decoder.device) < starts[:, None]
-            bias = torch.zeros(before_start.shape, dtype=decoder.dtype, device=decoder.device)
-            bias = bias.masked_fill_(before_start, -torch.inf)[:, None, None]
-        self._cache = Cache(layers, starts, bias, int(self._starts[0]))
+        self._cache = Cache(layers, starts, bias)
 
 
 class _Entering:
@@ -170,7 +167,7 @@ class _Entering:
                 distinct.append(prompt)
             row_prompts.append(len(distinct) - 1)
         self._chunks: list[tuple[Tensor, Tensor, Prefilled]] = []  # rows, their prompt within the chunk
-        self.hidden = torch.empty(len(prompts), decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        self.hidden = torch.empty(len(prompts), decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
         of_row = np.array(row_prompts, np.int64)
         for chunk in _by_length(distinct):
             rows = np.flatnonzero(np.isin(of_row, chunk))
@@ -182,7 +179,7 @@ class _Entering:
             self._chunks.append((target, source, prefilled))
 
     def write(self, index: int, layer: Tensor) -> None:
-        """Copies keys and values of one layer to the rows, right-aligned. layer: [2, rows, key heads, width, head_dim]."""
+        """Copies a layer's keys and values, right-aligned, to layer: [2, rows, key heads, width, head_dim]."""
         for target, source, prefilled in self._chunks:
             prompt = prefilled.layers[index]
             layer[:, target, :, layer.shape[3] - prompt.shape[3] :] = prompt[:, source]

@@ -1,7 +1,7 @@
 """Counter-based noise: one uniform for every (seed, step, problem, attempt, sample, position), whatever the batch.
 
-A row key is a hash of the names; the position is a counter that SplitMix64 (Steele, Lea and Flood 2014) mixes into it. No state is
-kept, so a sample's noise depends neither on the batch it was drawn in nor on the rank: arms of an ablation share random numbers.
+A row key is a hash of the names; the position is a counter that SplitMix64 (Steele, Lea and Flood 2014) mixes into it.
+No state is kept, so a sample's noise depends neither on its batch nor on the rank: arms of an ablation share it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def row_key(seed: int, key: SampleKey) -> int:
 
 
 def uniforms(row_keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniforms in the open interval (0, 1), shape of the broadcast arguments; the smallest is 2**-53, the largest 1 - 2**-53.
+    """Uniforms in the open interval (0, 1), from 2**-53 to 1 - 2**-53, in the shape of the broadcast arguments.
 
     row_keys: from `row_key`. positions: index of the token in its response, from 0.
     """

@@ -1,8 +1,8 @@
 """Inverse-CDF sampling: logits and one uniform a row to a token and its log-probability.
 
-One uniform a row instead of one a vocabulary entry (Gumbel-max) is what makes counter-based noise cheap. Tokens are laid out along
-the CDF in vocabulary order, not by probability: a rounding difference between two batches then moves a boundary by as much, where
-it could swap two near-ties in a sorted order.
+One uniform a row instead of one a vocabulary entry (Gumbel-max) is what makes counter-based noise cheap. Tokens lie
+along the CDF in vocabulary order, not by probability: a rounding difference between two batches then moves a boundary
+by as much, where it could swap two near-ties of a sorted order.
 """
 
 import torch
@@ -29,9 +29,9 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     """Draws one token a row.
 
     logits: [B, V] float32. uniforms: [B] float64 in (0, 1).
-    Returns tokens [B] int64 and log-probs [B] float32 (nats) under the distribution drawn from: temperature first, then top-k, then
-    top-p, each renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one token, so its log-prob is 0.
-    A row with a NaN gives a NaN log-prob.
+    Returns tokens [B] int64 and log-probs [B] float32 (nats) under the distribution drawn from: temperature first, then
+    top-k, then top-p, each renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one
+    token, so its log-prob is 0. A row with a NaN gives a NaN log-prob.
     """
     if sampling.temperature == 0:
         highest, tokens = logits.max(dim=-1)
@@ -48,8 +48,8 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
 def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """logprobs [B, V] -> index [B] of the first entry whose CDF exceeds the uniform, and its log-prob [B]."""
     cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
-    # Strictly above (right=True): an entry of probability 0 leaves the CDF flat and is never the first. Scaling by the total
-    # instead of 1 keeps the last uniforms inside, whatever the rounding of the sum.
+    # Strictly above (right=True): an entry of probability 0 leaves the CDF flat and is never the first. Scaling by the
+    # total instead of 1 keeps the last uniforms inside, whatever the rounding of the sum.
     thresholds = uniforms[:, None] * cdf[:, -1:]
     tokens = torch.searchsorted(cdf, thresholds, right=True).clamp_(max=logprobs.shape[-1] - 1)
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)

@@ -1,4 +1,4 @@
-"""A rollout engine whose samples are written down beforehand: what they say and when they end. For tests of what consumes an engine."""
+"""A rollout engine whose samples, and when they end, are written down beforehand: for tests of what consumes one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,10 @@ class ScriptedEngine:
         self.version = version
 
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """Yields the scripted samples by ending time. Raises RuntimeError before the first sync_weights, KeyError for an unscripted key."""
+        """Yields the scripted samples by ending time.
+
+        The call itself raises RuntimeError before the first sync_weights and KeyError for a key missing from a table.
+        """
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         self.submitted.extend(requests)

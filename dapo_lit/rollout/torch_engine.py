@@ -1,11 +1,11 @@
 """A batched sampler in plain torch: no server, no compilation, exact log-probs.
 
-Requests enter the batch in submission order; whenever a quarter of it has ended, the rows that remain are moved together and the next
-requests take the free places (continuous refill). A group's prompt is run once and its keys and values are copied to its rows.
-Left out: speculative decoding, paging, tensor parallelism; those are what `rollout=vllm` is for.
+Requests enter the batch in submission order. Whenever a quarter of it has ended, the rows that remain are moved
+together and the next requests take the free places (continuous refill). A group's prompt is run once; its keys and
+values are copied to the group's rows. Left out: speculative decoding, paging, tensor parallelism (`rollout=vllm`).
 
-A sample's noise depends on its key and position alone, so the same tokens come out of any batch. Log-probs then agree to rounding
-(about 1e-6), and a token can differ only where the uniform falls that close to a boundary between two tokens.
+A sample's noise depends on its key and position alone, so any batch gives the same tokens. Log-probs then agree to
+rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.rollout import sampling as draws
-from dapo_lit.rollout.decoding import DecodingBatch
 from dapo_lit.rollout.decoder import Decoder
+from dapo_lit.rollout.decoding import DecodingBatch
 from dapo_lit.rollout.engine import SampleRequest, Sampling
 from dapo_lit.rollout.records import Sample
 
@@ -25,7 +25,7 @@ class TorchEngine:
     """Samples with its own copy of the weights.
 
     config: of the policy; llama, mistral, qwen2 or qwen3, otherwise ValueError.
-    eos_ids: every id that ends a response; it stays in the response, with its log-prob.
+    eos_ids: every id that ends a response; it stays in the response, with its log-prob. Empty: none does.
     dtype: of weights, activations and cache. fp32_head: logits from float32 products whatever the dtype.
     max_batch_size: sequences decoded at once.
     """
@@ -41,30 +41,32 @@ class TorchEngine:
         fp32_head: bool = True,
     ) -> None:
         outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
-        if not eos_ids or outside:
-            raise ValueError(
-                f"eos_ids must be ids below the vocabulary's {config.vocab_size}, one at least; got {list(eos_ids)}"
-            )
+        if outside:
+            raise ValueError(f"eos_ids {outside} are outside the vocabulary of {config.vocab_size}")
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
-        self._is_eos[list(eos_ids)] = True
+        self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
         self._vocab_size: int = config.vocab_size
         self._max_batch_size = max_batch_size
         self._version: int | None = None
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Copies the weights in. Raises ValueError naming missing, unexpected or wrongly shaped tensors; nothing can be sampled then."""
+        """Copies the weights in.
+
+        Raises ValueError naming missing, unexpected or wrongly shaped tensors; nothing can be sampled until a sync
+        succeeds.
+        """
         self._version = None
-        self._open_decoder().load(named_tensors)
+        self._open_decoder().weights.load(named_tensors)
         self._version = version
 
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
         """Yields each sample as it ends. Samples that end at the same token come in submission order.
 
-        Raises ValueError for a bad prompt or setting and RuntimeError before the first sync_weights, both at once; RuntimeError when
-        the iterator is used after a later sync_weights; FloatingPointError when the weights give logits that are not finite.
+        The call itself raises ValueError for a bad prompt or setting, RuntimeError before the first sync_weights. The
+        iterator raises RuntimeError after a later sync_weights, FloatingPointError where log-probs are not finite.
         """
         decoder = self._open_decoder()
         if self._version is None:
