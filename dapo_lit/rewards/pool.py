@@ -1,15 +1,23 @@
 """Score responses: in process where that takes microseconds, in killable worker processes where it may not end."""
 
 import math
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from dapo_lit.rewards.equivalence import Rule, check_reference, decide
 from dapo_lit.rewards.extraction import Extraction, extract
+from dapo_lit.rewards.functions import BUILT_IN, Question, built_in_value, check_path, check_weights
+from dapo_lit.rewards.processes import Outcome, ProcessPool
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.worker import Comparison, Rewarding, Setup, Task
 
 Ticket = Hashable
+MAX_CACHED = 65536
+"""Verdicts on (prediction, reference answer) kept; within a group most answers repeat."""
+BATCH = 32
+"""Completions that a reward function gets at once while the workers are busy."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,32 @@ class Reference:
     meta: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass
+class _Response:
+    """A response on its way to a score."""
+
+    ticket: Ticket
+    reference: Reference
+    text: str
+    prediction: str | None
+    correctness: Score | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """Of the weighted rewards beside correctness."""
+    waiting: int = 0
+    """Answers from workers that are still to come."""
+    error: str | None = None
+
+
 class Verifier:
-    """Turns (reference, response) pairs into scores: +1 if equivalent, else `wrong_value` (DAPO Eq. 7).
+    """Turns (reference, response) pairs into scores: 1 if the response is right, else `wrong_value` (DAPO Eq. 7).
+
+    `rule` and `extraction` decide what is right, or `function`, a path to a reward function of your own. `weights`
+    makes the value a weighted sum: names are `correctness` (1 or `wrong_value`, or the value of `function`), `format`,
+    `length`, or paths to reward functions. Worker processes start with the first response that needs one; they hold
+    `memory_mb` of address space at most, and a response that has no verdict after `deadline_s` is wrong.
+
+    For one thread of one process. Raises ValueError for settings without a meaning, RuntimeError where the workers
+    cannot run.
 
     >>> with Verifier(rule="numeric", extraction="hash") as verifier:
     ...     verifier.score([(Reference("a", "20"), "7+4=11;11+9=20;#20")])[0].value
@@ -45,33 +77,63 @@ class Verifier:
         workers: int = 2,
         function: str | None = None,
         weights: Mapping[str, float] | None = None,
+        memory_mb: int = 2048,
     ):
         if not math.isfinite(wrong_value) or wrong_value >= 1.0:
             raise ValueError(f"wrong_value must be a number below 1 (the value of a right answer), not {wrong_value}")
         if deadline_s <= 0 or workers < 1:
             raise ValueError(f"deadline_s and workers must be positive, not {deadline_s} and {workers}")
+        if function is not None:
+            check_path(function)
+        if weights is not None:
+            check_weights(weights)
         self.rule, self.extraction, self.wrong_value = rule, extraction, wrong_value
+        self.function, self.weights, self.deadline_s = function, weights, deadline_s
+        self.service_s: deque[float] = deque(maxlen=100_000)
+        """Seconds that each of the last tasks took in a worker, without waiting."""
+        self._workers, self._memory_mb = workers, memory_mb
+        self._processes: ProcessPool | None = None
+        self._closed = False
         self._ready: list[tuple[Ticket, Score]] = []
+        self._verdicts: OrderedDict[tuple[str, str], Score] = OrderedDict()
+        self._comparing: dict[tuple[str, str], list[_Response]] = {}
+        self._batches: dict[str, list[_Response]] = {}
+        self._tasks: dict[int, tuple[str, str] | tuple[str, list[_Response]]] = {}
+        self._number = 0
 
     def submit(self, ticket: Ticket, reference: Reference, text: str) -> None:
         """Queue one response; returns at once. Its score comes back under `ticket` from `collect` or `drain`."""
-        prediction = extract(text, self.extraction)
-        equal = prediction is not None and decide(prediction, reference.answer, self.rule)
-        if equal is None:
-            raise NotImplementedError("the symbolic comparison")
-        self._ready.append((ticket, self._score(equal, prediction)))
+        if self._closed:
+            raise RuntimeError("the verifier is closed")
+        response = _Response(ticket, reference, text, extract(text, self.extraction))
+        for name in self.weights or ():
+            if name in BUILT_IN:
+                response.values[name] = built_in_value(name, text, response.prediction)
+            else:
+                self._queue(name, response)
+        if self.function is not None:
+            self._queue(self.function, response)
+        else:
+            self._compare(response)
+        self._send_batches()
+        self._finish_if_complete(response)
 
     def collect(self) -> list[tuple[Ticket, Score]]:
         """The scores that are ready, in the order they became so; never waits."""
+        self._advance(wait_s=0.0)
         ready, self._ready = self._ready, []
         return ready
 
     def drain(self) -> list[tuple[Ticket, Score]]:
         """The scores of everything submitted and not yet collected; waits for them."""
+        while self._tasks or any(self._batches.values()):
+            self._advance(wait_s=0.5)
         return self.collect()
 
     def score(self, pairs: Sequence[tuple[Reference, str]]) -> list[Score]:
-        """The scores of `pairs`, in their order."""
+        """The scores of `pairs`, in their order. Nothing else may be under way."""
+        if self._ready or self._tasks:
+            raise RuntimeError("score() while other responses are under way: drain() them first")
         for index, (reference, text) in enumerate(pairs):
             self.submit(index, reference, text)
         scores = dict(self.drain())
@@ -79,10 +141,14 @@ class Verifier:
 
     def check_answer(self, answer: str) -> str | None:
         """None if `answer` can serve as a reference under the rule, else what is wrong with it."""
-        return check_reference(answer, self.rule)
+        return None if self.function is not None else check_reference(answer, self.rule)
 
     def close(self) -> None:
         """End the worker processes; the verifier cannot be used afterwards."""
+        self._closed = True
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
 
     def __enter__(self) -> "Verifier":
         return self
@@ -92,5 +158,117 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _score(self, equal: bool, prediction: str | None) -> Score:
+    # --- on the way to the workers --------------------------------------------------------------------------------
+
+    def _compare(self, response: _Response) -> None:
+        """Decides in process, from the cache, or sends the pair to a worker, once however many responses share it."""
+        prediction, answer = response.prediction, response.reference.answer
+        equal = decide(prediction, answer, self.rule) if prediction is not None else False
+        if prediction is None or equal is not None:
+            response.correctness = self._verdict(bool(equal), prediction)
+            return
+        key = (prediction, answer)
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+            response.correctness = self._verdicts[key]
+            return
+        response.waiting += 1
+        if key in self._comparing:
+            self._comparing[key].append(response)
+            return
+        self._comparing[key] = [response]
+        number = self._next_number()
+        self._tasks[number] = key
+        self._pool().submit(Task(number, self.deadline_s, Comparison(prediction, answer)))
+
+    def _queue(self, path: str, response: _Response) -> None:
+        response.waiting += 1
+        self._batches.setdefault(path, []).append(response)
+
+    def _send_batches(self) -> None:
+        """Sends what waits for reward functions: at once to an idle worker, else when a batch is full."""
+        for path, waiting in self._batches.items():
+            while waiting and (len(waiting) >= BATCH or self._pool().hungry):
+                self._send(path, waiting[:BATCH])
+                del waiting[:BATCH]
+
+    def _send(self, path: str, responses: list[_Response]) -> None:
+        questions = tuple(
+            Question(r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta)
+            for r in responses
+        )
+        number = self._next_number()
+        self._tasks[number] = (path, responses)
+        work = Rewarding(path, questions, tuple(response.text for response in responses))
+        self._pool().submit(Task(number, self.deadline_s * len(responses), work))
+
+    def _pool(self) -> ProcessPool:
+        if self._processes is None:
+            paths = [self.function, *(self.weights or ())]
+            functions = tuple(path for path in paths if path is not None and path not in BUILT_IN)
+            symbolic = self.function is None and self.rule == "sympy"
+            self._processes = ProcessPool(Setup(symbolic, functions, self._memory_mb), self._workers)
+        return self._processes
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    # --- back from the workers ------------------------------------------------------------------------------------
+
+    def _advance(self, wait_s: float) -> None:
+        if self._processes is None:
+            return
+        self._send_batches()
+        for outcome in self._processes.poll(wait_s):
+            self.service_s.append(outcome.service_s)
+            task = self._tasks.pop(outcome.number)
+            if isinstance(task[1], str):
+                self._take_verdict((task[0], task[1]), outcome)
+            else:
+                self._take_rewards(task[0], task[1], outcome)
+        self._send_batches()
+
+    def _take_verdict(self, key: tuple[str, str], outcome: Outcome) -> None:
+        score = self._verdict(bool(outcome.result), key[0])
+        score = replace(score, timed_out=outcome.timed_out, error=outcome.error)
+        if outcome.error is None:
+            self._verdicts[key] = score
+            if len(self._verdicts) > MAX_CACHED:
+                self._verdicts.popitem(last=False)
+        for response in self._comparing.pop(key):
+            response.correctness = score
+            response.waiting -= 1
+            self._finish_if_complete(response)
+
+    def _take_rewards(self, path: str, responses: list[_Response], outcome: Outcome) -> None:
+        if (outcome.timed_out or outcome.error) and len(responses) > 1:
+            for response in responses:  # one of them is to blame: each gets its own deadline
+                self._send(path, [response])
+            return
+        failed = Score(False, self.wrong_value, timed_out=outcome.timed_out, error=outcome.error)
+        scores = [Score(**score) for score in outcome.result] if outcome.result is not None else [failed]
+        for response, score in zip(responses, scores, strict=True):
+            if path == self.function:
+                response.correctness = replace(
+                    score, answer=response.prediction if score.answer is None else score.answer
+                )
+            if self.weights is not None and path in self.weights:
+                response.values[path] = score.value if outcome.result is not None else 0.0
+                if outcome.result is None:
+                    response.error = f"{path}: {score.error or 'reached its deadline'}"
+            response.waiting -= 1
+            self._finish_if_complete(response)
+
+    def _finish_if_complete(self, response: _Response) -> None:
+        if response.waiting or response.correctness is None:
+            return
+        score = response.correctness
+        if self.weights is not None:
+            values = {**response.values, "correctness": score.value}
+            parts = {name: weight * values[name] for name, weight in self.weights.items()}
+            score = replace(score, value=math.fsum(parts.values()), parts=parts, error=score.error or response.error)
+        self._ready.append((response.ticket, score))
+
+    def _verdict(self, equal: bool, prediction: str | None) -> Score:
         return Score(correct=equal, value=1.0 if equal else self.wrong_value, answer=prediction)

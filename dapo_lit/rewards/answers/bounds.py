@@ -45,7 +45,7 @@ def _bits(node: Node, indices: dict[str, float]) -> float:
     """Bound on log2 of value and of 1 / value, and on the bits of an exact fraction."""
     match node:
         case Number(value, _):
-            bits = float(value.numerator.bit_length() + value.denominator.bit_length())
+            bits = float(max(value.numerator.bit_length(), value.denominator.bit_length()))
         case Symbol(name):
             bits = indices.get(name, _SYMBOL_BITS)
         case Constant():

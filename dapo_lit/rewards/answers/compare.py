@@ -128,7 +128,7 @@ def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool |
         return True
     a, a_degrees = _degrees(prediction)
     b, b_degrees = _degrees(reference)
-    units = {unit for unit in (prediction.unit, reference.unit) if unit not in ("", "degree", "radian")}
+    units = {"percent" if side.percent else side.unit for side in (prediction, reference)} - {"", "degree", "radian"}
     if len(units) > 1:
         return False
     verdicts = [_same_nodes(a, b, judge)]

@@ -258,7 +258,7 @@ def approximate(node: Node) -> float:
             except (OverflowError, ZeroDivisionError):
                 return math.nan
             return power if isinstance(power, float) else math.nan
-        case Call("log", (argument,)):
+        case Call("ln", (argument,)):
             inside = approximate(argument)
             return math.log(inside) if inside > 0 else math.nan
         case _:

@@ -1,7 +1,9 @@
 """The judge that runs in worker processes: exact fractions, then values at points, then sympy."""
 
+from fractions import Fraction
+
 from dapo_lit.rewards.answers import numeric, symbolic
-from dapo_lit.rewards.answers.expression import Node
+from dapo_lit.rewards.answers.expression import Call, Node, Number, children, quotient, rebuilt, walk
 from dapo_lit.rewards.answers.fast import FastJudge
 
 
@@ -19,6 +21,9 @@ class FullJudge:
         verdict = self._fast.equal(a, b)
         if verdict is not None:
             return verdict
+        if _has_logarithm(a) or _has_logarithm(b):
+            # log without a base is natural in analysis and decimal in contests: one reading for both sides must do.
+            return any(self.equal(*(_based(node, base) for node in (a, b))) for base in (None, Fraction(10)))
         agree = numeric.agree(a, b)
         if agree is False:
             return False
@@ -27,3 +32,16 @@ class FullJudge:
 
     def ratio(self, a: Node, b: Node) -> int | None:
         return self._fast.ratio(a, b) or numeric.ratio_sign(a, b) or 0
+
+
+def _has_logarithm(node: Node) -> bool:
+    return any(isinstance(part, Call) and part.name == "log" for part in walk(node))
+
+
+def _based(node: Node, base: Fraction | None) -> Node:
+    """The expression with `log` of a base, None for the natural one."""
+    node = rebuilt(node, tuple(_based(part, base) for part in children(node)))
+    if not isinstance(node, Call) or node.name != "log":
+        return node
+    natural = Call("ln", node.arguments)
+    return natural if base is None else quotient(natural, Call("ln", (Number(base),)))

@@ -120,9 +120,19 @@ class _Parser(Cursor):
             case "name":
                 return True
             case "command":
-                return token.text in {"frac", "sqrt", "binom", "pi", "infty", "sum", "prod", "imath"} or (
-                    token.text in GREEK or self.function_name(token) is not None
-                )
+                return token.text in {
+                    "overline",
+                    "bar",
+                    "hat",
+                    "frac",
+                    "sqrt",
+                    "binom",
+                    "pi",
+                    "infty",
+                    "sum",
+                    "prod",
+                    "imath",
+                } or (token.text in GREEK or self.function_name(token) is not None)
             case "begin":
                 return True
             case "sign":
@@ -222,6 +232,8 @@ class _Parser(Cursor):
                 return self.command(token)
             case "begin":
                 return self.matrix(token.text)
+            case "text" if self.function_name(Token("name", token.text.strip())):
+                return self.name(Token("name", token.text.strip()))
             case "sign" if token.text in ("(", "["):
                 node = self.expression()
                 self.expect(CLOSING[token.text])
@@ -231,6 +243,9 @@ class _Parser(Cursor):
                     self.take()
                     return self.atom()
                 node = self.expression()
+                if self.at("choose"):
+                    self.take()
+                    node = Call("binomial", (node, self.expression()))
                 self.expect("}")
                 return node
             case "sign" if token.text == "|":
@@ -412,6 +427,9 @@ class _Parser(Cursor):
                         return Power(self.argument(split=False), Power(degree, MINUS_ONE))
                     root = degree.value
                 return Power(self.argument(split=False), Number(1 / root))
+            case "overline" | "bar" | "hat" | "tilde" | "widehat":
+                node = self.argument(split=True)
+                return Symbol(f"{name} {node.name}") if isinstance(node, Symbol) else node
             case "lfloor" | "lceil":
                 node = self.expression()
                 self.expect("rfloor" if name == "lfloor" else "rceil")
@@ -495,10 +513,8 @@ def _call(name: str, argument: Node, base: Node | None) -> Node:
     match name:
         case "exp":
             return Power(Constant("e"), argument)
-        case "ln" | "log" if base is None:
-            return Call("log", (argument,))
         case "log" if base is not None:
-            return quotient(Call("log", (argument,)), Call("log", (base,)))
+            return quotient(Call("ln", (argument,)), Call("ln", (base,)))
         case _:
             return Call(name, (argument,))
 

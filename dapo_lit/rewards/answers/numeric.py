@@ -165,7 +165,7 @@ _FUNCTIONS = {
     **{"arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "arccot": mp.acot, "arcsec": mp.asec},
     **{"arccsc": mp.acsc, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth, "sech": mp.sech},
     **{"csch": mp.csch, "arcsinh": mp.asinh, "arccosh": mp.acosh, "arctanh": mp.atanh},
-    **{"log": mp.log, "abs": abs, "factorial": mp.factorial, "binomial": mp.binomial},
+    **{"ln": mp.log, "abs": abs, "factorial": mp.factorial, "binomial": mp.binomial},
 }
 _ON_REALS = {"floor": mp.floor, "ceil": mp.ceil, "min": min, "max": max}
 _POLES = ("tan", "cot", "sec", "csc")

@@ -226,12 +226,14 @@ def _words(tokens: list[Token]) -> Answer:
             return Scalar(parse_expression(tokens), word=tokens[0].text)
         except ParseError:
             pass
+    if re.fullmatch(r"\s*[A-Z](?:\s*(?:,|,?\s*and)\s*[A-Z])+\s*", text):
+        return Several(tuple(Scalar(Symbol(letter)) for letter in re.findall(r"\b[A-Z]\b", text)), "")
     return words_of(text)
 
 
 def words_of(text: str) -> Words:
-    folded = re.sub(r"[^\w\s+\-*/=<>%]", " ", text.casefold())
-    return Words(" ".join(word for word in folded.split() if word not in ("a", "an", "the")))
+    kept = [word for word in text.split() if word not in ("a", "an", "the")]
+    return Words(" ".join(re.sub(r"[^\w\s+\-*/=<>%]", " ", " ".join(kept).casefold()).split()))
 
 
 def _choice(tokens: list[Token]) -> Answer | None:

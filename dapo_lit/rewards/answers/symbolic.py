@@ -28,7 +28,7 @@ MAX_EXPANSION = 400
 _FUNCTIONS: dict[str, Any] = {
     **{"sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc},
     **{"arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh},
-    **{"tanh": sympy.tanh, "log": sympy.log, "abs": sympy.Abs, "factorial": sympy.factorial, "floor": sympy.floor},
+    **{"tanh": sympy.tanh, "ln": sympy.log, "abs": sympy.Abs, "factorial": sympy.factorial, "floor": sympy.floor},
     **{"ceil": sympy.ceiling, "binomial": sympy.binomial, "min": sympy.Min, "max": sympy.Max},
 }
 

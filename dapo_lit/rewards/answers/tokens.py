@@ -69,7 +69,7 @@ _LAYOUT = words(
     """
     left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle
     scriptstyle limits nolimits quad qquad enspace thinspace space rm bf it sf mathbf mathit mathcal mathsf
-    mathnormal boldsymbol bm vec overline bar overrightarrow hat tilde underline widehat mathop mathord boxed
+    mathnormal boldsymbol bm vec overrightarrow underline mathop mathord boxed
     fbox hfill hline newline noindent allowbreak nobreak negthinspace medspace thickspace ensuremath pounds euro
     """
 )
@@ -88,8 +88,8 @@ _CURRENCY = "$€£¥₹₩₽"
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|~)
-      | (?P<number>[0-9]+\.[0-9]+[eE][+-]?[0-9]{1,3}(?![0-9])|[0-9]+[eE][+-]?[0-9]{2,3}(?![0-9])
-                  |[0-9]+(?:\.[0-9]+)?|\.[0-9]+)
+      | (?P<number>(?:[0-9]+\.[0-9]+[eE][+-]?[0-9]{1,3}|[0-9]+E[+-]?[0-9]{1,3}|[0-9]+e[+-]?[0-9]{2,3})(?![0-9])
+                   |[0-9]+(?:\.[0-9]+)?|\.[0-9]+)
       | (?P<name>[A-Za-z]+)
       | \\(?P<command>[A-Za-z]+)\*?
       | \\(?P<escaped>.)
@@ -192,7 +192,7 @@ def _command(text: str, name: str, position: int, spaced: bool) -> tuple[Token |
         letters = content.strip()
         if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", letters):
             return Token("number", letters, spaced), position
-        if re.fullmatch(r"[A-Za-z]", letters):
+        if re.fullmatch(r"[A-Za-z]", letters) or (name == "operatorname" and letters.isalpha()):
             return Token("name", letters, spaced), position
         return Token("text", content, spaced), position
     if name in _LAYOUT:

@@ -1,0 +1,122 @@
+"""One worker process: reads tasks, compares answers or calls reward functions, replies. Forked by `nursery.py`.
+
+A worker ends itself: the kernel kills it at the deadline of a task (`setitimer`, with the signal's default action, so
+that code stuck inside one big multiplication dies as well), at its CPU limit, and when its parent dies.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dapo_lit.rewards.channel import encode_reply, receive_request
+from dapo_lit.rewards.equivalence import compare_answers
+from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function
+
+READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to know before its first task."""
+
+    symbolic: bool
+    """Compares answers: import sympy."""
+    functions: tuple[str, ...]
+    """Paths of the reward functions to import."""
+    memory_mb: int
+    """Limit of the address space."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    prediction: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Rewarding:
+    function: str
+    questions: tuple[Question, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    number: int
+    deadline_s: float
+    work: Comparison | Rewarding
+
+
+def run(connection: socket.socket, setup: Setup) -> None:
+    """Serves tasks until the connection closes. Replies are [kind, task number, result]."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        functions = {path: load_function(path) for path in setup.functions}
+    except BaseException as error:
+        connection.sendall(encode_reply([BROKEN, 0, f"{type(error).__name__}: {error}"]))
+        return
+    limit = setup.memory_mb * 2**20
+    with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    connection.sendall(encode_reply([READY, 0, os.getpid()]))
+    while (task := receive_request(connection)) is not None:
+        started = time.perf_counter()
+        _arm(task.deadline_s)
+        try:
+            reply = [DONE, task.number, _perform(task.work, functions)]
+        except MemoryError:
+            _disarm()
+            connection.sendall(encode_reply([FAILED, task.number, "out of memory"]))
+            return  # a fresh worker takes over
+        except Exception as error:
+            reply = [FAILED, task.number, f"{type(error).__name__}: {str(error)[:300]}"]
+        _disarm()
+        connection.sendall(encode_reply([*reply, time.perf_counter() - started]))
+
+
+def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
+    if isinstance(work, Comparison):
+        from dapo_lit.rewards.answers.full import FullJudge  # the nursery has imported it where it is needed
+
+        return bool(compare_answers(work.prediction, work.answer, FullJudge()))
+    scores = call_function(functions[work.function], work.questions, work.texts)
+    return [asdict(score) for score in scores]
+
+
+def _arm(deadline_s: float) -> None:
+    """Wall clock to the deadline; CPU time a second longer, in case a reward function resets the alarm."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = int(used.ru_utime + used.ru_stime + deadline_s) + 2
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, hard))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s)
+
+
+def _disarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def refuse_evaluation() -> None:
+    """Closes sympy's doors from text to code: no string becomes an expression by `sympify` or `parse_expr` any more."""
+    from sympy.parsing import sympy_parser
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise PermissionError("text is never evaluated in a verifier")
+
+    sympy_parser.parse_expr = refused
+    sympy_parser.eval_expr = refused
+    for name in list(sys.modules):
+        module = sys.modules[name]
+        if name.startswith("sympy") and getattr(module, "parse_expr", refused) is not refused:
+            module.parse_expr = refused  # type: ignore[attr-defined]
