@@ -28,8 +28,16 @@ def alive(pid: int) -> bool:
 
 
 def pids(verifier: Verifier) -> list[int]:
-    assert verifier._processes is not None
-    return list(verifier._processes.pids())
+    """The nursery and two workers, once both have reported."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        verifier.collect()
+        assert verifier._processes is not None
+        found = list(verifier._processes.pids())
+        if len(found) == 3:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("the workers did not start")
 
 
 def gone_within(seconds: float, processes: list[int]) -> bool:
