@@ -171,7 +171,7 @@ class Decoder:
 
 
 def _attention(query: Tensor, keys_values: Tensor, bias: Tensor | None) -> Tensor:
-    """query [B, key heads, queries of each, D], keys_values [2, B, key heads, T, D], bias [B, 1, 1, T] -> like query."""
+    """query [B, key heads, queries, D], keys_values [2, B, key heads, T, D], bias [B, 1, 1, T] -> like query."""
     if query.dtype != torch.float32:
         # Scores in half precision would be rounded before the softmax; the fused kernel keeps them in float32.
         return F.scaled_dot_product_attention(query, keys_values[0], keys_values[1], attn_mask=bias)
