@@ -78,6 +78,10 @@ def _largest(node: Node, indices: dict[str, float]) -> float:
             return math.prod(_largest(part, indices) for part in parts)
         case Sum(parts):
             return sum(_largest(part, indices) for part in parts)
+        case Call("ln" | "log", (argument,)):
+            return 1.0 + _bits(argument, indices)
+        case Call("sin" | "cos" | "tanh" | "arcsin" | "arccos" | "arctan", _):
+            return 4.0
         case _:
             return 2.0 ** min(bits, 64.0)
 

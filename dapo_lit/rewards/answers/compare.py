@@ -60,7 +60,8 @@ def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
     if prediction == reference:
         return prediction != Raw("")
     prediction, reference = unnamed(prediction, reference)
-    if _needs_sets(prediction) != _needs_sets(reference) or isinstance(prediction, Combined | Reals):
+    joined = isinstance(prediction, Combined | Reals) or isinstance(reference, Combined | Reals)
+    if joined or _needs_sets(prediction) != _needs_sets(reference):
         return _same_sets(prediction, reference, judge)
     match prediction, reference:
         case (Relation(), Relation()):
