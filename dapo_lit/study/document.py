@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dapo_lit.study.style import save
+from dapo_lit.study.style import save, svg_text
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,12 @@ class Drawing:
     alt: str
     figure: Figure
     data: pd.DataFrame
-    folded: bool = False
-    """Shown on request only: the same figure over another axis."""
+    folded: str = ""
+    """What unfolds it where it is shown on request only: the same figure over another axis."""
+
+    @cached_property
+    def svg(self) -> str:
+        return svg_text(self.figure)
 
 
 Block = Heading | Prose | Bullets | Code | Table | Drawing
@@ -80,7 +85,9 @@ def write(document: Document, out: Path, formats: Sequence[str]) -> None:
             frame.to_csv(out / "tables" / f"{block.name}.csv", index=False)
             (out / "tables" / f"{block.name}.tex").write_text(latex(block))
         elif isinstance(block, Drawing):
-            save(block.figure, out / "figures" / block.name, formats)
+            save(block.figure, out / "figures" / block.name, [kind for kind in formats if kind != "svg"])
+            if "svg" in formats:
+                (out / "figures" / f"{block.name}.svg").write_text(block.svg)
             block.data.to_csv(out / "figures" / f"{block.name}.csv", index=False, float_format="%.6g")
     (out / "report.md").write_text(markdown(document))
     (out / "report.json").write_text(json.dumps(document.results, indent=1, default=str) + "\n")
@@ -108,7 +115,7 @@ def markdown(document: Document) -> str:
             case Drawing():
                 files = " ".join(f"[{kind}](figures/{block.name}.{kind})" for kind in ("csv", "pdf", "svg"))
                 if block.folded:
-                    parts.append(f"Another axis: [{block.caption}](figures/{block.name}.png)")
+                    parts.append(f"[{block.folded}](figures/{block.name}.png)")
                 else:
                     alt = block.alt.replace("[", "(").replace("]", ")")
                     parts.append(f"![{alt}](figures/{block.name}.png)\n\n*{block.caption}* {files}")

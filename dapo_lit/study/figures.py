@@ -11,7 +11,22 @@ from matplotlib.figure import Figure
 
 from dapo_lit.study.curves import AXES, band, curve
 from dapo_lit.study.runs import Run, Runs, StudyError, read_run
-from dapo_lit.study.style import DASHES, INK, MARKERS, PETROFF6, Look, label_ends, looks, new_figure, save, short, title
+from dapo_lit.study.style import (
+    DASHES,
+    INK,
+    MARKERS,
+    PETROFF6,
+    Key,
+    Look,
+    draw_key,
+    label_ends,
+    line_key,
+    looks,
+    new_figure,
+    save,
+    text_width,
+    title,
+)
 
 PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ("Entropy", "nats a token", (("rollout/entropy", "all generated"), ("policy/entropy", "trained on"))),
@@ -47,10 +62,9 @@ def plot_run(folder: Path) -> Path:
 
 
 def _run_figure(run: Run) -> Figure:
-    figure, grid = new_figure(2, 2, height=4.9)
+    figure, grid = new_figure(2, 2, height=4.9, labels=1.1, above=0.15)
     steps = int(run.metrics.index.max())
     window = max(1, steps // 10)
-    labels = []
     for axes, (name, unit, keys) in zip(grid.flat, PANELS, strict=True):
         ends: list[End] = []
         for place, (key, label) in enumerate(keys):
@@ -64,11 +78,10 @@ def _run_figure(run: Run) -> Figure:
             axes.set_ylim(bottom=0)
         if not axes.lines:
             axes.text(0.5, 0.5, "not logged", ha="center", transform=axes.transAxes)
-        labels.append((axes, ends))
+        label_ends(axes, ends)
     smoothing = f"bold: mean of {window} steps, faint: each step" if window > 1 else "each step, not smoothed"
     heading = f"{run.study} / {run.arm} / seed {run.seed}: {steps} steps, {run.status} ({smoothing})"
-    figure.suptitle(heading, x=0.01, ha="left", fontsize=8.5)
-    _place_labels(figure, labels)
+    figure.suptitle(heading, x=0.01, y=0.995, ha="left", va="top", fontsize=8.5)
     return figure
 
 
@@ -98,14 +111,6 @@ def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
     return ends
 
 
-def _place_labels(figure: Figure, labels: Sequence[tuple[Axes, list[End]]]) -> None:
-    """Labels every panel once all are drawn: their places depend on the final layout, and the layout on the labels."""
-    for axes, ends in labels:
-        axes.autoscale(False)
-        label_ends(axes, [(text, x, y, colour) for text, x, y, colour in ends])
-    figure.draw_without_rendering()
-
-
 def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
     """A metric of every arm: a thin line a seed, the mean of the seeds and its 95 % t-band.
 
@@ -116,22 +121,28 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     Raises:
         StudyError: no usable run logged the metric, or the axis is unknown.
     """
-    figure, grid = new_figure(1, 1, width=6.0, height=3.2)
     arms = [arm for arm in runs.arms if any(len(run.series(key)) for run in runs.of(arm) if run.usable)]
     if not arms:
         raise StudyError(f"no usable run logged {key}; logged: {', '.join(runs.keys())}")
-    ends = draw_metric(grid[0, 0], runs, key, x, arms, looks(arms), smooth)[1]
+    look = looks(arms)
+    names = line_key(arms, look)
+    below = names.height
+    figure, grid = new_figure(
+        width=5.6, height=3.1 + below, labels=text_width(list(names.at_end.values())), below=below
+    )
+    draw_metric(grid[0, 0], runs, key, x, arms, look, names, smooth)
+    draw_key(figure, names)
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}; band: 95 % t-interval{smoothing})", key, AXES[x])
-    _place_labels(figure, [(grid[0, 0], ends)])
     return figure
 
 
 def draw_metric(
-    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], smooth: int = 1
-) -> tuple[pd.DataFrame, list[End]]:
-    """Draws the arms into one panel; returns the drawn means (arm, x, mean, low, high, n) and the labels to place."""
-    tables, ends = [], []
+    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], names: Key, smooth: int = 1
+) -> pd.DataFrame:
+    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
+    tables = []
+    ends: list[End] = []
     for arm in arms:
         seeds = [curve(run, key, x, smooth) for run in runs.of(arm) if run.usable]
         seeds = [series for series in seeds if len(series)]
@@ -151,10 +162,11 @@ def draw_metric(
             "markevery": few,
         }
         axes.plot(table["x"], table["mean"], **line)
-        ends.append((short(arm), float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
+        ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
     empty = pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])
-    return (pd.concat(tables, ignore_index=True) if tables else empty), ends
+    label_ends(axes, ends)
+    return pd.concat(tables, ignore_index=True) if tables else empty
 
 
 def seeds_text(runs: Runs, arms: Sequence[str]) -> str:

@@ -2,18 +2,24 @@
 
 import colorsys
 import html
-import io
 import re
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.colors import to_hex, to_rgb
 
 from dapo_lit.study.document import Bullets, Code, Document, Drawing, Heading, Prose, Table
-from dapo_lit.study.style import FAINT, INK, PAPER, RC
+from dapo_lit.study.style import FAINT, INK, ON_DARK, ON_PALE, PAPER
 
 DARK_PAPER = "#17171a"
-FIXED = {INK: "#ececef", PAPER: DARK_PAPER, FAINT: "#9d9da5", "#d9d9de": "#3a3a41", "#000000": "#ececef"}
+FIXED = {
+    INK: "#ececef",
+    PAPER: DARK_PAPER,
+    FAINT: "#9d9da5",
+    "#d9d9de": "#3a3a41",
+    "#f4f4f6": "#222226",
+    "#000000": "#ececef",
+}
+FIXED |= {ON_DARK: ON_DARK, ON_PALE: ON_PALE}  # numbers on a heat map, whose colours stay
 """Colours of the page itself, in the dark."""
 
 CSS = """
@@ -31,7 +37,8 @@ h3 { font-size: 1.05rem; margin-top: 1.8rem; } a { color: var(--link); }
 th, td { text-align: left; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
 caption, figcaption { text-align: left; font-size: .85rem; padding: .4rem 0; caption-side: bottom; }
 th { font-weight: 600; }
-figure { margin: 1.2rem 0; } figure svg { max-width: 100%; height: auto; } details { margin: .4rem 0; }
+figure { margin: 1.2rem 0; } figure svg { width: 100%; max-width: 54rem; height: auto; }
+svg text { fill: var(--ink); } details { margin: .4rem 0; }
 pre, code { background: var(--soft); font-size: .85rem; } pre { padding: .8rem; overflow-x: auto; }
 li { margin: .35rem 0; } summary { cursor: pointer; font-size: .9rem; } nav { font-size: .9rem; }
 """
@@ -62,7 +69,7 @@ def write_html(document: Document, out: Path) -> Path:
                 colours |= set(re.findall(r"--x([0-9a-f]{6})", svg))
                 caption = f"<figcaption>{_inline(block.caption)}</figcaption>"
                 figure = f"<figure>{svg}{caption}</figure>"
-                folded = f"<details><summary>{_inline(block.caption)}</summary>{figure}</details>"
+                folded = f"<details><summary>{_inline(block.folded)}</summary>{figure}</details>"
                 body.append(folded if block.folded else figure)
     variables = " ".join(f"--x{c}: {dark('#' + c)};" for c in sorted(colours))
     style = f"{CSS}@media (prefers-color-scheme: dark) {{ :root {{ {variables} }} }}"
@@ -92,10 +99,7 @@ def _table(table: Table) -> str:
 
 def inline_svg(drawing: Drawing) -> str:
     """A figure's SVG for a page: titled and described, ids of its own, every colour a variable with a dark twin."""
-    buffer = io.StringIO()
-    with mpl.rc_context(RC):
-        drawing.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
+    svg = drawing.svg
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     own = re.sub(r"\W", "_", drawing.name)

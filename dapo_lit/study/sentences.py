@@ -7,6 +7,7 @@ from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.outcomes import amount, unit
 from dapo_lit.study.plan import Plan
 from dapo_lit.study.runs import Runs
+from dapo_lit.study.statistics import Estimate
 
 
 def sentence(
@@ -96,3 +97,11 @@ def budget_text(runs: Runs, plan: Plan | None) -> str:
     limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
     named = ", ".join(f"{key} {value:g}" for key, value in limits.items() if value is not None)
     return f"at {reached}" + (f" (registered budget: {named})" if named else "")
+
+
+def interval(key: str, estimate: Estimate) -> str:
+    """`61.2 [58.0, 64.4] n=5`."""
+    text = amount(key, estimate.mean)
+    if estimate.low is not None:
+        text += f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
+    return f"{text} n={estimate.n}"

@@ -5,7 +5,8 @@ Arms are told apart by colour, dash and marker together, and by a label at the l
 take a sequential map instead.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dapo_lit.study.designs import ladder
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
+ON_DARK, ON_PALE = "#fefefe", "#1c1c1f"
+"""Text on the cells of a heat map."""
 DASHES = ("-", (0, (6, 1.5)), (0, (2.5, 1.2)), (0, (7, 1.5, 1.5, 1.5)), (0, (1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 COLUMN_IN, PAGE_IN = 3.25, 6.75
@@ -110,14 +114,83 @@ def sequential(count: int) -> tuple[str, ...]:
 
 
 def new_figure(
-    rows: int = 1, columns: int = 1, width: float = PAGE_IN, height: float | None = None
+    rows: int = 1,
+    columns: int = 1,
+    width: float = PAGE_IN,
+    height: float | None = None,
+    left: float = 0.62,
+    labels: float = 0.1,
+    below: float = 0.0,
+    above: float = 0.0,
 ) -> tuple[Figure, np.ndarray]:
-    """An empty figure (no pyplot, so nothing global) and its axes [rows, columns]."""
+    """An empty figure (no pyplot, so nothing global) and its axes [rows, columns]; sizes in inches.
+
+    Args:
+        left: beside each panel, for its y labels.
+        labels: to the right of each panel, for the names of lines.
+        below, above: kept free at the bottom (a key) and at the top (a heading) of the figure.
+    """
+    over, under = 0.28, 0.46  # a panel's title, and its x label
+    tall = height or 2.2 * rows + below + above
+    wide = width / columns - left - labels
+    high = (tall - below - above) / rows - over - under
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(width, height or 2.3 * rows + 0.4), layout="constrained")
+        figure = Figure(figsize=(width, tall))
         FigureCanvasAgg(figure)
-        axes = np.asarray(figure.subplots(rows, columns, squeeze=False))
+        places = {
+            "left": left / width,
+            "right": 1 - labels / width,
+            "bottom": (below + under) / tall,
+            "top": 1 - (above + over) / tall,
+            "wspace": (left + labels) / wide,
+            "hspace": (over + under) / high,
+        }
+        axes = np.asarray(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places))
     return figure, axes
+
+
+def text_width(texts: Sequence[str]) -> float:
+    """Inches that the longest of some labels takes at 7.5 points."""
+    return 0.065 * max((len(text) for text in texts), default=0) + 0.12
+
+
+@dataclass(frozen=True)
+class Key:
+    """Names of lines: short ones stand at the lines' ends, long ones in a key below with a letter at the end."""
+
+    at_end: Mapping[str, str]
+    below: Sequence[tuple[str, Look]]
+
+    @property
+    def columns(self) -> int:
+        return 3 if text_width([text for text, _ in self.below]) < 1.6 else 2
+
+    @property
+    def height(self) -> float:
+        """Inches to keep free for the key."""
+        return 0.17 * -(-len(self.below) // self.columns) + 0.08 if self.below else 0.0
+
+
+def line_key(arms: Sequence[str], look: Mapping[str, Look]) -> Key:
+    """Names for the lines of some arms."""
+    names = [short(arm) for arm in arms]
+    if text_width(names) < 1.1:
+        return Key(dict(zip(arms, names, strict=True)), ())
+    letters = "abcdefghijklmnopqrstuvwxyz"[: len(arms)]
+    below = [(f"{letter}  {name}", look[arm]) for letter, name, arm in zip(letters, names, arms, strict=True)]
+    return Key(dict(zip(arms, letters, strict=True)), below)
+
+
+def draw_key(figure: Figure, key: Key) -> None:
+    """The key at the bottom of the figure, if there is one."""
+    handles = [
+        Line2D([], [], color=look.colour, ls=look.dash, marker=look.marker, ms=3.5, lw=1.6, label=text)
+        for text, look in key.below
+    ]
+    if handles:
+        figure.legend(
+            handles=handles, loc="lower left", ncol=key.columns, fontsize=7.5, handlelength=3.2, frameon=False
+        )
 
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -131,6 +204,14 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
             figure.savefig(path, dpi=200, metadata=dates[kind])
             written.append(path)
     return written
+
+
+def svg_text(figure: Figure) -> str:
+    """The figure as SVG with its text as text."""
+    buffer = io.StringIO()
+    with mpl.rc_context(RC):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:
@@ -173,7 +254,12 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]], gap_po
     height_points = axes.get_position().height * axes.figure.get_size_inches()[1] * 72  # type: ignore[union-attr]
     gap = (high - low) * gap_points / max(height_points, 1)
     ordered = sorted(ends, key=lambda end: end[2])
-    for (text, x, y, colour), spot in zip(ordered, _apart([end[2] for end in ordered], gap), strict=True):
+    spots = _apart([end[2] for end in ordered], gap)
+    ceiling = high
+    for place in reversed(range(len(spots))):  # a heap of labels at the top grows downwards
+        spots[place] = min(spots[place], ceiling)
+        ceiling = spots[place] - gap
+    for (text, x, y, colour), spot in zip(ordered, spots, strict=True):
         axes.annotate(
             text,
             xy=(x, y),
