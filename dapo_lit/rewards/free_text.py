@@ -26,8 +26,10 @@ _THINK_END = "</think>"
 _JOINED_BOXES = re.compile(r"[\s$.,;]*(?:[a-z]+\s+){0,2}(?:and|or|,|;)\s*(?:[a-z]+\s+){0,2}[\s$]*", re.IGNORECASE)
 _TEX_JOINER = re.compile(r"\\(?:q?quad|text|mbox|,|;|!)|[{}]")
 _MARKER = re.compile(
-    r"(?:\b(?:final\s+answer|answer|result|réponse|respuesta|antwort|risposta)\b|答案|答え|回答)[*_\s]*"
-    r"(?:to\s+[^.\n]{1,60}?\s)?(?::|：|=|\bis\b\s*:?|是|(?=[$\\]))[*_\s]*",
+    r"(?:\b(?:final\s+answer|answers?|result|réponse|respuesta|resposta|antwort|risposta|ответ)\b|答案|答え|回答|정답|उत्तर)[*_\s]*"
+    r"(?:to\s+[^.\n]{1,60}?\s)?"
+    r"(?::|：|=|\b(?:is|are|est|es|ist)\b\s*:?|是|为|は|은|(?=[$\\])|(?=[-+(]?[0-9][^\n]{0,20}(?:\n|$)))[*_\s]*"
+    r"|\bsolutions?\s+(?:is|are)\b\s*:?\s*",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
@@ -70,6 +72,16 @@ def find_answer(text: str) -> str | None:
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
     return _last_formula(text) or _number(text, first=False)
+
+
+def find_reference(text: str) -> str:
+    """The answer in a reference that may be a worked solution: only a box, `####` or a marker is looked for.
+
+    >>> find_reference("3 + 4 = 7 apples. #### 7"), find_reference("5 red and 3 blue balls")
+    ('7', '5 red and 3 blue balls')
+    """
+    tail = text[-TAIL_CHARS:]
+    return _boxes(text) or ("####" in tail and extract_hash(tail)) or _after_marker(tail) or text
 
 
 def is_prose(text: str) -> bool:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from dapo_lit.rewards.equivalence import Rule, check_reference, decide
 from dapo_lit.rewards.extraction import Extraction, extract
+from dapo_lit.rewards.free_text import find_reference
 from dapo_lit.rewards.functions import BUILT_IN, Question, built_in_value, check_path, check_weights
 from dapo_lit.rewards.processes import Outcome, ProcessPool
 from dapo_lit.rewards.score import Score
@@ -141,7 +142,7 @@ class Verifier:
 
     def check_answer(self, answer: str) -> str | None:
         """None if `answer` can serve as a reference under the rule, else what is wrong with it."""
-        return None if self.function is not None else check_reference(answer, self.rule)
+        return None if self.function is not None else check_reference(self._reference(answer), self.rule)
 
     def close(self) -> None:
         """End the worker processes; the verifier cannot be used afterwards."""
@@ -162,7 +163,7 @@ class Verifier:
 
     def _compare(self, response: _Response) -> None:
         """Decides in process, from the cache, or sends the pair to a worker, once however many responses share it."""
-        prediction, answer = response.prediction, response.reference.answer
+        prediction, answer = response.prediction, self._reference(response.reference.answer)
         equal = decide(prediction, answer, self.rule) if prediction is not None else False
         if prediction is None or equal is not None:
             response.correctness = self._verdict(bool(equal), prediction)
@@ -180,6 +181,9 @@ class Verifier:
         number = self._next_number()
         self._tasks[number] = key
         self._pool().submit(Task(number, self.deadline_s, Comparison(prediction, answer)))
+
+    def _reference(self, answer: str) -> str:
+        return find_reference(answer) if self.extraction == "auto" else answer
 
     def _queue(self, path: str, response: _Response) -> None:
         response.waiting += 1

@@ -1,6 +1,7 @@
 import pytest
 
 from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract
+from dapo_lit.rewards.free_text import find_reference
 
 
 def test_the_last_answer_line_counts():
@@ -50,3 +51,45 @@ def test_hash_takes_the_rest_of_the_line_after_the_last_hash(text, answer):
 def test_an_answer_longer_than_the_limit_is_none():
     assert extract("#" + "1" * MAX_ANSWER_CHARS, "hash") is not None
     assert extract("#" + "1" * (MAX_ANSWER_CHARS + 1), "hash") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 8.", "8"),
+        ("the answer is \\frac{1}{2}", "\\frac{1}{2}"),
+        ("**Answer:** 42", "42"),
+        ("### Answer\n42\n", "42"),
+        ("Answer: 3\nWait, no.\nAnswer: 4\n", "4"),
+        ("Final Answer: The final answer is $(0, 1)$. I hope it is correct.", "(0, 1)"),
+        ("Final Answer: The largest $n$ is 34.", "34"),
+        ("The answers are $\\frac12$ and $3$.", "\\frac12, 3"),
+        ("The answer is\n\\[ 5 \\]", "5"),
+        ("so the number is 10 which is 1,000.99m²", "1,000.99"),
+        ("We find that $x \\lt 3$.", "x \\lt 3"),
+        ("how many $? just about 1$", "1"),
+        ("First 12, then 30 apples: in all 42 apples were sold by the shop", "42"),
+        ("#### 72", "72"),
+        ("<think> \\boxed{42} </think> It is \\boxed{43}.", "43"),
+        ("<think> \\boxed{42} </think>", None),
+        ("\\boxed{1} papers and \\boxed{2} bins", "1, 2"),
+        ("\\boxed{1} is too small, we need a larger one. So the result must be \\boxed{2}", "2"),
+        ("\\boxed{7}. Again: \\boxed{7}", "7"),
+        ("7, -2, \\text{ and } -5", "7, -2, \\text{ and } -5"),
+        ("x+1", "x+1"),
+        ("弗兰克一共有**858颗**糖果。", "858"),
+        ("答案是 42。", "42"),
+        ("Réponse: il lui reste 220 $ à payer d'ici 12 mois.", "220"),
+        ("Ответ: 17", "17"),
+        ("", None),
+        ("no number here at all, only a long sentence", None),
+    ],
+)
+def test_auto_finds_what_a_reader_would_call_the_answer(text, answer):
+    assert extract(text, "auto") == answer
+
+
+def test_a_reference_that_is_a_worked_solution_is_read_but_its_numbers_are_not():
+    assert find_reference("3 + 4 = <<3+4=7>>7\n#### 7") == "7"
+    assert find_reference("It is \\boxed{4}.") == "4"
+    assert find_reference("5 red and 3 blue balls were in the box") == "5 red and 3 blue balls were in the box"

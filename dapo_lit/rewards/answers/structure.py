@@ -7,9 +7,10 @@ answer is, and only the pieces between go to the grammar of scalars. What no rul
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
-from dapo_lit.rewards.answers.expression import Node, Symbol
+from dapo_lit.rewards.answers.expression import Node, Number, Product, Symbol
 from dapo_lit.rewards.answers.grammar import parse_expression
 from dapo_lit.rewards.answers.splitting import (
     CLOSE,
@@ -25,7 +26,7 @@ from dapo_lit.rewards.answers.splitting import (
     without_ends,
 )
 from dapo_lit.rewards.answers.tokens import ParseError, Token, tokenize
-from dapo_lit.rewards.answers.units import PERCENT, unit_length, unit_name
+from dapo_lit.rewards.answers.units import PERCENT, multiple, unit_length, unit_name
 from dapo_lit.rewards.answers.vocabulary import FUNCTIONS, WORDS
 
 MAX_ITEMS = 64
@@ -91,12 +92,14 @@ class Raw:
 Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Raw
 
 _BOX = re.compile(r"\\f?boxed\s*(?=\{)")
+_CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])\s+\S")
 _CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
 
 
 @lru_cache(maxsize=65536)
 def parse_answer(text: str) -> tuple[Answer, ...]:
-    """The readings of an answer: one, or two where commas may mean thousands or items (`100,200`)."""
+    """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
+    multiple choice stands before the choice (`(B) 12`)."""
     body = undelimited(text)
     try:
         tokens = composed(tokenize(_BOX.sub("", body)))
@@ -107,6 +110,9 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
         readings = [_answer(merged, 0)]
         if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
             readings.append(_answer(tokens, 0))
+        choice = _CHOICE_AND_MORE.match(body)
+        if choice:
+            readings.append(Scalar(Symbol(choice[1] or choice[2])))
         return tuple(readings)
     except ParseError:
         return (Raw(" ".join(body.split())),)
@@ -202,7 +208,10 @@ def _single(tokens: list[Token]) -> Answer:
             node = parse_expression(tokens[: len(tokens) - taken])
         except ParseError:
             continue
-        return Scalar(node, unit_name(tokens[len(tokens) - taken :]) + annotation, percent)
+        unit = tokens[len(tokens) - taken :]
+        if multiple(unit) > 1:
+            node = Product((Number(Fraction(multiple(unit))), node))
+        return Scalar(node, unit_name(unit) + annotation, percent)
     return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")) + "%" * percent)
 
 

@@ -36,6 +36,15 @@ _CANONICAL = {spelling: unit for unit, spellings in _SYNONYMS.items() for spelli
 _ABBREVIATIONS = words("cm mm km kg lb lbs ft yd mi hr hrs min mins sec secs mph kph kmh ml gm deg rad pct yuan usd")
 """May follow a number without `\\text` or a space; single letters (`10m`, `5s`) may not, they are variables there."""
 PERCENT = words("percent percentage pct")
+MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_NO_UNIT = words(
+    """
+    or and not if when where but is are was to than less more least most about otherwise else modulo mod approximately
+    squared cubed factorial over minus plus divided choose point half halves third thirds quarter quarters fourth
+    fourths fifth fifths sixth eighth tenth root sum product negative positive only no none nor unless except for with
+    """
+)
+"""Words that make of a number something else than a quantity of something."""
 _UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
 
 
@@ -69,7 +78,9 @@ def _braced_power(tokens: list[Token]) -> bool:
 def is_unit(token: Token) -> bool:
     """Whether a token after a number is a unit: text, an abbreviation, or a spaced word of four letters or more."""
     if token.kind == "text":
-        return _UNIT_TEXT.fullmatch(token.text.strip()) is not None
+        return _UNIT_TEXT.fullmatch(token.text.strip()) is not None and not _NO_UNIT & set(token.text.lower().split())
+    if token.text.lower() in _NO_UNIT:
+        return False
     if token.kind != "name" or token.text in FUNCTIONS or token.text in GREEK or token.text in WORDS:
         return False
     if token.text in _ABBREVIATIONS or token.text in PERCENT:
@@ -86,7 +97,13 @@ def unit_name(tokens: list[Token]) -> str:
         _CANONICAL.get(word, word.removesuffix("s") if len(word) > 3 else word)
         for word in re.findall(r"[a-z]+|[0-9/]", text)
     ]
-    return "".join(parts)
+    return "".join(part for part in parts if part not in MULTIPLES)
+
+
+def multiple(tokens: list[Token]) -> int:
+    """What a unit such as `million` or `thousand dollars` multiplies by."""
+    first = " ".join(token.text for token in tokens).lower().split()
+    return MULTIPLES.get(first[0].removesuffix("s"), 1) if first else 1
 
 
 def _squared(found: re.Match[str]) -> str:
