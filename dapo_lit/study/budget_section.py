@@ -12,7 +12,6 @@ from dapo_lit.study.outcomes import amount
 from dapo_lit.study.results import Results
 from dapo_lit.study.sentences import interval
 from dapo_lit.study.sigmoid import fit_sigmoid
-from dapo_lit.study.statistics import t_interval
 
 
 def budget_section(results: Results) -> list[Block]:
@@ -65,6 +64,9 @@ def _ceilings(results: Results) -> list[Block]:
         seen = [series for series in seen if len(series)]
         if not seen or not results.metric.startswith("eval/"):
             continue
+        if min(np.sum(series.index > 0) for series in seen) < 6:
+            rows.append([arm, "–", "–", "fewer than six checkpoints a run"])
+            continue
         try:
             fit = fit_sigmoid(np.concatenate([s.index for s in seen]), np.concatenate([s.to_numpy() for s in seen]))
         except ValueError as reason:
@@ -97,11 +99,12 @@ def _reward(results: Results) -> list[Block]:
             if run.usable and len(a) > 2 and a.nunique() > 1 and b.nunique() > 1:
                 rhos.append(float(stats.spearmanr(a, b).statistic))
         if rhos:
-            rows.append([arm, interval("rho", t_interval(rhos))])
+            rows.append([arm, f"{np.mean(rhos):.2f} ({min(rhos):.2f} to {max(rhos):.2f}) n={len(rhos)}"])
     if not rows or results.metric == "rollout/accuracy":
         return []
     caption = (
-        f"Rank correlation over checkpoints of training reward (rollout/reward) with {results.metric}, mean over seeds."
+        f"Rank correlation over checkpoints of training reward (rollout/reward) with {results.metric}, mean "
+        f"over seeds (lowest to highest)."
     )
     return [Table("reward_correlation", caption, ["arm", "rank correlation"], rows)]
 

@@ -33,6 +33,7 @@ def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: 
     title(axes, "", "", f"{key} ({unit(key)})" if unit(key) else key)
     counts = sorted({len(table[arm]) for arm in arms})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    last = "its last checkpoint" if points == 1 else f"mean of its last {points} checkpoints"
     caption = f"{key} of every run ({last}), {seeds} seeds an arm; bar: mean, 95 % t-interval."
     means = ", ".join(f"{arm} {amount(key, t_interval(list(table[arm].values())).mean)}" for arm in arms)
     return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure, pd.DataFrame(rows))

@@ -41,6 +41,8 @@ class PaperFigure:
     technique: str | None = None
     """Drawn with and without this technique; None: every arm."""
     curves: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    """Axes that are shown beside the first one, not folded away."""
 
 
 FIGURES = (
@@ -56,7 +58,9 @@ FIGURES = (
     PaperFigure(
         "5", "overlong filtering", ("eval/{bench}/avg@{k}", "rollout/entropy"), "overlong_filtering", ("fig5a", "fig5b")
     ),
-    PaperFigure("6", "dynamic sampling", ("eval/{bench}/avg@{k}",), "dynamic_sampling", ("fig6",)),
+    PaperFigure(
+        "6", "dynamic sampling", ("eval/{bench}/avg@{k}",), "dynamic_sampling", ("fig6",), ("tokens_generated",)
+    ),
     PaperFigure(
         "7",
         "training of every arm, over all completions (rollout) and over those trained on (batch, policy)",

@@ -189,7 +189,13 @@ def draw_key(figure: Figure, key: Key) -> None:
     ]
     if handles:
         figure.legend(
-            handles=handles, loc="lower left", ncol=key.columns, fontsize=7.5, handlelength=3.2, frameon=False
+            handles=handles,
+            loc="lower left",
+            ncol=key.columns,
+            fontsize=7.5,
+            handlelength=3.2,
+            labelcolor=INK,
+            frameon=False,
         )
 
 

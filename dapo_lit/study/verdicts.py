@@ -63,7 +63,7 @@ def say(label: str, values: Sequence[float], key: str) -> str:
     text = f"{label}: {amount(key, estimate.mean, signed=True)}"
     if estimate.low is not None:
         text += f" [{amount(key, estimate.low, signed=True)}, {amount(key, estimate.high, signed=True)}]"
-        text += f" {unit(key)}, exact p {sign_flip_p(values):.3g}"
+        text = f"{text} {unit(key)}".rstrip() + f", exact p {sign_flip_p(values):.3g}"
     return f"{text}, n = {len(values)}"
 
 

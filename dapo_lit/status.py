@@ -1,0 +1,74 @@
+"""Lists the cells of a study: done, running (with the time left), preempted, failed, missing.
+
+    python -m dapo_lit.status runs/table1
+    python -m dapo_lit.status runs/table1 --pack experiments/table1/runs     what is done, small enough to commit
+
+Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with the reason.
+"""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dapo_lit.study.cells import Cell, cells, pack, summary
+from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.plan import FILE, read_plan
+from dapo_lit.study.runs import Runs, StudyError, load, run_folders
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m dapo_lit.status", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one"
+    )
+    parser.add_argument("--pack", type=Path, metavar="DIR", help="write the finished cells into DIR")
+    return parser.parse_args(arguments)
+
+
+def expected(runs: Runs, home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Arms and seeds that the study should have: as registered, else as its design says."""
+    plan, _ = read_plan(home)
+    study = runs.studies[0]
+    arms = design(study).names if study in DESIGNS else ()
+    return (plan.arms or arms, plan.seeds) if plan else (arms, ())
+
+
+def line(cell: Cell, width: int) -> str:
+    """One cell as a line of text."""
+    progress = f"{cell.step}/{cell.of_steps}" if cell.of_steps else f"{cell.step}"
+    eta = "" if cell.eta_s is None else f"{cell.eta_s / 60:.0f} min left"
+    note = "  ".join(part for part in (eta, cell.note) if part)
+    log = f"  {cell.log}" if cell.state not in ("done", "missing") else ""
+    return f"{cell.arm + '/seed_' + str(cell.seed):<{width}}  {cell.state:<9} {progress:>9}  {note}{log}".rstrip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    options = parse_arguments(arguments)
+    try:
+        runs = load(*options.folders)
+        home = run_folders(options.folders[0])[0].parent.parent
+        table = cells(runs, *expected(runs, home))
+    except StudyError as reason:
+        print(f"refused: {reason}", file=sys.stderr)
+        return 2
+    width = max(len(cell.arm) + len(str(cell.seed)) + 6 for cell in table)
+    for cell in table:
+        print(line(cell, width))
+    for folder, why in runs.unreadable.items():
+        print(f"unreadable: {folder}: {why}", file=sys.stderr)
+    print(summary(table))
+    if options.pack:
+        written = pack(runs, options.pack)
+        if (home / FILE).is_file() and home.resolve() != options.pack.resolve():
+            shutil.copy2(home / FILE, options.pack / FILE)
+        size = sum(p.stat().st_size for p in options.pack.rglob("*") if p.is_file())
+        print(f"packed {len(written)} cells into {options.pack} ({size / 1e6:.1f} MB there)")
+    return 0 if all(cell.state == "done" for cell in table) and not runs.unreadable else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
