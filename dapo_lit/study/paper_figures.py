@@ -115,7 +115,7 @@ def paper_figures(
                 axis,
                 smooth,
                 theirs,
-                unfold=axis != axes[0],
+                unfold=axis not in (axes[0], *figure.also),
             )
             if drawing is not None:
                 drawings.append(drawing)

@@ -1,0 +1,263 @@
+"""Comparisons recover effects that were put in, claims follow their rule, and sick runs are called so."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_runs import EFFECTS, write_run, write_study
+
+from dapo_lit.study import guard, outcomes, verdicts
+from dapo_lit.study.budget import at_budget, budget_to_reach, common_budget, first_reach
+from dapo_lit.study.claims import register
+from dapo_lit.study.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
+from dapo_lit.study.curves import band, value_at
+from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, design
+from dapo_lit.study.health import exercised, findings
+from dapo_lit.study.plan import Plan, late_registration, read_plan
+from dapo_lit.study.plan import register as register_plan
+from dapo_lit.study.runs import StudyError, load, read_run
+from dapo_lit.study.sentences import sentence
+
+pd_series = pd.Series
+
+ADDITIVE = {cell: {0: 0.4 + sum(EFFECTS[t] * on for t, on in switches.items())} for cell, switches in SWITCHES.items()}
+
+
+def value(family: str, label: str, scores: dict[str, dict[int, float]], arms: tuple[str, ...]) -> float:
+    found = next(c for c in contrasts(arms) if (c.family, c.label) == (family, label))
+    estimate = compare(found, scores).estimate
+    assert estimate is not None
+    return estimate.mean
+
+
+@pytest.mark.parametrize("study", ["factorial", "factorial_half"])
+def test_main_effects_of_additive_techniques_are_what_was_put_in_and_interactions_are_none(study: str) -> None:
+    arms = design(study).names
+    for technique in TECHNIQUES:
+        assert value("main effects", technique, ADDITIVE, arms) == pytest.approx(EFFECTS[technique])
+    assert value("interactions", "overlong_filtering x clip_higher", ADDITIVE, arms) == pytest.approx(0)
+
+
+def test_an_interaction_is_the_effect_with_the_other_on_minus_with_it_off() -> None:
+    scores = {
+        cell: {0: 0.1 * (on["clip_higher"] and on["dynamic_sampling"]) + 0.05 * on["clip_higher"]}
+        for cell, on in SWITCHES.items()
+    }
+    arms = design("factorial").names
+    assert value("interactions", "clip_higher x dynamic_sampling", scores, arms) == pytest.approx(0.1)
+    assert value("main effects", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
+    assert value("Shapley values", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
+    assert value("Shapley values", "dynamic_sampling", scores, arms) == pytest.approx(0.1 / 2)
+
+
+def test_shapley_values_add_up_to_the_whole_gain() -> None:
+    rng = np.random.default_rng(0)
+    scores = {cell: {0: float(rng.random())} for cell in SWITCHES}
+    arms = design("factorial").names
+    total = sum(value("Shapley values", t, scores, arms) for t in TECHNIQUES)
+    assert total == pytest.approx(scores["dapo+overlong_filtering"][0] - scores["naive_grpo"][0])
+
+
+def test_the_three_views_of_a_technique_are_found_from_the_arms_alone() -> None:
+    arms = [arm for name in ("table1", "leave_one_out", "add_one_in") for arm in design(name).names]
+    views = {c.family: c for c in contrasts(arms) if c.technique == "clip_higher"}
+    assert views["ladder"].pair == ("naive_grpo+overlong_filtering+clip_higher", "naive_grpo+overlong_filtering")
+    assert views["alone on GRPO"].pair == ("naive_grpo+clip_higher", "naive_grpo")
+    assert views["left out of DAPO"].pair == ("dapo", "dapo-clip_higher")
+    assert primary_family(compare_all(contrasts(design("table1").names), ADDITIVE)) == "ladder"
+
+
+def test_arms_at_another_learning_rate_are_compared_among_themselves() -> None:
+    found = contrasts(design("lr_sensitivity").names, "dapo")
+    families = {c.family for c in found if c.technique == "clip_higher"}
+    assert families == {
+        "left out of DAPO",
+        "left out of DAPO at optimizer.lr=3.33333e-05",
+        "left out of DAPO at optimizer.lr=0.0003",
+    }
+
+
+def test_only_seeds_that_both_arms_have_are_compared() -> None:
+    contrast = Contrast("f", "a - b", None, {"a": 1.0, "b": -1.0})
+    result = compare(contrast, {"a": {0: 0.5, 1: 0.6, 2: 9.0}, "b": {1: 0.5, 0: 0.5, 3: -9.0}})
+    assert result.seeds == (0, 1)
+    assert result.differences == pytest.approx((0, 0.1))
+    assert compare(contrast, {"a": {0: 1.0}}).estimate is None
+
+
+def test_arms_far_apart_are_not_taken_for_bistable_but_a_split_arm_is() -> None:
+    contrast = Contrast("f", "a - b", None, {"a": 1.0, "b": -1.0})
+    apart = {"a": {s: 0.8 + 0.01 * s for s in range(5)}, "b": {s: 0.2 + 0.01 * s for s in range(5)}}
+    assert compare(contrast, apart).split is None
+    torn = {"a": apart["a"], "b": {0: 0.2, 1: 0.21, 2: 0.8, 3: 0.19, 4: 0.22}}
+    split = compare(contrast, torn).split
+    assert split is not None
+    assert (split.both, split.only_treated, split.only_control, split.neither) == (1, 4, 0, 0)
+    assert split.p_mcnemar == 0.125
+
+
+def sentence_of(differences: list[float], size: int = 1) -> str:
+    contrast = Contrast("left out of DAPO", "clip_higher", "clip_higher", {"a": 1.0, "b": -1.0})
+    scores = {"a": dict(enumerate(differences)), "b": dict.fromkeys(range(len(differences)), 0.0)}
+    result = compare_all([contrast], scores)[0]
+    return sentence(result, "eval/x/avg@8", "at 40 steps", size, None)
+
+
+def test_improves_is_said_only_where_the_adjusted_exact_test_rejects() -> None:
+    noise = [0.001 * i for i in range(8)]
+    assert "improves eval/x/avg@8 by 10.3 points" in sentence_of([0.1 + d for d in noise[:6]] + [0.104])
+    assert "observed difference" in sentence_of([0.1 + d for d in noise[:5]])  # p = 0.0625 at best
+    assert "worsens" in sentence_of([-0.1 - d for d in noise])
+
+
+def test_a_single_seed_has_no_interval_and_no_test() -> None:
+    text = sentence_of([0.1])
+    assert "one seed: no interval" in text
+    assert "exact p" not in text
+    assert "[" not in text
+
+
+@pytest.fixture(scope="module")
+def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("runs"), "table1", seeds=range(4), samples=2, questions=8)
+
+
+def test_the_effects_that_synthetic_runs_were_given_are_recovered(table1: Path) -> None:
+    runs = load(table1)
+    key = outcomes.primary_metric(runs)
+    assert key == "eval/chain_sum/avg@4"
+    for result in compare_all(contrasts(runs.arms), outcomes.scores(runs, key)):
+        technique = result.contrast.technique
+        assert technique is not None
+        assert result.estimate is not None
+        assert result.estimate.mean == pytest.approx(EFFECTS[technique], abs=0.045)
+
+
+def test_claims_follow_what_the_runs_were_given(table1: Path) -> None:
+    claims = {claim.number: claim for claim in register(load(table1), "eval/chain_sum/avg@4")}
+    assert list(claims) == [f"C{n}" for n in range(1, 20)]
+    for number in ("C1", "C2", "C3", "C5", "C6", "C19"):
+        assert claims[number].verdict == "holds", claims[number]
+    assert claims["C13"].verdict == "fails"  # the synthetic reward is the accuracy
+    assert claims["C4"].verdict == claims["C12"].verdict == "not run"
+
+
+def test_a_claim_needs_three_seeds_and_an_interval_on_one_side() -> None:
+    assert verdicts.judge([]) == "not run"
+    assert verdicts.judge([1.0, 1.1]) == "undecided"
+    assert verdicts.judge([1.0, 1.1, 0.9]) == "holds"
+    assert verdicts.judge([-1.0, -1.1, -0.9]) == "fails"
+    assert verdicts.judge([1.0, -1.1, 0.9]) == "undecided"
+    assert verdicts.all_of(["holds", "fails", "undecided"]) == "fails"
+
+
+def test_a_curve_is_read_between_its_points_and_never_beyond_them() -> None:
+    curve = pd_series([0.0, 0.5], index=[0, 10])
+    assert value_at(curve, 5) == 0.25
+    assert value_at(curve, 10.1) is None
+    assert first_reach(curve, 0.4) == 8
+    assert first_reach(curve, 0.6) is None
+
+
+def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
+    one = band([pd_series([1.0, 2.0], index=[0, 1])])
+    assert one["low"].isna().all()
+    two = band([pd_series([1.0], index=[1]), pd_series([3.0], index=[1])])
+    assert two["mean"][0] == 2
+    assert two["high"][0] - 2 == pytest.approx(12.7062, abs=1e-3)  # t(0.975, 1) * 1.41421 / sqrt(2)
+
+
+def test_arms_are_compared_at_the_largest_budget_that_all_reached(table1: Path) -> None:
+    runs = load(table1)
+    key = "eval/chain_sum/avg@4"
+    assert common_budget(runs, key, "step") == 40
+    tokens = common_budget(runs, key, "tokens_generated")
+    ends = [run.metrics["tokens_generated"].iloc[-1] for run in runs]
+    assert tokens == min(ends) < max(ends)
+    by_step, by_tokens = at_budget(runs, key, "step", 40), at_budget(runs, key, "tokens_generated", tokens or 0)
+    assert by_tokens["dapo"].mean < by_step["dapo"].mean  # dynamic sampling spends tokens that others do not
+    assert by_tokens["naive_grpo"].mean == pytest.approx(by_step["naive_grpo"].mean, abs=0.01)
+
+
+def test_a_run_that_never_reaches_the_target_counts_as_more_than_any_budget(table1: Path) -> None:
+    reach = budget_to_reach(load(table1), "eval/chain_sum/avg@4", "step", 0.5)
+    assert reach["naive_grpo"].median is None
+    assert reach["naive_grpo"].reached == 0
+    assert reach["dapo"].reached == 4
+
+
+def sick(path: Path, **change: float | list[float]) -> list[str]:
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for key, values in change.items():
+        for i, row in enumerate(rows[1:]):
+            row[key.replace("__", "/")] = values if isinstance(values, float) else values[min(i, len(values) - 1)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return findings(read_run(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rollout__entropy": [0.4] * 20 + [0.001] * 20}, "entropy collapsed"),
+        ({"rollout__entropy": [0.2] * 20 + [1.5] * 20}, "entropy too high"),
+        ({"rollout__truncated_frac": 0.16}, "truncated"),
+        ({"rollout__groups_mixed_frac": [0.5] * 20 + [0.0] * 20}, "no mixed groups"),
+        ({"optim__grad_norm": [0.5] * 20 + [50.0] + [0.5] * 19}, "gradient spikes"),
+        ({"reward__verifier_error_frac": [0.0] * 5 + [0.2] + [0.0]}, "verifier errors"),
+        ({"reward__length_penalty": 0.0}, "soft_overlong_punishment is on but had no effect"),
+        ({"sampling__tokens_filtered_frac": 0.0}, "dynamic_sampling is on but had no effect"),
+    ],
+)
+def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[float]], words: str) -> None:
+    path = write_run(tmp_path)
+    assert findings(read_run(path)) == []
+    assert [words in finding for finding in sick(path, **change)] == [True]
+
+
+def test_length_that_grows_while_the_evaluation_falls_is_found(tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    accuracy = [0.5] * 20 + [0.4] * 20
+    length = [20.0] * 20 + [40.0] * 20
+    text = sick(path, **{"eval__chain_sum__avg@4": accuracy, "rollout__length_mean": length})
+    assert any("length up" in finding for finding in text)
+
+
+def test_whether_a_technique_can_act_is_read_off_runs_without_it(table1: Path, tmp_path: Path) -> None:
+    act = exercised(load(table1))
+    assert act["clip_higher"][0] is True
+    assert act["token_level_loss"][0] is None
+    write_run(tmp_path, Arm(NAIVE_GRPO))
+    sick(tmp_path / "table1" / "naive_grpo" / "seed_0", clip__high_frac=0.001)
+    assert exercised(load(tmp_path))["clip_higher"][0] is False
+
+
+def test_a_plan_that_was_edited_after_its_registration_says_so(tmp_path: Path) -> None:
+    plan = Plan("emergence", metric="eval/chain_sum/avg@8", seeds=tuple(range(20)))
+    register_plan(tmp_path, plan)
+    register_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == (plan, [])
+    register_plan(tmp_path, Plan("emergence", metric="rollout/accuracy", seeds=tuple(range(20))))
+    first, edits = read_plan(tmp_path)
+    assert first == plan
+    assert len(edits) == 1
+    assert "metric was changed" in edits[0]
+    assert "eval/chain_sum/avg@8 to rollout/accuracy" in edits[0]
+
+
+def test_a_plan_registered_after_the_first_run_started_is_marked(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert "no plan" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
+    register_plan(tmp_path / "table1", Plan("table1"))
+    assert "after the first run had started" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
+    with pytest.raises(StudyError, match="unknown keys"):
+        Plan.read({"study": "x", "metrik": 1})
+
+
+def test_the_base_seed_may_follow_the_seed_but_nothing_else_may(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), 0)
+    write_run(tmp_path, Arm(DAPO), 1)
+    assert guard.refusals(load(tmp_path)) == []
+    write_run(tmp_path, Arm(DAPO), 2, keys={"algorithm.epochs": 2})
+    assert guard.refusals(load(tmp_path)) == ["dapo/seed_0 and dapo/seed_2 differ in algorithm.epochs"]
