@@ -106,7 +106,7 @@ def assert_logprobs_are_forced(model: PreTrainedModel, requests: list[SampleRequ
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied):
-    # Ten places for 18 requests of unequal prompts: rows leave, others enter, the cache grows beyond its first 64 slots.
+    # Ten places for 18 requests of unequal prompts: rows leave, others enter, the cache grows beyond its first slots.
     model = make_model(ARCHITECTURES[name], tied=tied)
     requests = make_requests(num_prompts=6, group=3)
     sampling = Sampling(max_response_tokens=90, temperature=1.3)
