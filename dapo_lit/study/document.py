@@ -89,11 +89,11 @@ def write(document: Document, out: Path, formats: Sequence[str]) -> None:
             if "svg" in formats:
                 (out / "figures" / f"{block.name}.svg").write_text(block.svg)
             block.data.to_csv(out / "figures" / f"{block.name}.csv", index=False, float_format="%.6g")
-    (out / "report.md").write_text(markdown(document))
+    (out / "report.md").write_text(markdown(document, formats))
     (out / "report.json").write_text(json.dumps(document.results, indent=1, default=str) + "\n")
 
 
-def markdown(document: Document) -> str:
+def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg")) -> str:
     """The report as Markdown; figures and tables link to their files."""
     parts = [f"# {document.title}"]
     for block in document.blocks:
@@ -113,7 +113,7 @@ def markdown(document: Document) -> str:
                     "\n".join(lines) + f"\n\n*{caption}* ([CSV](tables/{name}.csv), [LaTeX](tables/{name}.tex))"
                 )
             case Drawing():
-                files = " ".join(f"[{kind}](figures/{block.name}.{kind})" for kind in ("csv", "pdf", "svg"))
+                files = " ".join(f"[{kind}](figures/{block.name}.{kind})" for kind in ("csv", *formats))
                 if block.folded:
                     parts.append(f"[{block.folded}](figures/{block.name}.png)")
                 else:

@@ -159,6 +159,7 @@ def draw_metric(
             "ls": style.dash,
             "marker": style.marker,
             "ms": 3.5,
+            "lw": 1.6,
             "markevery": few,
         }
         axes.plot(table["x"], table["mean"], **line)

@@ -1,0 +1,329 @@
+"""Reports and figures as a reader gets them: order, wording, accessibility, and studies that are not whole."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from synthetic_runs import write_run, write_study
+
+from dapo_lit.report import main as report
+from dapo_lit.study.designs import DAPO, DESIGNS, NAIVE_GRPO, Arm, design
+from dapo_lit.study.document import markdown
+from dapo_lit.study.figures import plot_metric, plot_run
+from dapo_lit.study.html import DARK_PAPER, contrast, dark
+from dapo_lit.study.plan import Plan, read_plan, register
+from dapo_lit.study.report import build
+from dapo_lit.study.results import analyse
+from dapo_lit.study.runs import StudyError, load
+from dapo_lit.study.style import PETROFF6, RC, looks, save, sequential
+
+QUICK = ["--axes", "step", "--formats", "png"]
+SECTIONS = [
+    "Findings",
+    "Technique card",
+    "paper's figures",
+    "Equal budget",
+    "missing or unhealthy",
+    "Power",
+    "Config",
+    "Commands",
+]
+
+
+def text_of(folder: Path) -> str:
+    """The report's text, without the paper's figures and without a file."""
+    plan, edits = read_plan(folder)
+    return markdown(build(analyse(load(folder), plan, tuple(edits)), "command", axes=()))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study with its report in all formats, and the paper's curves beside it."""
+    base = tmp_path_factory.mktemp("whole")
+    register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
+    folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
+    (base / "curves.csv").write_text(
+        "figure,metric,series,gradient_step,value\nfig2b,entropy,w/ Clip-Higher,0,0.7\nfig2b,entropy,w/ "
+        "Clip-Higher,900,0.4\n"
+    )
+    assert report([str(folder), "--axes", "step,gradient_step", "--paper", str(base / "curves.csv")]) == 0
+    return folder / "report"
+
+
+def test_a_report_has_its_sections_in_order(whole: Path) -> None:
+    headings = [line for line in (whole / "report.md").read_text().splitlines() if line.startswith("## ")]
+    assert len(headings) == len(SECTIONS)
+    assert all(words in heading for words, heading in zip(SECTIONS, headings, strict=True))
+
+
+def test_every_file_that_a_report_links_to_is_there(whole: Path) -> None:
+    links = re.findall(r"\]\(((?:figures|tables)/[^)]+)\)", (whole / "report.md").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not (whole / link).is_file()] == []
+
+
+def test_three_seeds_never_improve_anything(whole: Path) -> None:
+    findings = (whole / "report.md").read_text().split("## 1.")[1].split("## 2.")[0]
+    assert "observed difference" in findings
+    assert not re.search(r"\*\* \(left out of DAPO\) (improves|worsens)", findings)
+
+
+def test_tables_are_the_same_in_csv_and_latex(whole: Path) -> None:
+    rows = list(csv.reader((whole / "tables" / "technique_card.csv").open()))
+    latex = (whole / "tables" / "technique_card.tex").read_text()
+    assert rows[0] == ["technique", "left out of DAPO"]
+    assert len(rows) == 2
+    assert latex.count(r"\\") == 2
+    assert r"clip\_higher & " + rows[1][1] in latex
+
+
+def test_json_holds_the_numbers_of_the_sentences(whole: Path) -> None:
+    results = json.loads((whole / "report.json").read_text())
+    clip = next(c for c in results["comparisons"] if c["contrast"]["technique"] == "clip_higher")
+    assert clip["estimate"]["n"] == 3
+    assert f"{100 * clip['estimate']['mean']:+.1f} points" in (whole / "report.md").read_text()
+    assert len(results["claims"]) == 19
+
+
+class Page(HTMLParser):
+    """Tags, ids and references of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href") and not (value or "").startswith("#"):
+                self.fetched.append(value or "")
+
+
+def test_the_page_needs_no_script_and_fetches_nothing(whole: Path) -> None:
+    page = Page()
+    page.feed((whole / "report.html").read_text())
+    assert "script" not in page.tags
+    assert page.fetched == []
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("svg") == len(list((whole / "figures").glob("*.svg")))
+
+
+def test_every_figure_on_the_page_is_described_with_its_numbers(whole: Path) -> None:
+    text = (whole / "report.html").read_text()
+    described = re.findall(r"<desc[^>]*>(.*?)</desc>", text)
+    assert len(described) == text.count("<svg ")
+    assert all(re.search(r"\d", words) for words in described)
+
+
+def test_no_colour_of_a_figure_is_fixed_so_that_the_dark_page_can_change_it(whole: Path) -> None:
+    text = (whole / "report.html").read_text()
+    svg = "".join(re.findall(r"<svg .*?</svg>", text, flags=re.S))
+    assert not re.findall(r"(?:fill|stroke|stop-color): ?#[0-9a-f]{6}", svg)
+    used = set(re.findall(r"var\(--x([0-9a-f]{6})", svg))
+    assert used
+    assert all(f"--x{colour}: {dark('#' + colour)};" in text for colour in used)
+
+
+def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone(whole: Path) -> None:
+    text = (whole / "report.md").read_text()
+    assert "Figure 2 by gradient step, beside the paper's own curves" in text
+    svg = (whole / "figures" / "fig2_gradient_step.svg").read_text()
+    assert "paper (32B): entropy" in svg
+    assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
+
+
+def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
+    text = (whole / "report.md").read_text()
+    caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))
+    for words in ("by rollout step", "3 seeds an arm", "95 % t-interval", "not smoothed"):
+        assert words in caption
+
+
+def test_one_run_gives_a_report_that_compares_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, study="single", steps=6, every=3)
+    text = text_of(tmp_path / "single")
+    assert "nothing is compared" in text
+    assert "no power to state" in text
+
+
+def test_one_seed_has_no_interval_anywhere_in_its_findings(tmp_path: Path) -> None:
+    text = text_of(write_study(tmp_path, "emergence", seeds=(0,), steps=6, every=3))
+    findings = text.split("## 1.")[1].split("## 2.")[0]
+    assert "one seed: no interval" in findings
+    assert "t-interval, paired" not in findings
+    assert "the spread is unknown" in text
+
+
+def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
+    write_run(tmp_path, Arm({**DAPO, "clip_higher": False}), 0, study="leave_one_out", steps=6, every=3)
+    write_run(
+        tmp_path, Arm({**DAPO, "clip_higher": False}), 1, study="leave_one_out", steps=6, every=3, status="failed"
+    )
+    assert report([str(tmp_path / "leave_one_out"), *QUICK]) == 3
+    text = (tmp_path / "leave_one_out" / "report" / "report.md").read_text()
+    assert "unequal numbers of seeds (dapo 3, dapo-clip_higher 1)" in text
+    assert "| dapo-dynamic_sampling/seed_0 | missing | no run folder |" in text
+    assert "failed at step 6: RuntimeError: out of memory" in text
+    assert "n = 1 seed" in text
+
+
+def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_so(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3)
+    file = folder / "dapo" / "seed_1" / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[-1]["eval/chain_sum/avg@4"] = float("nan")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = text_of(folder)
+    assert "| dapo/seed_1 | not averaged | eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6 |" in text
+    assert "n = 2 seeds" in text
+
+
+def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3)
+    before = text_of(folder).split("## 5.")[0]
+    file = folder / "dapo" / "seed_0" / "metrics.jsonl"
+    file.write_text(file.read_text() + "".join(file.read_text().splitlines(keepends=True)[-2:]))
+    after = text_of(folder)
+    assert "2 steps logged again after a resume" in after
+    assert after.split("## 5.")[0] == before
+
+
+def test_a_constant_metric_and_ties_give_a_report_without_an_effect(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3, effects={}, seed_sd=0.0)
+    text = text_of(folder)
+    assert "+0.0 [+0.0, +0.0]" in text
+    assert "exact p 1 " in text
+
+
+def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), study="x", steps=6, every=3)
+    write_run(tmp_path, Arm(NAIVE_GRPO), study="x", steps=6, every=3, code_hash="beef")
+    assert report([str(tmp_path / "x"), *QUICK, "--allow-mixed"]) == 0
+    text = (tmp_path / "x" / "report" / "report.md").read_text()
+    assert "**Compared in spite of:** the runs were made by 2 versions of the code" in text.split("## 1.")[0]
+
+
+def test_a_registered_event_is_counted_with_runs_that_never_get_there_as_censored(tmp_path: Path) -> None:
+    event = {
+        "key": "task/steps_frac",
+        "threshold": 0.5,
+        "treated": "dapo",
+        "control": "dapo-clip_higher",
+        "horizon": 20,
+    }
+    register(tmp_path / "emergence", Plan("emergence", seeds=tuple(range(6)), event=event))
+    for seed in range(6):
+        write_run(tmp_path, Arm(DAPO), seed, study="emergence", steps=20, every=10, emergence=5 + seed)
+        never = Arm({**DAPO, "clip_higher": False})
+        write_run(tmp_path, never, seed, study="emergence", steps=20, every=10, emergence=10 if seed == 0 else np.inf)
+    text = text_of(tmp_path / "emergence")
+    assert "| dapo | 6 of 6 | 7.5 (" in text
+    assert "| dapo-clip_higher | 1 of 6 | 18.3 (" in text  # (10 + 5 x 20) / 6
+    assert "5 pairs only with, 0 only without; exact McNemar p 0.0625" in text
+
+
+@pytest.mark.parametrize("name", ["factorial_half", "clip_sweep"])
+def test_other_designs_are_reported_too(tmp_path: Path, name: str) -> None:
+    text = text_of(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2))
+    assert ("interactions" in text) == (name == "factorial_half")
+    assert ("settings" in text) == (name == "clip_sweep")
+
+
+def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:
+    path = write_run(tmp_path, steps=30)
+    picture = plot_run(path)
+    assert picture == path / "figures" / "run.png"
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
+    assert plot_run(path).stat().st_size > 10_000
+    (path / "metrics.jsonl").write_text("")
+    with pytest.raises(StudyError, match="no step was logged"):
+        plot_run(path)
+
+
+def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3))
+    figure = plot_metric(runs, "rollout/entropy")
+    widths = [line.get_linewidth() for line in figure.axes[0].lines]
+    assert widths.count(0.6) == 6
+    assert widths.count(1.6) == 2
+    assert "3 seeds an arm; band: 95 % t-interval" in figure.axes[0].get_title(loc="left")
+    with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
+        plot_metric(runs, "rollout/entropi")
+    with pytest.raises(StudyError, match="unknown axis"):
+        plot_metric(runs, "rollout/entropy", x="epoch")
+
+
+def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
+    runs = load(write_run(tmp_path, steps=6, every=3))
+    files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]
+    for first, second in zip(*files, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+    pdf = files[0][0].read_bytes()
+    assert b"/Type3" not in pdf
+    assert b"/FontFile2" in pdf
+    assert RC["pdf.fonttype"] == 42
+    assert "rollout step</text>" in files[0][1].read_text()
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1, for linear sRGB
+BLINDNESS = {
+    "none": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def oklab(colour: str, kind: str) -> np.ndarray:
+    """A colour as someone with a colour blindness sees it, in OKLab (Ottosson 2020)."""
+    rgb = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)])
+    rgb = np.clip(np.asarray(BLINDNESS[kind]) @ rgb, 0, 1)
+    to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566]]
+    to_lms.append([0.0883024619, 0.2817188376, 0.6299787005])
+    lms = np.cbrt(np.array(to_lms) @ rgb)
+    rows = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099]]
+    rows.append([0.0259040371, 0.7827717662, -0.8086757660])
+    return np.array(rows) @ lms
+
+
+def nearest(colours: tuple[str, ...], kind: str) -> float:
+    points = [oklab(colour, kind) for colour in colours]
+    return min(float(np.linalg.norm(a - b)) for i, a in enumerate(points) for b in points[:i])
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_colours_of_arms_stay_apart_under_colour_blindness(kind: str) -> None:
+    assert nearest(PETROFF6, kind) > 0.08
+    assert nearest(sequential(6), kind) > 0.04
+
+
+def test_the_usual_default_palette_would_fail_that_test() -> None:
+    tab10 = tuple(mpl.colors.to_hex(c) for c in mpl.colormaps["tab10"].colors[:6])  # type: ignore[attr-defined]
+    assert min(nearest(tab10, kind) for kind in BLINDNESS) < 0.04
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
+    arms = design(name).names
+    chosen = list(looks(arms).values())
+    assert len(set(chosen)) == min(len(arms), 36)
+    assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
+
+
+@pytest.mark.parametrize("colour", [*PETROFF6, *sequential(6), "#1c1c1e", "#8a8a8f"])
+def test_colours_stand_out_from_the_dark_page(colour: str) -> None:
+    assert contrast(dark(colour), DARK_PAPER) >= 3
