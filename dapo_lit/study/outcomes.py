@@ -77,6 +77,7 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
     if value is None or value != value:
         return "–"
     if is_share(key):
+        value = round(value, 3) + 0.0  # no minus before a zero
         return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
     return f"{value:+.3g}" if signed else f"{value:.3g}"
 

@@ -70,7 +70,7 @@ class Look:
 def looks(arms: Sequence[str]) -> dict[str, Look]:
     """A look for each arm: a ladder's rungs by the sequential map, others by Petroff's colours in the given order."""
     rungs = [arm.name for arm in ladder()]
-    ordered = len(set(arms) & set(rungs)) > 2
+    ordered = len(set(arms) & set(rungs)) > max(2, len(arms) // 2)
     shades = sequential(len(rungs))
     chosen: dict[str, Look] = {}
     free = 0
