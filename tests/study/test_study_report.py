@@ -6,22 +6,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
-from dapo_lit.study.designs import DAPO, DESIGNS, NAIVE_GRPO, Arm, design
+from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
 from dapo_lit.study.document import markdown
-from dapo_lit.study.figures import plot_metric, plot_run
-from dapo_lit.study.html import DARK_PAPER, contrast, dark
+from dapo_lit.study.html import dark
 from dapo_lit.study.plan import Plan, read_plan, register
 from dapo_lit.study.report import build
 from dapo_lit.study.results import analyse
-from dapo_lit.study.runs import StudyError, load
-from dapo_lit.study.style import PETROFF6, RC, looks, save, sequential
+from dapo_lit.study.runs import load
 
 QUICK = ["--axes", "step", "--formats", "png"]
 SECTIONS = [
@@ -239,91 +235,3 @@ def test_other_designs_are_reported_too(tmp_path: Path, name: str) -> None:
     text = text_of(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2))
     assert ("interactions" in text) == (name == "factorial_half")
     assert ("settings" in text) == (name == "clip_sweep")
-
-
-def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=30)
-    picture = plot_run(path)
-    assert picture == path / "figures" / "run.png"
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (path / "metrics.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
-    assert plot_run(path).stat().st_size > 10_000
-    (path / "metrics.jsonl").write_text("")
-    with pytest.raises(StudyError, match="no step was logged"):
-        plot_run(path)
-
-
-def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3))
-    figure = plot_metric(runs, "rollout/entropy")
-    widths = [line.get_linewidth() for line in figure.axes[0].lines]
-    assert widths.count(0.6) == 6
-    assert widths.count(1.6) == 2
-    assert "3 seeds an arm; band: 95 % t-interval" in figure.axes[0].get_title(loc="left")
-    with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
-        plot_metric(runs, "rollout/entropi")
-    with pytest.raises(StudyError, match="unknown axis"):
-        plot_metric(runs, "rollout/entropy", x="epoch")
-
-
-def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
-    runs = load(write_run(tmp_path, steps=6, every=3))
-    files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]
-    for first, second in zip(*files, strict=True):
-        assert first.read_bytes() == second.read_bytes()
-    pdf = files[0][0].read_bytes()
-    assert b"/Type3" not in pdf
-    assert b"/FontFile2" in pdf
-    assert RC["pdf.fonttype"] == 42
-    assert "rollout step</text>" in files[0][1].read_text()
-
-
-# Machado, Oliveira and Fernandes 2009, severity 1, for linear sRGB
-BLINDNESS = {
-    "none": np.eye(3),
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
-}
-
-
-def oklab(colour: str, kind: str) -> np.ndarray:
-    """A colour as someone with a colour blindness sees it, in OKLab (Ottosson 2020)."""
-    rgb = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)])
-    rgb = np.clip(np.asarray(BLINDNESS[kind]) @ rgb, 0, 1)
-    to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566]]
-    to_lms.append([0.0883024619, 0.2817188376, 0.6299787005])
-    lms = np.cbrt(np.array(to_lms) @ rgb)
-    rows = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099]]
-    rows.append([0.0259040371, 0.7827717662, -0.8086757660])
-    return np.array(rows) @ lms
-
-
-def nearest(colours: tuple[str, ...], kind: str) -> float:
-    points = [oklab(colour, kind) for colour in colours]
-    return min(float(np.linalg.norm(a - b)) for i, a in enumerate(points) for b in points[:i])
-
-
-@pytest.mark.parametrize("kind", BLINDNESS)
-def test_colours_of_arms_stay_apart_under_colour_blindness(kind: str) -> None:
-    assert nearest(PETROFF6, kind) > 0.08
-    assert nearest(sequential(6), kind) > 0.04
-
-
-def test_the_usual_default_palette_would_fail_that_test() -> None:
-    tab10 = tuple(mpl.colors.to_hex(c) for c in mpl.colormaps["tab10"].colors[:6])  # type: ignore[attr-defined]
-    assert min(nearest(tab10, kind) for kind in BLINDNESS) < 0.04
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
-    arms = design(name).names
-    chosen = list(looks(arms).values())
-    assert len(set(chosen)) == min(len(arms), 36)
-    assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
-
-
-@pytest.mark.parametrize("colour", [*PETROFF6, *sequential(6), "#1c1c1e", "#8a8a8f"])
-def test_colours_stand_out_from_the_dark_page(colour: str) -> None:
-    assert contrast(dark(colour), DARK_PAPER) >= 3
