@@ -15,7 +15,7 @@ Reading is generous, so a model is never trained on it by default: the templates
 import re
 
 from dapo_lit.rewards.answers.tokens import words
-from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, find_boxes
+from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, extract_number, find_boxes, first_number
 
 TAIL_CHARS = 8000
 """The answer is looked for in this many characters at the end (boxes: anywhere)."""
@@ -35,10 +35,6 @@ _MARKER = re.compile(
 _FORMULA = re.compile(
     r"\$\$(?P<a>[^$]{1,1500}?)\$\$|(?<![\\$])\$(?P<b>(?:\\\$|[^$\n]){1,600}?)(?<!\\)\$|\\\((?P<c>.{1,600}?)\\\)|\\\[(?P<d>.{1,1500}?)\\\]",
     re.DOTALL,
-)
-_NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.])[-\u2212]?\s?[$€£¥₹]?\s?-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
-    r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _TEXT_COMMAND = re.compile(r"\\(?:text|mbox|mathrm|textbf|operatorname|textit|begin|end)\s*\{[^{}]*\}")
@@ -71,7 +67,7 @@ def find_answer(text: str) -> str | None:
     bare = text.strip()
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
-    return _last_formula(text) or _number(text, first=False)
+    return _last_formula(text) or extract_number(text)
 
 
 def find_reference(text: str) -> str:
@@ -125,7 +121,7 @@ def _after_marker(text: str) -> str | None:
         sentence = _COPULA.sub("", sentence, count=1) or sentence
     if not sentence or not is_prose(sentence):
         return sentence or None
-    return _formulas(sentence) or _number(sentence.rpartition("=")[2], first=True) or sentence
+    return _formulas(sentence) or first_number(sentence.rpartition("=")[2]) or sentence
 
 
 def _sentence(text: str) -> str:
@@ -155,8 +151,3 @@ def _last_formula(text: str) -> str | None:
         if not is_prose(formula) and "?" not in formula:
             return formula.strip()
     return None
-
-
-def _number(text: str, first: bool) -> str | None:
-    numbers = [found.group().strip() for found in _NUMBER.finditer(text)]
-    return None if not numbers else numbers[0 if first else -1]

@@ -130,7 +130,7 @@ def test_what_cannot_be_evaluated_is_refused_before_it_is(text):
         "(" * 1_000_000,
     ],
 )
-@pytest.mark.parametrize("extraction", ["answer_line", "boxed", "hash", "auto"])
+@pytest.mark.parametrize("extraction", ["answer_line", "boxed", "hash", "number", "auto"])
 def test_a_megabyte_of_text_gives_no_right_answer(text, extraction):
     prediction = extract(text, extraction)
     assert prediction is None or decide(prediction, "42", "sympy") is not True
@@ -183,7 +183,7 @@ def test_no_pair_of_texts_raises_and_the_training_process_never_contradicts_a_wo
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ANSWERS)
 def test_extraction_and_structure_take_any_text(text):
-    for extraction in ("answer_line", "boxed", "hash", "auto"):
+    for extraction in ("answer_line", "boxed", "hash", "number", "auto"):
         answer = extract(text, extraction)
         assert answer is None or isinstance(answer, str)
     assert parse_answer(text)

@@ -10,6 +10,7 @@ from dapo_lit.rewards.answers.exact import rational, series_length
 from dapo_lit.rewards.answers.expression import (
     Call,
     Constant,
+    Degrees,
     Matrix,
     Node,
     Number,
@@ -28,6 +29,8 @@ MAX_BITS = 10_000
 MAX_TERMS = 1000
 """Terms of one sum or product over an index."""
 MAX_FACTORIAL = 1000
+MAX_GAMMA = 60
+"""Of an argument that is no fraction, so that the gamma function has to be evaluated to many digits."""
 MAX_BINOMIAL = 2000
 _SYMBOL_BITS = 2.0
 """Symbols are evaluated between a quarter and four."""
@@ -78,6 +81,12 @@ def _largest(node: Node, indices: dict[str, float]) -> float:
             return math.prod(_largest(part, indices) for part in parts)
         case Sum(parts):
             return sum(_largest(part, indices) for part in parts)
+        case Symbol(name):
+            return 2.0 ** indices.get(name, _SYMBOL_BITS)
+        case Degrees(value):
+            return _largest(value, indices) / 57
+        case Power(base, Number(exponent, _)) if 0 < exponent <= 1:
+            return max(1.0, _largest(base, indices))
         case Call("ln" | "log", (argument,)):
             return 1.0 + _bits(argument, indices)
         case Call("sin" | "cos" | "tanh" | "arcsin" | "arccos" | "arctan", _):
@@ -91,8 +100,8 @@ def _call_bits(name: str, arguments: tuple[Node, ...], indices: dict[str, float]
     match name:
         case "factorial":
             largest = _largest(arguments[0], indices)
-            if largest > MAX_FACTORIAL:
-                raise TooLargeError(f"the factorial of more than {MAX_FACTORIAL}")
+            if largest > (MAX_FACTORIAL if rational(arguments[0]) is not None else MAX_GAMMA):
+                raise TooLargeError("the factorial of a large number")
             return largest * max(1.0, math.log2(largest + 1)) + 8
         case "binomial":
             largest = max(_largest(argument, indices) for argument in arguments)
@@ -104,7 +113,7 @@ def _call_bits(name: str, arguments: tuple[Node, ...], indices: dict[str, float]
         case "det":
             return 64 * inside
         case _:
-            return inside + 64
+            return inside + 8
 
 
 def _series_bits(index: str, first: Node, last: Node, body: Node, indices: dict[str, float]) -> float:

@@ -104,7 +104,7 @@ def logarithm_base(reader: "Reader") -> Node:
     if token is None or token.kind != "number":
         return reader.argument(split=True)
     reader.take()
-    if len(token.text) > 1 and not reader.starts_factor(MINUS_ONE):
+    if len(token.text) > 1 and token.text.isdigit() and not reader.starts_factor(MINUS_ONE):
         reader.tokens.insert(reader.index, Token("number", token.text[1:]))
         return number(token.text[0])
     return number(token.text)

@@ -102,13 +102,14 @@ def _needs_sets(answer: Answer) -> bool:
 
 def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
     if isinstance(prediction, Combined) and isinstance(reference, Combined):
-        alike = prediction.operator == reference.operator
-        if alike and prediction.operator == "setminus":
-            alike = bool(_all_same(prediction.parts, reference.parts, judge))
-        elif alike:
-            alike = bool(matched(prediction.parts, reference.parts, lambda a, b: same(a, b, judge)))
-        if alike:
-            return True
+        if prediction.operator != reference.operator:
+            alike = False
+        elif prediction.operator == "setminus":
+            alike = _all_same(prediction.parts, reference.parts, judge)
+        else:
+            alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, judge))
+        if alike is not False:
+            return alike
     a, b = real_set(prediction), real_set(reference)
     if a is None or b is None or len(a) != len(b):
         return False

@@ -137,6 +137,9 @@ def evaluate(node: Node, point: int, indices: dict[str, int]) -> Any:
             count, start = series_length(first, last), rational(first)
             if count is None or start is None:
                 return letter(repr(canonical(node)), point)
+            if index not in symbols(body):
+                once = evaluate(body, point, indices)
+                return once * count if kind == "sum" else once**count
             values = [evaluate(body, point, {**indices, index: start.numerator + k}) for k in range(count)]
             return mp.fsum(values) if kind == "sum" else mp.fprod(values)
         case _:

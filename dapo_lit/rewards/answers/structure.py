@@ -198,6 +198,7 @@ def _single(tokens: list[Token]) -> Answer:
         return choice
     if all(token.kind in ("name", "text") for token in tokens):
         return _words(tokens)
+    written = tokens
     percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
     if percent:
         tokens = tokens[:-1]
@@ -212,7 +213,7 @@ def _single(tokens: list[Token]) -> Answer:
         if multiple(unit) > 1:
             node = Product((Number(Fraction(multiple(unit))), node))
         return Scalar(node, unit_name(unit) + annotation, percent)
-    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")) + "%" * percent)
+    return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
 
 
 def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:

@@ -1,0 +1,207 @@
+"""Score a file of answers and say where the verifier is wrong.
+
+    python -m dapo_lit.check_rewards FILE.jsonl [rule=sympy] [extraction=auto] [deadline_s=2] [workers=2] [show=20]
+
+A row has `pred` (a response or an answer), `gold` (the reference) and, if the verdict is to be checked, `equal` (true or
+false); a row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives and negatives,
+timeouts, answers per second, and the rows that disagree. `rule=dapo,sympy` scores both side by side and prints the rows
+on which the rules differ.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from dapo_lit.rewards.equivalence import Rule
+from dapo_lit.rewards.extraction import Extraction
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.score import Score
+
+WIDTH = 46
+"""Characters of an answer that a table shows."""
+
+
+class UsageError(Exception):
+    """The command line or the file cannot be used; the message says where and why."""
+
+
+@dataclass(frozen=True)
+class Options:
+    file: Path
+    rules: tuple[Rule, ...] = ("sympy",)
+    extraction: Extraction = "auto"
+    deadline_s: float = 2.0
+    workers: int = 2
+    show: int = 20
+    """Disagreements printed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    line: int
+    pred: str
+    gold: str
+    equal: bool | None
+    """None: unknown or ambiguous, not counted."""
+
+
+@dataclass(frozen=True)
+class Report:
+    rule: Rule
+    scores: list[Score]
+    seconds: float
+
+    def errors(self, rows: Sequence[Row], kind: Literal["false positive", "false negative"]) -> list[int]:
+        """Indices of the rows on which the verdict and `equal` differ in this direction."""
+        wanted = kind == "false negative"
+        return [
+            index
+            for index, (row, score) in enumerate(zip(rows, self.scores, strict=True))
+            if row.equal is wanted and score.correct is not wanted
+        ]
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Raises UsageError for an unknown key or a value that does not fit."""
+    files = [argument for argument in arguments if "=" not in argument]
+    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if len(files) != 1:
+        raise UsageError(f"one file is wanted, {len(files)} were given\n\n{__doc__}")
+    rules = settings.pop("rule", "sympy").split(",")
+    extraction = settings.pop("extraction", "auto")
+    for value, allowed, name in [(rule, get_args(Rule), "rule") for rule in rules] + [
+        (extraction, get_args(Extraction), "extraction")
+    ]:
+        if value not in allowed:
+            raise UsageError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+    try:
+        deadline_s = float(settings.pop("deadline_s", "2"))
+        workers, show = int(settings.pop("workers", "2")), int(settings.pop("show", "20"))
+    except ValueError as error:
+        raise UsageError(f"deadline_s, workers and show are numbers: {error}") from None
+    if settings:
+        raise UsageError(f"unknown: {', '.join(settings)}; known: rule, extraction, deadline_s, workers, show")
+    return Options(Path(files[0]), tuple(rules), extraction, deadline_s, workers, show)  # type: ignore[arg-type]
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Raises UsageError with file, line and reason."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from None
+    rows = [_read_row(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
+        raise UsageError(f"{file}: no rows")
+    return rows
+
+
+def _read_row(file: Path, number: int, line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{file}:{number}: no JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise UsageError(f"{file}:{number}: an object with pred and gold is wanted, not {type(row).__name__}")
+    for key in ("pred", "gold"):
+        if not isinstance(row.get(key), str):
+            raise UsageError(f"{file}:{number}: {key} must be a text, not {json.dumps(row.get(key))[:60]}")
+    equal = row.get("equal")
+    if equal is not None and not isinstance(equal, bool):
+        raise UsageError(f"{file}:{number}: equal must be true or false, not {json.dumps(equal)[:60]}")
+    return Row(number, row["pred"], row["gold"], None if row.get("ambiguous") else equal)
+
+
+def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
+    with Verifier(
+        rule=rule, extraction=options.extraction, deadline_s=options.deadline_s, workers=options.workers
+    ) as verifier:
+        pairs = [(Reference(str(row.line), row.gold), row.pred) for row in rows]
+        start = time.perf_counter()
+        scores = verifier.score(pairs)
+        return Report(rule, scores, time.perf_counter() - start)
+
+
+def summary(rows: Sequence[Row], reports: Sequence[Report]) -> str:
+    """One line a rule."""
+    counted = sum(row.equal is not None for row in rows)
+    header = ("rule", "rows", "counted", "agreement", "false pos.", "false neg.", "timeouts", "errors", "answers/s")
+    lines = [header]
+    for report in reports:
+        positives = len(report.errors(rows, "false positive"))
+        negatives = len(report.errors(rows, "false negative"))
+        agreement = f"{1 - (positives + negatives) / counted:.1%}" if counted else "-"
+        timeouts = sum(score.timed_out for score in report.scores)
+        failed = sum(score.error is not None for score in report.scores)
+        rate = f"{len(rows) / report.seconds:,.0f}"
+        lines.append(
+            (report.rule, *map(str, (len(rows), counted, agreement, positives, negatives, timeouts, failed, rate)))
+        )
+    return _table(lines)
+
+
+def disagreements(rows: Sequence[Row], report: Report, show: int) -> str:
+    """The rows on which the verdict is not `equal`."""
+    lines = [("line", "verdict", "answer found", "gold")]
+    for kind in ("false positive", "false negative"):
+        for index in report.errors(rows, kind):  # type: ignore[arg-type]
+            answer = report.scores[index].answer
+            lines.append((str(rows[index].line), kind, "(none)" if answer is None else answer, rows[index].gold))
+    return _shortened(lines, show)
+
+
+def differences(rows: Sequence[Row], reports: Sequence[Report], show: int) -> str:
+    """The rows on which the rules differ."""
+    lines = [("line", *(report.rule for report in reports), "equal", "answer found", "gold")]
+    said: Mapping[bool | None, str] = {True: "right", False: "wrong", None: "?"}
+    for index, row in enumerate(rows):
+        verdicts = [report.scores[index].correct for report in reports]
+        if len(set(verdicts)) > 1:
+            answer = reports[0].scores[index].answer or "(none)"
+            lines.append((str(row.line), *(said[verdict] for verdict in verdicts), said[row.equal], answer, row.gold))
+    return _shortened(lines, show)
+
+
+def _shortened(lines: list[tuple[str, ...]], show: int) -> str:
+    more = len(lines) - 1 - show
+    return _table(lines[: show + 1]) + (f"\n... and {more} more (show={len(lines) - 1} prints all)" if more > 0 else "")
+
+
+def _table(lines: Sequence[tuple[str, ...]]) -> str:
+    cells = [[_cell(cell) for cell in line] for line in lines]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+
+
+def _cell(text: str) -> str:
+    text = " ".join(text.split()).encode("utf-8", "replace").decode()
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        options = parse_options(arguments)
+        rows = read_rows(options.file)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    reports = [score_rows(rows, rule, options) for rule in options.rules]
+    print(summary(rows, reports))
+    for report in reports:
+        if any(row.equal is not None for row in rows):
+            print(f"\nRows on which {report.rule} disagrees with `equal`:")
+            print(disagreements(rows, report, options.show))
+    if len(reports) > 1:
+        print("\nRows on which the rules differ:")
+        print(differences(rows, reports, options.show))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

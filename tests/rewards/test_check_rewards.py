@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from dapo_lit.check_rewards import main
+
+ROWS = [
+    {"pred": r"\boxed{0.5}", "gold": r"\frac{1}{2}", "equal": True},
+    {"pred": "The answer is 8", "gold": "2^3", "equal": True},
+    {"pred": "7", "gold": "8", "equal": False},
+    {"pred": "7", "gold": "7", "equal": False},  # a wrong label: shows as a false positive
+    {"pred": "1", "gold": "2", "equal": True, "ambiguous": "order"},
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    return path
+
+
+def test_the_table_counts_what_is_labelled_and_prints_the_rows_that_disagree(file, capsys):
+    assert main([str(file), "rule=sympy"]) == 0
+    header, counts, *rest = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["rule", "rows", "counted", "agreement"]
+    assert counts.split()[:7] == ["sympy", "5", "4", "75.0%", "1", "0", "0"]
+    assert any(line.split()[:3] == ["4", "false", "positive"] for line in rest)
+
+
+def test_two_rules_side_by_side_show_where_they_differ(file, capsys):
+    assert main([str(file), "rule=dapo,sympy"]) == 0
+    text = capsys.readouterr().out
+    differing = text.split("Rows on which the rules differ:")[1].splitlines()[2:]
+    assert [line.split()[:4] for line in differing] == [
+        ["1", "wrong", "right", "right"],
+        ["2", "wrong", "right", "right"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", r"bad.jsonl:2: no JSON"),
+        ("[1]", r"bad.jsonl:2: an object with pred and gold is wanted, not list"),
+        ('{"pred": 3, "gold": "3"}', r"bad.jsonl:2: pred must be a text, not 3"),
+        ('{"pred": "3", "gold": "3", "equal": "yes"}', r'bad.jsonl:2: equal must be true or false, not "yes"'),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, capsys, line, reason):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"pred": "1", "gold": "1"}\n' + line + "\n")
+    assert main([str(path)]) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "one file is wanted"),
+        (["x.jsonl", "rule=exact"], "rule is one of dapo, numeric, sympy, not 'exact'"),
+        (["x.jsonl", "speed=3"], "unknown: speed"),
+        (["no_such_file.jsonl"], "no_such_file.jsonl"),
+    ],
+)
+def test_a_bad_command_line_says_what_is_wrong(capsys, arguments, reason):
+    assert main(arguments) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_dir, capsys):
+    assert main([str(data_dir / "equivalence.jsonl")]) == 0
+    counts = capsys.readouterr().out.splitlines()[1].split()
+    assert float(counts[3].rstrip("%")) >= 97.0
+    assert counts[4] == "0"
