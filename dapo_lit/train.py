@@ -3,6 +3,7 @@
 Prints a table of the policy before and after, the path of the run and of its figure.
 """
 
+import logging
 import sys
 import warnings
 from contextlib import suppress
@@ -94,9 +95,7 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     rows, _ = read_metrics(folder.path)
     before, after = rows.iloc[0], rows.iloc[-1]
     label, k = config.task.label, config.evaluation.samples
-    table = Table(
-        title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left"
-    )
+    table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left")
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
     problems = min(config.evaluation.num_problems, config.task.num_heldout)
@@ -115,7 +114,8 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
+    logging.getLogger("lightning").setLevel(logging.ERROR)
     sys.exit(run_command(train))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -103,6 +104,9 @@ class RolloutDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(RolloutSteps(self), batch_size=None, num_workers=0)
+
+    def transfer_batch_to_device(self, batch: RolloutStep, device: torch.device, dataloader_idx: int) -> RolloutStep:
+        return batch  # micro-batches move one by one
 
     def sync_weights(self) -> float:
         """Gives the engine the policy's weights, unless it has them; seconds."""

@@ -3,6 +3,7 @@
 `metrics.jsonl` is not here: it is the record, and run_folder.py writes it.
 """
 
+import math
 import secrets
 import sys
 import time
@@ -113,7 +114,9 @@ class Display:
         else:
             done = row["step"] - self.first
             eta = (time.perf_counter() - self.started) / done * (self.total - row["step"]) if done else None
-            line = f"step {row['step']}/{self.total}  {summary(row)}" + (f"  eta {eta:.0f} s" if eta is not None else "")
+            line = f"step {row['step']}/{self.total}  {summary(row)}" + (
+                f"  eta {eta:.0f} s" if eta is not None else ""
+            )
             print("  ".join([line, *evaluation]), flush=True)
 
     def _bar(self, row: Mapping[str, Any]) -> None:
@@ -176,7 +179,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="step")
 
     def row(self, row: Mapping[str, Any]) -> None:
-        self.run.log({key: value for key, value in row.items() if value is not None})
+        self.run.log({key: math.nan if value is None else value for key, value in row.items()})
 
     def completions(self, step: int, chosen: list[tuple[str, str, Completion]]) -> None:
         columns = ["step", "problem", "reference", "response", "verdict", "reward_shaped", "tokens"]

@@ -147,9 +147,6 @@ class DAPOModule(LightningModule):
             return None
         return 6 * sum(p.numel() for p in self.policy.parameters()) * tokens / seconds / (peak * 1e12)
 
-    def transfer_batch_to_device(self, batch: RolloutStep, device: torch.device, dataloader_idx: int) -> RolloutStep:
-        return batch  # micro-batches move one by one
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["dapo_lit"] = {
             "counters": self.counters.state_dict(),
@@ -158,6 +155,8 @@ class DAPOModule(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A checkpoint of the last step says that the loop is over; with a larger budget it is not.
+        checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         state = checkpoint["dapo_lit"]
         self.counters.load_state_dict(state["counters"])
         self.policy_version = state["policy_version"]

@@ -1,0 +1,247 @@
+"""The command as a user runs it: ends, resumes after a kill, stops on request, and says what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from conftest import SMALL, run_cli
+
+from dapo_lit.study.metrics_file import read_metrics
+
+RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
+LONG = ("budget.steps=20", "algorithm.dynamic_sampling.carry_over=finished")
+TIMING = ("wall_s", "time/", "perf/", "memory/")
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dapo_lit.train", *SMALL, *arguments]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        file = folder / "metrics.jsonl"
+        if file.is_file() and file.read_text().count("\n") > step:
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"{folder} did not reach step {step}")
+
+
+def untimed_rows(folder: Path) -> list[dict]:
+    rows, _ = read_metrics(folder)
+    return [
+        {k: v for k, v in row.items() if not k.startswith(TIMING) and v == v}
+        for row in rows.reset_index().to_dict("records")
+    ]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    newest = sorted((folder / "checkpoints").glob("*.ckpt"))[-1]
+    return torch.load(newest, weights_only=False)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache) -> Path:
+    """An uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = run_cli(*SMALL, *LONG, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout.txt").write_text(done.stdout)
+    return folder
+
+
+def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
+    printed = (whole / "stdout.txt").read_text()
+    assert "accuracy avg@2, 4 held-out problems" in printed
+    assert str(RUN) in printed
+    assert (whole / RUN / "figures" / "run.png").stat().st_size > 10_000
+    assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"
+    run = json.loads((whole / RUN / "run.json").read_text())
+    assert (run["arm"], run["seed"], run["study"]) == ("dapo", 0, "four_sums")
+    assert yaml.safe_load((whole / RUN / "config.yaml").read_text())["algorithm"]["clip"]["high"] == 0.28
+
+
+FROZEN = """step gradient_step tokens_generated tokens_trained wall_s
+rollout/accuracy rollout/reward rollout/reward_shaped rollout/length_mean rollout/length_max rollout/truncated_frac
+rollout/length_correct rollout/length_wrong rollout/groups_all_correct_frac rollout/groups_all_wrong_frac
+rollout/groups_mixed_frac rollout/entropy rollout/prob_mean rollout/unique_frac rollout/repetition_frac
+batch/accuracy batch/reward batch/length_mean batch/truncated_frac
+sampling/rounds sampling/groups_generated sampling/groups_kept sampling/groups_surplus sampling/tokens_filtered_frac
+sampling/tokens_surplus_frac sampling/tokens_wasted_frac sampling/empty_steps
+policy/entropy policy/entropy_seq_mean policy/prob_mean
+clip/low_frac clip/high_frac clip/dual_frac clip/high_prob_mean clip/high_prob_max
+policy/kl_old policy/ratio_max mismatch/kl mismatch/prob_diff_max
+loss/policy optim/grad_norm optim/lr optim/grad_noise
+reward/correctness reward/length_penalty reward/verifier_timeout_frac reward/verifier_error_frac
+time/generate_s time/verify_s time/score_s time/train_s time/sync_s perf/tokens_per_s perf/mfu perf/pad_frac
+memory/peak_gb""".split()
+
+
+def test_every_row_has_every_frozen_key(whole):
+    rows = [json.loads(line) for line in (whole / RUN / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(21))
+    for row in rows[1:]:
+        assert [key for key in FROZEN if key not in row] == []
+        shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
+        if row["sampling/groups_generated"]:  # a step can live on carried-over groups alone
+            assert sum(shares) == pytest.approx(1)
+    for key in ("avg@2", "pass@2", "cons@2"):
+        assert f"eval/four_sums/{key}" in rows[0]
+        assert f"eval/four_sums/{key}" in rows[-1]
+
+
+def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
+    rollouts = pd.read_parquet(whole / RUN / "rollouts" / "step_000003.parquet")
+    row = json.loads((whole / RUN / "metrics.jsonl").read_text().splitlines()[3])
+    generated = rollouts[rollouts.submitted_step == 3]
+    assert len(generated) == 4 * row["sampling/groups_generated"]
+    assert generated.correct.mean() == pytest.approx(row["rollout/accuracy"])
+    assert rollouts[rollouts.kept].advantage.notna().all()
+    assert rollouts[~rollouts.kept].advantage.isna().all()
+    assert (rollouts.rollout_logprobs.map(len) == rollouts.response_ids.map(len)).all()
+
+
+def test_a_killed_run_resumes_bit_for_bit(whole, tmp_path):
+    process = start(*LONG, cwd=tmp_path)
+    wait_for_step(tmp_path / RUN, 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / RUN / "DONE.json").exists()
+    done = run_cli(*SMALL, *LONG, "resume=true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "continuing from" in done.stdout
+    assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
+    for name, tensor in weights(whole / RUN).items():
+        assert torch.equal(tensor, weights(tmp_path / RUN)[name]), name
+
+
+def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path):
+    process = start(*LONG, "trainer.checkpoint_every=100", cwd=tmp_path)
+    wait_for_step(tmp_path / RUN, 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "stopped on request" in output
+    assert json.loads((tmp_path / RUN / "run.json").read_text())["status"] == "preempted"
+    assert list((tmp_path / RUN / "checkpoints").glob("*.ckpt"))
+    done = run_cli(*SMALL, *LONG, "resume=auto", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
+
+
+def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
+    done = run_cli(
+        "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
+        "algorithm.overlong.cache_tokens=5", "algorithm.num_prompts=4", "algorithm.samples_per_prompt=4",
+        "algorithm.minibatch_prompts=4", "budget.steps=2", "evaluation.samples=1", "logger.progress=none",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    study = tmp_path / "runs" / "ablate_clip_higher"
+    finished = sorted(str(p.parent.relative_to(study)) for p in study.rglob("DONE.json"))
+    assert finished == sorted(f"{arm}/seed_{seed}" for arm in ("dapo", "dapo-clip_higher") for seed in (0, 1))
+    for arm, expected in (("dapo", True), ("dapo-clip_higher", False)):
+        config = yaml.safe_load((study / arm / "seed_1" / "config.yaml").read_text())
+        assert config["algorithm"]["techniques"]["clip_higher"] is expected
+
+
+def test_a_failed_run_of_a_multirun_does_not_stop_the_others(tmp_path, cache):
+    done = run_cli("-m", *SMALL, "budget.steps=1", "task.template=nowhere,plain", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no such template" in done.stderr
+    assert (tmp_path / RUN / "DONE.json").is_file()
+
+
+def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
+    arguments = (*SMALL, "logger.wandb.enabled=true", "logger.wandb.mode=offline", "logger.completions_every=1")
+    assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
+    first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]
+    done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["step"] for row in untimed_rows(tmp_path / RUN)] == [0, 1, 2, 3, 4]  # a larger budget goes on
+    assert json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"] == first
+    logs = list((tmp_path / RUN).rglob(f"run-{first}.wandb"))
+    assert len(logs) == 2
+    content = b"".join(log.read_bytes() for log in logs)
+    for key in (*FROZEN, "eval/four_sums/avg@2", "completions"):
+        assert key.encode() in content, key
+    assert b"dapo-seed_0" in content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algorithm.techniques.clip_highr=false"], "did you mean algorithm.techniques.clip_higher?"),
+        (["policy=smollm2_135m", "task=arithmetic_chat", "reward=math"], "make model"),
+        (["policy=smollm2_135m", "task=gsm8k", "task.path=missing.jsonl", "reward=math"], "missing.jsonl"),
+        (["resume=true"], "there is no run in"),
+        (["reward.rule=numeric", "task=gsm8k", "task.path=words.jsonl", "task.template=plain"], "words-1"),
+        (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
+    ],
+)
+def test_bad_input_ends_with_one_message_and_code_2(tmp_path, cache, arguments, message):
+    (tmp_path / "words.jsonl").write_text('{"id": "words-1", "problem": "1+1?", "answer": "two"}\n')
+    (tmp_path / "broken.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+1?"\n')
+    done = run_cli(*SMALL, *arguments, cwd=tmp_path, timeout=100)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3
+
+
+def test_a_full_disk_ends_the_run_with_a_message_and_keeps_the_rows(whole, tmp_path, cache):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    folder = tmp_path / RUN
+    assert run_cli(*SMALL, "budget.steps=2", cwd=tmp_path).returncode == 0
+    before = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").rename(folder / "kept.jsonl")
+    (folder / "metrics.jsonl").symlink_to("/dev/full")
+    done = run_cli(*SMALL, "budget.steps=4", "resume=true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert (folder / "kept.jsonl").read_text() == before
+
+
+def test_help_and_cfg_show_groups_and_the_composed_config(tmp_path):
+    assert "+experiment=ablate_clip_higher" in run_cli("--help", cwd=tmp_path).stdout
+    shown = run_cli("--cfg", "job", "+experiment=naive_grpo", cwd=tmp_path).stdout
+    assert yaml.safe_load(shown)["algorithm"]["techniques"]["clip_higher"] is False
+
+
+def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
+    root = Path(__file__).parent.parent
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(root),
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); import runpy; runpy.run_module('dapo_lit.train', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "techniques" in done.stdout, done.stderr
+    where = f"import sys; sys.path.insert(0, {str(site)!r}); import dapo_lit.command as c; print(c.config_folder())"
+    printed = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert str(site) in printed.stdout
