@@ -71,7 +71,7 @@ class Mixture:
     wrong_by: int = 2
     step_wrong: float = 0.0
     """Probability that one running sum is off by 1 or 2; the next steps carry on from it."""
-    rambling_chars: int = 80
+    rambling_chars: int = 88
     """Beyond the limit of response tokens, so that the policy never learns an end for them."""
     sums: Sums = field(default_factory=Sums)
 

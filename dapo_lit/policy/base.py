@@ -54,9 +54,8 @@ class Stage:
     demonstrations: Demonstrations
     updates: int
     learning_rate: float
-    batch_size: int = 96
-    num_demonstrations: int = 40_000
-    """So many are drawn once, then gone through as often as the updates need."""
+    batch_size: int
+    """updates x batch_size demonstrations are drawn, each seen once."""
 
     def recipe(self) -> dict[str, object]:
         numbers = {name: value for name, value in vars(self).items() if name != "demonstrations"}
@@ -68,7 +67,7 @@ class BaseSpec:
     """What a base policy is made from. Without stages it is a random initialisation."""
 
     name: str
-    """First part of the folder's name."""
+    """What the progress bar calls it; bases of other names that are made alike share a folder."""
     architecture: Mapping[str, object]
     """Arguments of an HF config, `model_type` among them; vocabulary size and token ids are filled in."""
     characters: str
@@ -87,7 +86,7 @@ class BaseSpec:
 
     def folder_name(self) -> str:
         digest = hashlib.sha256(json.dumps(self.recipe(), sort_keys=True).encode()).hexdigest()
-        return f"{self.name}-{digest[:16]}"
+        return f"base-{digest[:16]}"
 
 
 def default_cache() -> Path:
@@ -121,8 +120,13 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = 
 
 
 def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A model with random weights, fixed by the seed; float32. Torch's global generator is left as it was."""
+    """A model with random weights, fixed by the seed; float32. Torch's global generator is left as it was.
+
+    Weights are drawn with standard deviation 1/sqrt(hidden_size) unless the architecture gives `initializer_range`:
+    the 0.02 of transformers suits models some thousand wide and makes tiny ones learn slowly.
+    """
     values = dict(architecture)
+    values.setdefault("initializer_range", float(values["hidden_size"]) ** -0.5)  # type: ignore[arg-type]
     config = AutoConfig.for_model(
         values.pop("model_type"),
         vocab_size=len(tokenizer),
@@ -143,7 +147,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, progress: bool) -> None:
     stage = spec.stages[-1]
     seed = 1000 * spec.seed + len(spec.stages)
-    drawn = list(islice(stage.demonstrations.stream(seed), stage.num_demonstrations))
+    drawn = list(islice(stage.demonstrations.stream(seed), stage.updates * stage.batch_size))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # As fast as more for a tiny model, and sums are rounded the same way everywhere.
     try:
