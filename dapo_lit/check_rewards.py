@@ -2,10 +2,10 @@
 
     python -m dapo_lit.check_rewards FILE.jsonl [rule=sympy] [extraction=auto] [deadline_s=2] [workers=2] [show=20]
 
-A row has `pred` (a response or an answer), `gold` (the reference) and, if the verdict is to be checked, `equal` (true or
-false); a row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives and negatives,
-timeouts, answers per second, and the rows that disagree. `rule=dapo,sympy` scores both side by side and prints the rows
-on which the rules differ.
+A row has `pred` (a response or an answer), `gold` (the reference) and, where the verdict is to be checked, `equal`
+(true or false). A row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives and
+negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,sympy` scores both side by side and
+prints the rows on which the rules differ.
 """
 
 import json

@@ -19,12 +19,16 @@ from typing import Literal, assert_never
 Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 
 ANSWER_LINE_CHARS = 300
-"""How far back `answer_line` looks: DAPO's scorer reads the last 300 characters alone."""
+"""How far back `answer_line` and `number` look: DAPO's scorer reads the last 300 characters alone."""
 MAX_ANSWER_CHARS = 2000
 """Longer answers are taken as none: no reference of the data sets has more than 200."""
 
 _ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])[-\u2212]?\s?[$€£¥₹]?\s?-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+    r"(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
+    r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
+)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
@@ -109,10 +113,19 @@ def extract_hash(text: str) -> str | None:
 
 
 def extract_number(text: str) -> str | None:
-    """The last integer or decimal of the text, whatever stands around it.
+    """The last number of the last 300 characters, with its sign, currency, fraction and percent.
 
-    >>> extract_number("2 + 3 = 5")
+    >>> extract_number("2 + 3 = 5 apples")
     '5'
     """
-    found = _NUMBER.findall(text[-ANSWER_LINE_CHARS:])
-    return found[-1] if found else None
+    return last_number(text[-ANSWER_LINE_CHARS:])
+
+
+def last_number(text: str) -> str | None:
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].strip() if numbers else None
+
+
+def first_number(text: str) -> str | None:
+    found = _NUMBER.search(text)
+    return found.group().strip() if found else None

@@ -15,7 +15,7 @@ Reading is generous, so a model is never trained on it by default: the templates
 import re
 
 from dapo_lit.rewards.answers.tokens import words
-from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, extract_number, find_boxes, first_number
+from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, find_boxes, first_number, last_number
 
 TAIL_CHARS = 8000
 """The answer is looked for in this many characters at the end (boxes: anywhere)."""
@@ -67,7 +67,7 @@ def find_answer(text: str) -> str | None:
     bare = text.strip()
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
-    return _last_formula(text) or extract_number(text)
+    return _last_formula(text) or last_number(text)
 
 
 def find_reference(text: str) -> str:

@@ -48,6 +48,22 @@ def test_hash_takes_the_rest_of_the_line_after_the_last_hash(text, answer):
     assert extract(text, "hash") == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("37", "37"),
+        ("12 + 25 = 37", "37"),
+        ("12-25", "25"),
+        ("It is -3.", "-3"),
+        ("1,200 apples", "1,200"),
+        ("x2 and 1/2 a", "1/2"),
+        ("no", None),
+    ],
+)
+def test_number_takes_the_last_number_wherever_it_stands(text, answer):
+    assert extract(text, "number") == answer
+
+
 def test_an_answer_longer_than_the_limit_is_none():
     assert extract("#" + "1" * MAX_ANSWER_CHARS, "hash") is not None
     assert extract("#" + "1" * (MAX_ANSWER_CHARS + 1), "hash") is None
