@@ -21,6 +21,8 @@ from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
 
+Kind = Literal["false positive", "false negative"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 WIDTH = 46
 """Characters of an answer that a table shows."""
 
@@ -55,7 +57,7 @@ class Report:
     scores: list[Score]
     seconds: float
 
-    def errors(self, rows: Sequence[Row], kind: Literal["false positive", "false negative"]) -> list[int]:
+    def errors(self, rows: Sequence[Row], kind: Kind) -> list[int]:
         """Indices of the rows on which the verdict and `equal` differ in this direction."""
         wanted = kind == "false negative"
         return [
@@ -130,7 +132,7 @@ def summary(rows: Sequence[Row], reports: Sequence[Report]) -> str:
     """One line a rule."""
     counted = sum(row.equal is not None for row in rows)
     header = ("rule", "rows", "counted", "agreement", "false pos.", "false neg.", "timeouts", "errors", "answers/s")
-    lines = [header]
+    lines: list[tuple[str, ...]] = [header]
     for report in reports:
         positives = len(report.errors(rows, "false positive"))
         negatives = len(report.errors(rows, "false negative"))
@@ -146,9 +148,9 @@ def summary(rows: Sequence[Row], reports: Sequence[Report]) -> str:
 
 def disagreements(rows: Sequence[Row], report: Report, show: int) -> str:
     """The rows on which the verdict is not `equal`."""
-    lines = [("line", "verdict", "answer found", "gold")]
-    for kind in ("false positive", "false negative"):
-        for index in report.errors(rows, kind):  # type: ignore[arg-type]
+    lines: list[tuple[str, ...]] = [("line", "verdict", "answer found", "gold")]
+    for kind in KINDS:
+        for index in report.errors(rows, kind):
             answer = report.scores[index].answer
             lines.append((str(rows[index].line), kind, "(none)" if answer is None else answer, rows[index].gold))
     return _shortened(lines, show)

@@ -83,8 +83,8 @@ def _largest(node: Node, indices: dict[str, float]) -> float:
             return sum(_largest(part, indices) for part in parts)
         case Symbol(name):
             return 2.0 ** indices.get(name, _SYMBOL_BITS)
-        case Degrees(value):
-            return _largest(value, indices) / 57
+        case Degrees(inner):
+            return _largest(inner, indices) / 57
         case Power(base, Number(exponent, _)) if 0 < exponent <= 1:
             return max(1.0, _largest(base, indices))
         case Call("ln" | "log", (argument,)):

@@ -102,6 +102,7 @@ def _needs_sets(answer: Answer) -> bool:
 
 def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
     if isinstance(prediction, Combined) and isinstance(reference, Combined):
+        alike: bool | None
         if prediction.operator != reference.operator:
             alike = False
         elif prediction.operator == "setminus":
