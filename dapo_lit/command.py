@@ -7,7 +7,7 @@ multirun a failed run does not stop the others, and the exit code says that one 
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from dapo_lit.config import Config, ConfigError, known_keys, parse, unknown_key
+from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.data.sources import DataError
 from dapo_lit.lit.module import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
@@ -25,13 +25,7 @@ USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, OSError)
 """What the user can mend: told in one message, without a traceback."""
 
 
-def config_folder() -> Path:
-    """`conf/`: inside an installed package, else at the top of the checkout."""
-    installed = Path(__file__).parent / "conf"
-    return installed if installed.is_dir() else Path(__file__).parent.parent / "conf"
-
-
-def check_overrides(arguments: Sequence[str]) -> None:
+def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
     """Refuses an override of a key that is not in the schema, with the nearest one that is.
 
     Raises:
@@ -46,18 +40,21 @@ def check_overrides(arguments: Sequence[str]) -> None:
         if group or override.is_add() or path[0] == "hydra":
             continue
         for depth in range(len(path)):
-            siblings = known_keys(path[:depth])
+            siblings = known_keys(path[:depth], schema)
             if siblings is None:
                 break
             if path[depth] not in siblings:
-                faults.append(unknown_key(path[: depth + 1]))
+                faults.append(unknown_key(path[: depth + 1], schema))
                 break
     if faults:
         raise ConfigError("\n".join(faults))
 
 
-def run_command(run: Callable[[Config, list[str]], None], config_name: str = "config") -> int:
-    """Composes the config from the command line and calls `run(config, overrides)`; the exit code.
+Schema = TypeVar("Schema", bound=Section)
+
+
+def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str) -> int:
+    """Composes the config from the command line, checks it and calls `run(config, overrides)`; the exit code.
 
     Faults of the user are printed and give 2; other errors of a multirun's run are printed and give 1, after the
     remaining runs.
@@ -70,8 +67,8 @@ def run_command(run: Callable[[Config, list[str]], None], config_name: str = "co
         try:
             container = OmegaConf.to_container(tree, resolve=True)
             assert isinstance(container, dict)
-            config = parse({str(key): value for key, value in container.items()})
-            if multirun and config.trainer.devices > 1:
+            config = parse_as({str(key): value for key, value in container.items()}, schema)
+            if multirun and isinstance(config, Config) and config.trainer.devices > 1:
                 # Lightning's own launcher would start every process with -m again, and each would run the whole sweep.
                 raise ConfigError(
                     "a multirun needs trainer.devices=1, or ranks that are launched from outside (torchrun, srun)"
@@ -87,7 +84,7 @@ def run_command(run: Callable[[Config, list[str]], None], config_name: str = "co
             codes.append(1)
 
     try:
-        check_overrides(sys.argv[1:])
+        check_overrides(sys.argv[1:], schema)
     except (ConfigError, HydraException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -116,7 +116,7 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
     logging.getLogger("lightning").setLevel(logging.ERROR)
-    sys.exit(run_command(train))
+    sys.exit(run_command(train, Config, "config"))
 
 
 if __name__ == "__main__":

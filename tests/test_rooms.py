@@ -10,7 +10,7 @@ import pytest
 import dapo_lit
 
 PACKAGE = Path(dapo_lit.__file__).parent
-ROOMS = {"lit", "study", "rollout", "policy", "rewards", "data", "objective"}
+ROOMS = {"lit", "study", "rollout", "policy", "rewards", "data", "objective", "config"}
 MAY_IMPORT = {
     "lit": {"rollout", "policy", "rewards", "data", "objective", "config"},
     "study": set(),

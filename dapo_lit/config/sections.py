@@ -1,15 +1,8 @@
-"""The typed schema of every config group, with the checks that need more than one field.
+"""The groups that a run's config is made of, each with the checks among its own fields."""
 
-Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses.
-`parse` turns Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key
-and what to do.
-"""
+from typing import Annotated, Any, Literal, Self
 
-import difflib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, get_args
-
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -104,7 +97,7 @@ class Algorithm(Section):
     clip: Clip
     advantage: Advantage
     token_level_denominator: Literal["minibatch", "group"]
-    """With token_level_loss: tokens of the mini-batch (the authors' code), or each prompt's group (Eq. 8 as written)."""
+    """With token_level_loss: tokens of the mini-batch (the authors' code), or of the prompt's group (Eq. 8 literally)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
     overlong: Overlong
@@ -266,83 +259,3 @@ class Evaluation(Section):
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
-
-
-class Config(Section):
-    seed: int
-    study_name: str
-    """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
-    runs_dir: str
-    resume: bool | Literal["auto"]
-    """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
-    algorithm: Algorithm
-    policy: Policy
-    task: Task
-    reward: Reward
-    rollout: Rollout
-    trainer: Trainer
-    budget: Budget
-    logger: Logger
-    evaluation: Evaluation
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Self:
-        cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
-        if cache >= limit:
-            raise ValueError(
-                f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
-                "or every response is punished"
-            )
-        if self.task.name == "file" and not self.task.path:
-            raise ValueError(
-                "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
-                "or a hub id"
-            )
-        return self
-
-
-def parse(tree: Mapping[str, Any]) -> Config:
-    """Checks a composed config (plain containers, interpolations resolved).
-
-    Raises:
-        ConfigError: every fault in one message, a line each, with the key and, if unknown, the nearest known one.
-    """
-    try:
-        return Config.model_validate(dict(tree))
-    except ValidationError as error:
-        raise ConfigError("\n".join(_fault(fault) for fault in error.errors())) from None
-
-
-def _fault(fault: Any) -> str:
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    match fault["type"]:
-        case "extra_forbidden":
-            return unknown_key(path)
-        case "missing":
-            return f"{key}: missing; every key of its config group must have a value"
-        case "value_error":
-            return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
-        case _:
-            return f"{key}: {fault['msg']} (got {fault['input']!r})"
-
-
-def known_keys(path: Sequence[str]) -> list[str] | None:
-    """Names of the keys below `path` in the schema, None where the schema leaves them open (a free mapping)."""
-    section: Any = Config
-    for part in path:
-        field = section.model_fields.get(part)
-        candidates = [field.annotation, *get_args(field.annotation)] if field else []
-        sections = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, Section)]
-        if not sections:
-            return None
-        section = sections[0]
-    return list(section.model_fields)
-
-
-def unknown_key(path: Sequence[str]) -> str:
-    """One line that names an unknown key and the nearest known ones."""
-    siblings = known_keys(path[:-1]) or []
-    near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.6)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known here: {', '.join(siblings)}"
-    return f"{'.'.join(path)}: unknown key; {hint}"

@@ -1,0 +1,24 @@
+"""The typed schema of every config group, with the checks that need more than one field.
+
+Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses.
+`parse` turns Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key
+and what to do.
+"""
+
+from dapo_lit.config.folder import config_folder
+from dapo_lit.config.parsing import known_keys, parse, parse_as, unknown_key
+from dapo_lit.config.run import Config
+from dapo_lit.config.sections import Algorithm, ConfigError, Optimizer, Section
+
+__all__ = [
+    "Algorithm",
+    "Config",
+    "ConfigError",
+    "Optimizer",
+    "Section",
+    "config_folder",
+    "known_keys",
+    "parse",
+    "parse_as",
+    "unknown_key",
+]

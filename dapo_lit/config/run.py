@@ -1,0 +1,51 @@
+"""The config of a training run, with the checks that need more than one group."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from dapo_lit.config.sections import (
+    Algorithm,
+    Budget,
+    Evaluation,
+    Logger,
+    Policy,
+    Reward,
+    Rollout,
+    Section,
+    Task,
+    Trainer,
+)
+
+
+class Config(Section):
+    seed: int
+    study_name: str
+    """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
+    runs_dir: str
+    resume: bool | Literal["auto"]
+    """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
+    algorithm: Algorithm
+    policy: Policy
+    task: Task
+    reward: Reward
+    rollout: Rollout
+    trainer: Trainer
+    budget: Budget
+    logger: Logger
+    evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
+        if cache >= limit:
+            raise ValueError(
+                f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
+                "or every response is punished"
+            )
+        if self.task.name == "file" and not self.task.path:
+            raise ValueError(
+                "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
+                "or a hub id"
+            )
+        return self
