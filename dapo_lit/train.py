@@ -12,6 +12,7 @@ import torch
 from lightning import Trainer
 from rich.console import Console
 from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
 
 from dapo_lit.command import run_command
 from dapo_lit.config import Config
@@ -116,6 +117,7 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
     logging.getLogger("lightning").setLevel(logging.ERROR)
+    disable_progress_bar()  # of loading a model
     sys.exit(run_command(train, Config, "config"))
 
 

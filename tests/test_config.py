@@ -22,7 +22,7 @@ DIFFERS = {
     "ablate_overlong_shaping": {"study_name", T + "soft_overlong_punishment"},
 }
 """The keys in which an experiment may differ from the default run."""
-ANOTHER_TASK = {"four_sums"}
+ANOTHER_TASK = {"four_sums", "smollm2_arithmetic", "smollm2_gsm8k"}
 """Experiments with a task and a size of their own."""
 
 

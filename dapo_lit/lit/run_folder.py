@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,12 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@cache
 def code_state() -> dict[str, str | None]:
-    """What code ran: the commit, a hash of what differs from it, and a hash of the package's source files."""
+    """What code ran: the commit, a hash of what differs from it, and a hash of the package's source files.
+
+    Read once a process: a multirun runs the code it has loaded, whatever is edited meanwhile.
+    """
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
