@@ -1,0 +1,169 @@
+"""The pages say what is: every key a run writes, every key of the config, links and commands that work."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import hydra
+import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from omegaconf import OmegaConf
+
+from dapo_lit.command import check_overrides, config_folder
+from dapo_lit.config import Config, Section, parse
+from dapo_lit.train import train
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIRST_CELL = re.compile(r"^\| *`([^`]+)`", re.MULTILINE)
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """Rows of two small runs: one that learns, one of a task with a metric of its own that gets no mixed group."""
+    small = ["algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2", "logger.progress=none"]
+    learns = ["+experiment=four_sums", "budget.steps=2", *small]
+    empty = [
+        "policy=micro", "policy.architecture.max_position_embeddings=128", "algorithm.samples_per_prompt=2",
+        "budget.steps=1", "evaluation.num_problems=2", "reward.extraction=boxed", *small,
+    ]  # fmt: skip
+    found = []
+    for name, overrides in (("learns", learns), ("empty", empty)):
+        runs = tmp_path_factory.mktemp(name)
+        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+            tree = hydra.compose("config", [*overrides, f"runs_dir={runs}"])
+        train(composed(tree), [])
+        found += rows(next(runs.rglob("metrics.jsonl")).parent)
+    return found
+
+
+def composed(tree: object) -> Config:
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return parse({str(key): value for key, value in container.items()})
+
+
+def general(key: str) -> str:
+    """A key as the page names it: any benchmark, any number of samples."""
+    return re.sub(r"@\d+$", "@k", re.sub(r"^eval/[^/]+/", "eval/<benchmark>/", key))
+
+
+def test_the_metrics_page_names_every_key_that_a_run_writes_and_no_other(metric_rows):
+    named = FIRST_CELL.findall(page("metrics.md"))
+    assert len(named) == len(set(named))
+    written = {general(key) for row in metric_rows for key in row}
+    assert set(named) == written
+
+
+def test_all_rows_have_the_same_keys_but_for_evaluation_and_tasks_as_the_page_says(metric_rows):
+    later = [{k for k in row if not k.startswith(("eval/", "task/"))} for row in metric_rows if row["step"] > 0]
+    assert any(row.get("batch/accuracy") is None for row in metric_rows if row["step"] > 0)
+    assert any(row.get("batch/accuracy") is not None for row in metric_rows)
+    assert all(keys == later[0] for keys in later)
+    first = {k for row in metric_rows if row["step"] == 0 for k in row if not k.startswith("eval/")}
+    assert first == {"step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s"}
+
+
+def test_identities_that_the_metrics_page_states_hold_in_a_run(metric_rows):
+    for row in (r for r in metric_rows if r["step"] > 0):
+        shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
+        assert sum(shares) == pytest.approx(1)
+        assert row["reward/correctness"] == row["rollout/reward"]
+        assert row["rollout/reward"] == pytest.approx(2 * row["rollout/accuracy"] - 1)
+        filtered, surplus = row["sampling/tokens_filtered_frac"], row["sampling/tokens_surplus_frac"]
+        assert row["sampling/tokens_wasted_frac"] == pytest.approx(filtered + surplus)
+
+
+def fields(section: type[Section], prefix: str = "") -> dict[str, object]:
+    """Dotted keys of the schema that hold a value."""
+    found: dict[str, object] = {}
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found |= fields(field.annotation, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = field.annotation
+    return found
+
+
+def test_the_configuration_page_has_every_key_of_the_schema_and_no_other():
+    listed = FIRST_CELL.findall(page("configuration.md").split("## Every key")[1])
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(fields(Config))
+
+
+def test_the_configuration_page_states_the_values_of_the_default_run(compose):
+    default = compose(small=False).model_dump(mode="json")
+    stated = re.findall(r"^\| `([\w.]+)` \|[^|]+\| `([^`|]+)` \|", page("configuration.md"), re.MULTILINE)
+    assert len(stated) > 60
+    for key, text in stated:
+        value: object = default
+        for part in key.split("."):
+            assert isinstance(value, dict)
+            value = value[part]
+        if key != "runs_dir":  # the fixture's own
+            assert yaml.safe_load(text) == value, key
+
+
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def test_every_relative_link_leads_to_a_file_and_to_a_heading_in_it(file):
+    for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (file.parent / path) if path else file
+        assert linked.exists(), f"{file.name} links to {target}"
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors(linked.read_text()), f"{file.name} links to {target}"
+
+
+def quoted_commands() -> list[tuple[str, str]]:
+    """(page, command) of every `python -m dapo_lit...` in the pages, continued lines joined, comments cut off."""
+    found = []
+    for file in PAGES:
+        text = re.sub(r"\\\n\s*", "", file.read_text())
+        for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            found += [(file.name, line) for line in re.findall(r"(?:^|\s)(python -m dapo_lit\.[^\n]*)", block)]
+        inline = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        found += [(file.name, command) for command in re.findall(r"`(python -m dapo_lit\.[^`]*)`", inline)]
+    return found
+
+
+def test_the_pages_quote_commands():
+    assert len(quoted_commands()) >= 5
+
+
+@pytest.mark.parametrize(("name", "command"), quoted_commands())
+def test_every_quoted_command_composes(name, command):
+    module, *arguments = shlex.split(re.split(r"\s{2,}#|\s#\s", command)[0])[2:]
+    assert (ROOT / (module.replace(".", "/") + ".py")).is_file() or (ROOT / module.replace(".", "/")).is_dir()
+    if module != "dapo_lit.train":
+        return
+    check_overrides(arguments)
+    overrides = [argument for argument in arguments if not argument.startswith("-") and argument != "job"]
+    single = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        assert override.type in (OverrideType.CHANGE, OverrideType.ADD), command
+        key = ("+" if override.is_add() else "") + override.key_or_group
+        if override.is_sweep_override():
+            assert arguments[0] in ("-m", "--multirun"), f"{command} sweeps without -m"
+            single += [f"{key}={value}" for value in list(override.sweep_string_iterator())[:1]]
+        else:
+            single.append(override.input_line or "")
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        composed(hydra.compose("config", single))
