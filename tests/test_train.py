@@ -184,7 +184,10 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
         (["policy=smollm2_135m", "task=arithmetic_chat", "reward=math"], "make model"),
         (["policy=smollm2_135m", "task=gsm8k", "task.path=missing.jsonl", "reward=math"], "missing.jsonl"),
         (["resume=true"], "there is no run in"),
-        (["reward.rule=numeric", "task=gsm8k", "task.path=words.jsonl", "task.template=plain"], "words-1"),
+        (
+            ["reward.rule=numeric", "task=gsm8k", "task.path=words.jsonl", "task.eval_path=null", "task.template=plain"],
+            "words-1",
+        ),
         (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
     ],
 )

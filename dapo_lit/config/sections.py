@@ -97,7 +97,7 @@ class Algorithm(Section):
     clip: Clip
     advantage: Advantage
     token_level_denominator: Literal["minibatch", "group"]
-    """With token_level_loss: tokens of the mini-batch (the authors' code), or of the prompt's group (Eq. 8 literally)."""
+    """With token_level_loss: tokens of the mini-batch (the authors' code), or of a prompt's group (Eq. 8 literally)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
     overlong: Overlong
@@ -153,6 +153,21 @@ class Policy(Section):
         return self
 
 
+class Difficulty(Section):
+    key: str
+    """The column that holds a problem's difficulty: a number, or a text such as `Level 3`."""
+    low: float | None
+    """The easiest that is trained on; null: no bound."""
+    high: float | None
+    """The hardest that is trained on; null: no bound."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low ({self.low:g}) is above high ({self.high:g}); no problem lies between them")
+        return self
+
+
 class Task(Section):
     name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
     """Who makes the problems: a generated task, or a file or hub data set at `path`."""
@@ -161,11 +176,17 @@ class Task(Section):
     path: str | None
     """JSONL, Parquet, CSV or a hub id; for `file`."""
     eval_path: str | None
-    """The held-out problems of `file`; null: no evaluation of its own."""
+    """The held-out problems of `file`, of a hub id its split `test` or `validation`; null: no evaluation of its own."""
+    deduplicate: bool
+    """Keep each training statement once, and none that is given with different answers."""
+    exclude_overlap_with: tuple[str, ...]
+    """Evaluation sets (as eval_path); training problems that quote more than half of one of theirs are left out."""
+    difficulty: Difficulty | None
+    """Bounds on the training problems' difficulty; null: none."""
     template: str
     """A shipped prompt template or a path to one."""
     num_problems: PositiveInt | None
-    """How many training problems; null: all."""
+    """How many training problems, of those that are not left out; null: all."""
     num_heldout: PositiveInt
     """How many held-out problems there are to evaluate on."""
     max_prompt_tokens: PositiveInt

@@ -1,18 +1,10 @@
-"""Which problems of a set are trained on: difficulty bounds and a limit on the prompt's length.
-
-Both return what is dropped beside what is kept, so that a run can report it.
-"""
+"""Difficulty bounds: which problems of a set are trained on, by a number that their rows carry."""
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
-from dapo_lit.data.templates import PromptTemplate
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 LEVEL = re.compile(r"(?:level\s*)?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 
@@ -38,21 +30,6 @@ def within_difficulty(
         level = _level(problem.meta.get(key))
         inside = level is not None and (low is None or low <= level) and (high is None or level <= high)
         (kept if inside else dropped).append(problem)
-    return kept, dropped
-
-
-def drop_long_prompts(
-    problems: Sequence[Problem],
-    template: PromptTemplate,
-    tokenizer: "PreTrainedTokenizerBase",
-    max_prompt_tokens: int,
-) -> tuple[list[Problem], list[Problem]]:
-    """(kept, dropped): kept are the problems whose whole prompt, template included, has at most that many tokens."""
-    kept: list[Problem] = []
-    dropped: list[Problem] = []
-    for problem in problems:
-        fits = len(template.encode(problem.problem, tokenizer)) <= max_prompt_tokens
-        (kept if fits else dropped).append(problem)
     return kept, dropped
 
 

@@ -11,6 +11,7 @@ Data sets that need a loading script, and file lists declared in a README, are n
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
@@ -33,22 +34,25 @@ SPLIT_WORDS = {
 }
 
 
-def resolve_files(path: str, split: str) -> tuple[str, list[Path]]:
+def resolve_files(path: str, *splits: str) -> tuple[str, list[Path]]:
     """The name of the data set that `path` means, and its files: one file, those of a folder, or those of a hub id.
 
+    splits: the first of them that the folder or hub id has is taken, unless the id names one.
     Raises DataError where there is none.
     """
     local = Path(path).expanduser()
     if local.is_file():
         return local.stem, [local]
     if local.is_dir():
-        return f"{local.resolve().name}-{split}", _files_of_folder(local, path, None, split)
+        split, files = _files_of_folder(local, path, None, splits)
+        return f"{local.resolve().name}-{split}", files
     found = HUB_ID.fullmatch(path)
     if found is None or local.suffix.lower() in SUFFIXES:
         raise DataError(f"{path}: no such file; set task.path to a .jsonl, .parquet or .csv file, or to a hub id")
-    split, config = found["split"] or split, found["config"] or None
-    folder = _download(found["repo"], config, found["revision"], split)
-    return f"{found['repo'].partition('/')[2]}-{split}", _files_of_folder(folder, path, config, split)
+    splits, config = (found["split"],) if found["split"] else splits, found["config"] or None
+    folder = _download(found["repo"], config, found["revision"], splits)
+    split, files = _files_of_folder(folder, path, config, splits)
+    return f"{found['repo'].partition('/')[2]}-{split}", files
 
 
 def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
@@ -110,17 +114,21 @@ def _splits_named(name: str) -> set[str]:
     return set()
 
 
-def _files_of_folder(folder: Path, label: str, config: str | None, split: str) -> list[Path]:
+def _files_of_folder(folder: Path, label: str, config: str | None, splits: Sequence[str]) -> tuple[str, list[Path]]:
+    """The first of the splits that is there, and its files."""
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-    try:
-        return [folder / name for name in choose_files(names, config, split)]
-    except ValueError as error:
-        raise DataError(f"{label}: the data set {error}") from None
+    faults = []
+    for split in splits:
+        try:
+            return split, [folder / name for name in choose_files(names, config, split)]
+        except ValueError as error:
+            faults.append(str(error))
+    raise DataError(f"{label}: the data set {faults[0]}")
 
 
-def _download(repo: str, config: str | None, revision: str | None, split: str) -> Path:
-    """The data set's folder in the local cache; only the files of the split where their names tell."""
-    words = SPLIT_WORDS.get(split, (split,))
+def _download(repo: str, config: str | None, revision: str | None, splits: Sequence[str]) -> Path:
+    """The data set's folder in the local cache; only the files of the splits where their names tell."""
+    words = [word for split in splits for word in SPLIT_WORDS.get(split, (split,))]
     within = f"{config}/*" if config else "*"
     try:
         folder = _snapshot(repo, revision, [f"{within}{word}*{suffix}" for word in words for suffix in SUFFIXES])

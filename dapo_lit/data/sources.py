@@ -10,19 +10,18 @@ Columns decide how a row is read:
 Every row is checked before anything is returned; the first one that is wrong is named with file and line.
 """
 
-import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from dapo_lit.data.dapo_math import is_published_schema, published_problems
+from dapo_lit.data.dapo_math import DuplicateReport, is_published_schema, published_problems
 from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError, Row, read_rows
 
-__all__ = ["DataError", "load_problems"]
+__all__ = ["DataError", "load_heldout", "load_problems", "load_with_report"]
 
-logger = logging.getLogger(__name__)
+HELDOUT_SPLITS = ("test", "validation")
 
 
 def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
@@ -35,9 +34,25 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
     Raises DataError naming file and line for a row that cannot be used, for an id that occurs twice, for data without
     any row, and, naming `task.path`, for a missing file and for a hub that cannot be reached.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
-    name, files = resolve_files(path, split)
+    _check_limit(limit)
+    return load_with_report(path, split)[0][:limit]
+
+
+def load_heldout(path: str, *, limit: int | None = None) -> list[Problem]:
+    """As load_problems, for problems to evaluate on: the split `test`, or `validation` where there is no `test`.
+
+    A data set that has neither is refused: its training split is evaluated on only if the id names it (`...::train`).
+    """
+    _check_limit(limit)
+    return load_with_report(path, *HELDOUT_SPLITS)[0][:limit]
+
+
+def load_with_report(path: str, *splits: str) -> tuple[list[Problem], DuplicateReport | None]:
+    """All problems of the first of the splits that is there, and what reading dropped.
+
+    The report is None where reading drops nothing: every schema but that of DAPO-Math-17k. Raises as load_problems.
+    """
+    name, files = resolve_files(path, *splits)
     rows = chain.from_iterable(read_rows(file) for file in files)
     first = next(rows, None)
     if first is None:
@@ -45,11 +60,13 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
     rows = chain([first], rows)
     checks = FieldChecks(name)
     if is_published_schema(first):
-        problems, report = published_problems(rows, checks)
-        logger.info("%s: %s", path, report)
-    else:
-        problems = list(_plain_problems(rows, checks))
-    return problems[:limit]
+        return published_problems(rows, checks)
+    return list(_plain_problems(rows, checks)), None
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
 
 
 def _plain_problems(rows: Iterable[Row], checks: FieldChecks) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """From config to the things a run is made of: problems, tokenizer, policy, engine, verifier."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.sections import Policy, Rollout, Task
 from dapo_lit.data import arithmetic, chain_sum, four_sums
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.selection import Account, select
+from dapo_lit.data.sources import DataError, load_heldout, load_with_report
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
@@ -28,8 +30,10 @@ CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTE
 class Problems:
     train: list[Problem]
     heldout: list[Problem]
-    has_written_steps: Callable[[str], bool] | None
+    has_written_steps: Callable[[str], bool] | None = None
     """What `task/steps_frac` counts; None where the task has no such thing."""
+    account: Account = field(default_factory=Account)
+    """What was left out of the training problems."""
 
 
 def problems(config: Config) -> Problems:
@@ -39,6 +43,20 @@ def problems(config: Config) -> Problems:
         DataError: a missing file, a bad row, a reference answer that the reward rule cannot use.
     """
     task = config.task
+    found = _all_problems(task)
+    difficulty = task.difficulty
+    train = select(
+        found.train,
+        found.account,
+        drops_duplicates=task.deduplicate,
+        evaluations={path: load_heldout(path) for path in task.exclude_overlap_with},
+        difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
+        num_problems=task.num_problems,
+    )
+    return replace(found, train=train)
+
+
+def _all_problems(task: Task) -> Problems:
     match task.name:
         case "chain_sum":
             sums = chain_sum.Sums(**task.options)
@@ -48,17 +66,19 @@ def problems(config: Config) -> Problems:
                 chain_sum.has_written_steps,
             )
         case "four_sums":
-            return Problems(four_sums.problems(), four_sums.problems(), None)
+            return Problems(four_sums.problems(), four_sums.problems())
         case "arithmetic":
             return Problems(
                 arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
                 arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
-                None,
             )
         case "file":
-            train = load_problems(str(task.path), limit=task.num_problems)
-            heldout = load_problems(task.eval_path, limit=task.num_heldout) if task.eval_path else []
-            return Problems(train, heldout, None)
+            account = Account()
+            train, report = load_with_report(str(task.path), "train")
+            if report is not None:
+                account.add_duplicates(report)
+            heldout = load_heldout(task.eval_path, limit=task.num_heldout) if task.eval_path else []
+            return Problems(train, heldout, account=account)
 
 
 class Parts:
@@ -79,17 +99,7 @@ class Parts:
     @cached_property
     def policy_folder(self) -> str | Path:
         """Where the policy's weights lie; a base is pre-trained here if the cache does not hold it."""
-        policy, task = self.config.policy, self.config.task
-        if policy.path:
-            return policy.path
-        if task.name not in CHARACTERS:
-            raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
-        assert policy.architecture is not None
-        stages = (
-            () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
-        )
-        name = f"{task.label}-{policy.name}"
-        return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
+        return policy_folder(self.config.policy, self.config.task)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -108,13 +118,7 @@ class Parts:
         return model
 
     def engine(self) -> TorchEngine:
-        return TorchEngine(
-            self.policy.config,
-            eos_ids=eos_ids(self.policy, self.tokenizer),
-            device=self.policy.device,
-            dtype=getattr(torch, self.config.policy.dtype),
-            max_batch_size=self.config.rollout.max_batch_size,
-        )
+        return build_engine(self.policy, self.tokenizer, self.config.rollout)
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -153,6 +157,33 @@ class Parts:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def policy_folder(policy: Policy, task: Task) -> str | Path:
+    """The policy's own path, or the folder of the task's base, which is pre-trained here if the cache lacks it.
+
+    Raises:
+        ConfigError: the policy has no path and the task no base.
+    """
+    if policy.path:
+        return policy.path
+    if task.name not in CHARACTERS:
+        raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
+    assert policy.architecture is not None
+    stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+    name = f"{task.label}-{policy.name}"
+    return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
+
+
+def build_engine(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> TorchEngine:
+    """The engine that samples; it has no weights before its first sync_weights."""
+    return TorchEngine(
+        model.config,
+        eos_ids=eos_ids(model, tokenizer),
+        device=model.device,
+        dtype=model.dtype,
+        max_batch_size=rollout.max_batch_size,
+    )
 
 
 def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:

@@ -51,6 +51,9 @@ class Recorder(Callback):
         self.empty_steps = 0
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        account = trainer.datamodule.account
+        self.folder.write_run(problems=account.counts)
+        print("\n".join(account.lines), flush=True)
         if module.counters.step == 0:
             self._write(trainer.datamodule, module, {}, evaluates=True)
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
+from dapo_lit.data.selection import Account
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.packing import TokenBatch, token_batch
@@ -67,7 +68,7 @@ class RolloutDataModule(LightningDataModule):
         self.parts = parts
         self.stop_requested = stop_requested
         self.next_step = 1
-        self.num_dropped_prompts = 0
+        self.account = Account()
         self.heldout: list[Prompt] = []
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
@@ -82,8 +83,9 @@ class RolloutDataModule(LightningDataModule):
         config, parts = self.config, self.parts
         found = parts.problems
         parts.check_answers([*found.train, *found.heldout])
-        train, self.num_dropped_prompts = parts.prompts(found.train)
-        self.heldout, _ = parts.prompts(found.heldout[: config.evaluation.num_problems])
+        train, num_long = parts.prompts(found.train)
+        self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
+        self.account = found.account.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
         self.collector = Collector(
             prompts=train,
             order=ProblemOrder(len(train), config.seed),

@@ -1,7 +1,6 @@
 """DAPO-Math-17k as published gives the problems it holds, once each; duplicates and conflicts are reported."""
 
 import json
-import logging
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.data.dapo_math import deduplicate
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_problems, load_with_report
 from dapo_lit.data.templates import PromptTemplate
 
 DAPO = PromptTemplate.load("dapo")
@@ -34,13 +33,12 @@ def write_parquet(file: Path, rows: list[dict]) -> str:
     return str(file)
 
 
-def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path, caplog):
+def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     rows = [published("What is 2 + 3?", "5", "u-1"), published("What is 4 * 2?", "8", "u-2")]
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
-    with caplog.at_level(logging.INFO):
-        problems = load_problems(path)
+    problems, report = load_with_report(path, "train")
     assert problems == [Problem("u-1", "What is 2 + 3?", "5"), Problem("u-2", "What is 4 * 2?", "8")]
-    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in caplog.text
+    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in str(report)
 
 
 def test_the_whole_set_published_and_as_jsonl_holds_the_same_problems(dapo_math, tmp_path):
@@ -76,13 +74,12 @@ def test_aime_as_published_with_32_repeats_is_thirty_problems(data_dir, tmp_path
     assert problems[7].meta == {"raw_problem": "..."}
 
 
-def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path, caplog):
+def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path):
     row = published("", 5, "u-1")
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
-    with caplog.at_level(logging.INFO):
-        (problem,) = load_problems(write_parquet(tmp_path / "train.parquet", [row]))
+    (problem,), report = load_with_report(write_parquet(tmp_path / "train.parquet", [row]), "train")
     assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
-    assert "1 prompts without DAPO's template" in caplog.text
+    assert "1 prompts without DAPO's template" in str(report)
 
 
 @pytest.mark.parametrize(

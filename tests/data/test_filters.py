@@ -2,10 +2,9 @@
 
 import pytest
 
-from dapo_lit.data.filters import drop_long_prompts, within_difficulty
+from dapo_lit.data.filters import within_difficulty
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
-from dapo_lit.data.templates import PromptTemplate
 
 
 def graded(*levels: object) -> list[Problem]:
@@ -36,12 +35,3 @@ def test_a_key_that_no_problem_has_is_refused_with_those_there_are():
         within_difficulty(graded(1, 2), "difficulty", 1, 2)
     with pytest.raises(ValueError, match="low 4 is above high 2"):
         within_difficulty(graded(1, 2), "level", 4, 2)
-
-
-def test_a_prompt_of_exactly_the_limit_is_kept_and_one_token_more_is_dropped(chat_tokenizer):
-    template = PromptTemplate.load("dapo")
-    short, long = Problem("short", "2 + 3", "5"), Problem("long", "2 + 3 ", "5")
-    limit = len(template.encode(short.problem, chat_tokenizer))
-    assert len(template.encode(long.problem, chat_tokenizer)) == limit + 1
-    assert drop_long_prompts([long, short], template, chat_tokenizer, limit) == ([short], [long])
-    assert drop_long_prompts([long, short], template, chat_tokenizer, limit - 1) == ([], [long, short])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dapo_lit.data.hub import choose_files
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_heldout, load_problems
 
 GSM8K = [
     "README.md",
@@ -86,6 +86,20 @@ def gsm8k_folder(tmp_path: Path) -> Path:
     return folder
 
 
+def test_problems_to_evaluate_on_are_those_of_test_or_else_of_validation_and_never_those_of_train(
+    gsm8k_folder, tmp_path
+):
+    assert [p.answer for p in load_heldout(str(gsm8k_folder / "main"))] == ["18"]
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    with pytest.raises(DataError, match="has no split 'test'; it has train"):
+        load_heldout(str(folder))
+    (folder / "dev.jsonl").write_text('{"problem": "1 + 2", "answer": "3"}\n')
+    (problem,) = load_heldout(str(folder))
+    assert (problem.answer, problem.id) == ("3", "other-validation-0")
+
+
 def test_a_local_folder_is_read_as_the_data_set_on_the_hub_would_be(gsm8k_folder):
     (train,) = load_problems(str(gsm8k_folder / "main"))
     assert (train.id, train.problem, train.answer) == ("main-train-0", "What is 71 + 1?", "72")
@@ -149,7 +163,7 @@ def load_in_a_process(home: Path, *calls: tuple[str, str], **environment: str) -
     # The hub's client reads its settings once, at import: hence a process of its own.
     script = """
 import json, sys
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_heldout, load_problems
 for path, split in json.loads(sys.argv[1]):
     try:
         print(json.dumps([[p.id, p.answer] for p in load_problems(path, split=split)]))

@@ -1,0 +1,84 @@
+"""Which problems of a set are trained on, and the account of the rest that a run prints and keeps.
+
+In this order: duplicates, what stands in an evaluation set, difficulty, the wanted number.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapo_lit.data.dapo_math import DuplicateReport, deduplicate
+from dapo_lit.data.filters import within_difficulty
+from dapo_lit.data.overlap import find_overlaps
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
+
+
+@dataclass
+class Account:
+    """What became of the problems that were read; `counts` in JSON values, `lines` for people."""
+
+    counts: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def add_duplicates(self, report: DuplicateReport) -> None:
+        self.counts["duplicates"] = {
+            "rows": report.num_rows,
+            "repeated": report.num_repeated,
+            "restated": len(report.restated),
+            "conflicting": sum(map(len, report.conflicts)),
+        }
+        self.lines.append(f"duplicates: {report}")
+
+    def with_prompts(self, num_train: int, num_heldout: int, num_long: int, num_long_heldout: int) -> "Account":
+        """With the prompts that are used, and the number of problems whose prompt was too long."""
+        counts = {"train": num_train, "heldout": num_heldout, "long": num_long, "long_heldout": num_long_heldout}
+        line = f"problems: {num_train:,} to train on, {num_heldout:,} held out"
+        if num_long or num_long_heldout:
+            line += f"; prompts above task.max_prompt_tokens, left out: {num_long:,} and {num_long_heldout:,}"
+        return Account({**self.counts, **counts}, [*self.lines, line])
+
+
+def select(
+    problems: Sequence[Problem],
+    account: Account,
+    *,
+    drops_duplicates: bool = False,
+    evaluations: Mapping[str, Sequence[Problem]] | None = None,
+    difficulty: tuple[str, float | None, float | None] | None = None,
+    num_problems: int | None = None,
+) -> list[Problem]:
+    """The problems to train on, in their order; what is dropped is added to `account`.
+
+    evaluations: name -> evaluation problems; problems that overlap one of them (find_overlaps) are dropped.
+    difficulty: (key of `meta`, low, high), see within_difficulty. num_problems: the first so many of what is left.
+    Raises DataError if nothing is left, naming the filter that dropped the last problem.
+    """
+    kept = list(problems)
+    if drops_duplicates:
+        kept, report = deduplicate(kept)
+        account.add_duplicates(report)
+        _refuse_empty(kept, "task.deduplicate", "every statement has conflicting answers")
+    for name, evaluation in (evaluations or {}).items():
+        overlap = find_overlaps(kept, evaluation)
+        kept = overlap.without_overlap(kept)
+        account.counts.setdefault("overlap", {})[name] = {
+            "dropped": len(overlap.overlaps),
+            "evaluation_problems": overlap.num_evaluation,
+            "evaluation_problems_covered": len(overlap.covered),
+        }
+        account.lines.append(f"overlap with {name}: {overlap}; these are left out")
+        _refuse_empty(kept, "task.exclude_overlap_with", f"every problem overlaps {name}")
+    if difficulty is not None:
+        key, low, high = difficulty
+        kept, outside = within_difficulty(kept, key, low, high)
+        account.counts["outside_difficulty"] = len(outside)
+        bounds = f"{'-inf' if low is None else f'{low:g}'} <= {key} <= {'inf' if high is None else f'{high:g}'}"
+        account.lines.append(f"difficulty: {len(outside):,} problems outside {bounds} are left out")
+        _refuse_empty(kept, "task.difficulty", f"no problem has {bounds}")
+    return kept[:num_problems]
+
+
+def _refuse_empty(kept: Sequence[Problem], key: str, reason: str) -> None:
+    if not kept:
+        raise DataError(f"{key} leaves no problem to train on: {reason}")

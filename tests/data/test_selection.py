@@ -1,0 +1,72 @@
+"""What a run leaves out of its training problems, and the account it gives of that."""
+
+import json
+
+import pytest
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
+from dapo_lit.data.selection import Account, select
+
+WORDS = "a train leaves the town at noon and travels north at eighty miles an hour until it meets the other"
+PROBLEMS = [
+    Problem("sum", "What is 2 + 3?", "5", {"level": 1}),
+    Problem("sum-again", "what is  2 + 3?", "5", {"level": 1}),
+    Problem("train", f"Suppose {WORDS}. When?", "3", {"level": 4}),
+    Problem("hard", "Find all primes p with p + 2 prime below 20 and add them.", "41", {"level": 5}),
+    Problem("unclear", "How many?", "1", {"level": 2}),
+    Problem("unclear-2", "How many?", "2", {"level": 2}),
+    Problem("product", "What is 4 * 2?", "8", {"level": 2}),
+]
+EVALUATION = [Problem("eval-0", WORDS.capitalize() + ".", "3"), Problem("eval-1", "What is 1 + 1?", "2")]
+
+
+def test_every_filter_drops_its_own_and_says_so():
+    account = Account()
+    kept = select(
+        PROBLEMS,
+        account,
+        drops_duplicates=True,
+        evaluations={"eval.jsonl": EVALUATION},
+        difficulty=("level", None, 4),
+    )
+    assert [p.id for p in kept] == ["sum", "product"]
+    assert account.counts == {
+        "duplicates": {"rows": 7, "repeated": 0, "restated": 1, "conflicting": 2},
+        "overlap": {"eval.jsonl": {"dropped": 1, "evaluation_problems": 2, "evaluation_problems_covered": 1}},
+        "outside_difficulty": 1,
+    }
+    assert account.lines[0].startswith("duplicates: 7 rows, 4 problems kept")
+    assert "1 of 2 evaluation problems (50%) stand in the training set" in account.lines[1]
+    assert account.lines[2] == "difficulty: 1 problems outside -inf <= level <= 4 are left out"
+    json.dumps(account.counts)
+
+
+def test_the_wanted_number_is_taken_from_what_is_left():
+    kept = select(PROBLEMS, Account(), difficulty=("level", 2, None), num_problems=2)
+    assert [p.id for p in kept] == ["train", "hard"]
+
+
+def test_without_filters_nothing_is_dropped_and_nothing_is_said():
+    account = Account()
+    assert select(PROBLEMS, account) == PROBLEMS
+    assert (account.counts, account.lines) == ({}, [])
+    assert account.with_prompts(7, 0, 0, 0).lines == ["problems: 7 to train on, 0 held out"]
+    assert account.with_prompts(5, 3, 2, 1).counts == {"train": 5, "heldout": 3, "long": 2, "long_heldout": 1}
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"difficulty": ("level", 7, 9)}, "task.difficulty leaves no problem to train on: no problem has 7 <= level"),
+        ({"evaluations": {"e": EVALUATION}}, "task.exclude_overlap_with leaves no problem to train on"),
+        ({"drops_duplicates": True}, "task.deduplicate leaves no problem to train on"),
+    ],
+)
+def test_a_filter_that_leaves_nothing_is_refused_by_name(filters, message):
+    problems = {"difficulty": PROBLEMS, "evaluations": PROBLEMS[2:3], "drops_duplicates": PROBLEMS[4:6]}[
+        next(iter(filters))
+    ]
+    with pytest.raises(DataError) as caught:
+        select(problems, Account(), **filters)
+    assert message in str(caught.value)
