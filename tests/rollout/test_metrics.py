@@ -1,0 +1,64 @@
+"""`rollout/*` and `batch/*` worked by hand on two groups of two."""
+
+import pytest
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, written_steps
+from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
+
+
+def completion(ids: tuple[int, ...], correct: bool, finished: bool = True, penalty: float = 0.0) -> Completion:
+    sample = Sample(SampleKey(1, "p", 0, 0), ids, (-0.5,) * len(ids), finished, 0)
+    reward = 1.0 if correct else -1.0
+    return Completion(sample, "7+4=11;#11" if correct else "#3", Score(correct, reward), reward, penalty, reward + penalty)
+
+
+def group(*completions: Completion) -> Group:
+    return Group(1, 0, Problem("p", "", ""), 0, (1,), list(completions))
+
+
+GROUPS = [
+    group(completion((1, 2), True), completion((1, 2, 3, 4, 5, 6), False, finished=False, penalty=-0.5)),
+    group(completion((1, 2), True), completion((1, 2), True)),
+]
+
+
+def test_means_over_all_completions():
+    m = rollout_metrics(GROUPS)
+    assert m["rollout/accuracy"] == 0.75
+    assert m["rollout/reward"] == 0.5
+    assert m["rollout/reward_shaped"] == pytest.approx(0.375)
+    assert m["reward/length_penalty"] == pytest.approx(-0.125)
+    assert m["rollout/length_mean"] == 3.0
+    assert m["rollout/length_max"] == 6
+    assert m["rollout/length_correct"] == 2.0
+    assert m["rollout/length_wrong"] == 6.0
+    assert m["rollout/truncated_frac"] == 0.25
+    assert m["rollout/entropy"] == 0.5
+
+
+def test_shares_of_groups():
+    m = rollout_metrics(GROUPS)
+    shares = [m[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
+    assert shares == [0.5, 0.0, 0.5]
+    assert m["rollout/unique_frac"] == pytest.approx((1.0 + 0.5) / 2)
+
+
+def test_batch_metrics_are_over_the_groups_trained_on():
+    m = batch_metrics(GROUPS[:1])
+    assert m == {"batch/accuracy": 0.5, "batch/reward": 0.0, "batch/length_mean": 4.0, "batch/truncated_frac": 0.5}
+
+
+def test_nothing_generated_is_null_and_not_zero():
+    assert rollout_metrics([])["rollout/accuracy"] is None
+    assert batch_metrics([])["batch/reward"] is None
+
+
+def test_share_of_written_steps():
+    assert written_steps(GROUPS, lambda text: "=" in text) == {"task/steps_frac": 0.75}
+
+
+def test_repetition_counts_ngrams_that_came_before():
+    assert repetition((1, 2, 3)) == 0.0
+    assert repetition((5,) * 7) == pytest.approx(3 / 4)  # four 4-grams, all alike
