@@ -10,6 +10,7 @@ from dapo_lit.config.sections import (
     Evaluation,
     Logger,
     Policy,
+    Reflection,
     Reward,
     Rollout,
     Section,
@@ -34,6 +35,7 @@ class Config(Section):
     budget: Budget
     logger: Logger
     evaluation: Evaluation
+    reflection: Reflection
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

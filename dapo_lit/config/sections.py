@@ -271,9 +271,17 @@ class Logger(Section):
     wandb: Wandb
 
 
+class Reflection(Section):
+    patterns: dict[str, str]
+    """Name to regular expression; a response that one occurs in reflects. A space stands for any white space."""
+
+
 class Evaluation(Section):
     every: Count
     """Rollout steps between evaluations; 0: before and after training only."""
+    benchmarks: tuple[str, ...]
+    """Beside the task's held-out problems: files of conf/benchmark/ by name, or a .yaml by path, each with its own
+    number of problems and samples, sampling and limits."""
     num_problems: PositiveInt
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k."""

@@ -10,16 +10,19 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.config.sections import Policy, Rollout, Task
 from dapo_lit.data import arithmetic, chain_sum, four_sums
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import Account, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_report
 from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.lit.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.rollout.torch_engine import TorchEngine
 
 CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
@@ -130,6 +133,39 @@ class Parts:
             deadline_s=reward.deadline_s,
             workers=reward.workers,
         )
+
+    @cached_property
+    def reflection(self) -> ReflectionPatterns:
+        try:
+            return ReflectionPatterns(self.config.reflection.patterns)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+    def benchmarks(self) -> list[OpenBenchmark]:
+        """Those of evaluation.benchmarks, ready to be asked; what was changed to fit the policy is printed.
+
+        Raises:
+            ConfigError: two have one name, or the name of the task's own held-out problems.
+        """
+        config = self.config
+        wanted = [load_benchmark(name) for name in config.evaluation.benchmarks]
+        names = [config.task.label, *(b.name for b in wanted)]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"evaluation.benchmarks: each needs a name of its own, got {', '.join(names)}")
+        opened = [
+            open_benchmark(
+                benchmark,
+                self.tokenizer,
+                self.policy.config,
+                seed=config.seed,
+                deadline_s=config.reward.deadline_s,
+                workers=config.reward.workers,
+            )
+            for benchmark in wanted
+        ]
+        for message in [m for b in opened for m in b.messages]:
+            print(message, flush=True)
+        return opened
 
     def check_answers(self, chosen: Sequence[Problem]) -> None:
         """Raises DataError for reference answers that the rule cannot use: every response to them would be wrong."""

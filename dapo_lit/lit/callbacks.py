@@ -71,6 +71,8 @@ class Recorder(Callback):
         row = rollout_metrics(collected.generated) | batch_metrics(collected.accepted) | collected.metrics
         if datamodule.parts.problems.has_written_steps:
             row |= written_steps(collected.generated, datamodule.parts.problems.has_written_steps)
+        texts = [c.text for g in collected.generated for c in g.completions]
+        row["rollout/reflection_frac"] = datamodule.parts.reflection.frac(texts)
         row |= module.step_metrics
         row |= {
             "sampling/empty_steps": self.empty_steps,
@@ -109,8 +111,7 @@ class Recorder(Callback):
         return trainer.should_stop or bool(every and step % every == 0)
 
     def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
-        if evaluates and (evaluation := datamodule.evaluate()) is not None:
-            label = self.config.task.label
+        for label, evaluation in (datamodule.evaluations() if evaluates else {}).items():
             row |= evaluation.metrics(label)
             write_evaluation(self.folder.path, label, module.counters.step, evaluation)
         row = module.counters.state_dict() | row

@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import Account
+from dapo_lit.lit.benchmarks import OpenBenchmark
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, reward_function
-from dapo_lit.rollout.packing import TokenBatch, token_batch
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
+from dapo_lit.rollout.packing import TokenBatch, token_batch
 
 
 @dataclass
@@ -70,6 +71,7 @@ class RolloutDataModule(LightningDataModule):
         self.next_step = 1
         self.account = Account()
         self.heldout: list[Prompt] = []
+        self.benchmarks: list[OpenBenchmark] = []
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
         self._engine_version: int | None = None
@@ -86,6 +88,7 @@ class RolloutDataModule(LightningDataModule):
         train, num_long = parts.prompts(found.train)
         self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
         self.account = found.account.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
+        self.benchmarks = parts.benchmarks()
         self.collector = Collector(
             prompts=train,
             order=ProblemOrder(len(train), config.seed),
@@ -138,23 +141,24 @@ class RolloutDataModule(LightningDataModule):
             tokens = token_batch(groups, values, self._loss_mask(groups), version)
         return RolloutStep(collected, tokens, sync_s, started)
 
-    def evaluate(self) -> Evaluation | None:
-        """Samples the held-out problems with the current weights; None where the task has none."""
-        if not self.heldout:
-            return None
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Samples the held-out problems, where the task has some, and the benchmarks with the current weights."""
         self.sync_weights()
         settings, collector = self.config.evaluation, self.collector
         assert collector is not None
-        sampling = Sampling(
-            max_response_tokens=self.config.task.max_response_tokens,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            seed=self.config.seed,
-        )
-        return evaluate(
-            self.heldout, settings.samples, collector.engine, collector.verifier, collector.decode, sampling
-        )
+        found: dict[str, Evaluation] = {}
+        if self.heldout:
+            sampling = Sampling(
+                max_response_tokens=self.config.task.max_response_tokens,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                seed=self.config.seed,
+            )
+            found[self.config.task.label] = evaluate(
+                self.heldout, settings.samples, collector.engine, collector.verifier, collector.decode, sampling
+            )
+        return found | {b.settings.name: b.evaluate(collector.engine) for b in self.benchmarks}
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None
@@ -170,3 +174,5 @@ class RolloutDataModule(LightningDataModule):
         if self.collector is not None:
             self.collector.engine.close()
             self.collector.verifier.close()
+        for benchmark in self.benchmarks:
+            benchmark.verifier.close()

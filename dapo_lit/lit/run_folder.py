@@ -24,7 +24,7 @@ import yaml
 
 from dapo_lit.config import Config, ConfigError
 
-NOT_SCIENCE = ("runs_dir", "study_name", "resume", "logger")
+NOT_SCIENCE = ("runs_dir", "study_name", "resume", "logger", "reflection")
 """Keys that do not change a run's result; the config hash leaves them out."""
 MAY_CHANGE = (*NOT_SCIENCE, "budget", "trainer.checkpoint_every", "trainer.grace_s")
 """Keys that a resumed run may have changed."""

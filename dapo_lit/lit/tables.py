@@ -1,5 +1,6 @@
 """Rollouts and evaluations as Parquet, one row a sample."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -43,18 +44,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
 
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
     """eval/<benchmark>/step_000050.parquet: every sample, with stable problem ids."""
-    rows = [
-        {
-            "problem_id": s.problem_id,
-            "sample_index": s.sample.key.sample_index,
-            "response": s.text,
-            "extracted": s.score.answer,
-            "correct": s.score.correct,
-            "num_tokens": len(s.sample.response_ids),
-            "truncated": not s.sample.finished,
-        }
-        for s in evaluation.samples
-    ]
+    rows = [asdict(sample) for sample in evaluation.samples]
     _write(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))
 
 

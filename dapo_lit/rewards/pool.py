@@ -140,6 +140,21 @@ class Verifier:
         scores = dict(self.drain())
         return [scores[index] for index in range(len(pairs))]
 
+    def equivalent(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether the answers of each pair, as `extract` returns them, are the same under the rule; for votes.
+
+        Nothing else may be under way.
+        """
+        if self._ready or self._tasks:
+            raise RuntimeError("equivalent() while responses are under way: drain() them first")
+        unweighted = dict.fromkeys(self.weights or (), 0.0)
+        for index, (a, b) in enumerate(pairs):
+            response = _Response(index, Reference("", b), a, a, values=dict(unweighted))
+            self._compare(response)
+            self._finish_if_complete(response)
+        verdicts = dict(self.drain())
+        return [verdicts[index].correct for index in range(len(pairs))]
+
     def check_answer(self, answer: str) -> str | None:
         """None if `answer` can serve as a reference under the rule, else what is wrong with it."""
         return None if self.function is not None else check_reference(self._reference(answer), self.rule)

@@ -1,0 +1,190 @@
+"""Evaluates models on benchmarks.
+
+    python -m dapo_lit.evaluate policy=smollm2_135m benchmark=gsm8k_test limit=20 n=4      one model
+    python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
+    python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
+    python -m dapo_lit.evaluate reflection_of=runs/single/dapo/seed_0                      reflection in its rollouts
+
+Prints a table with intervals over questions and writes samples, curves and figure into a folder; started again after a
+kill, or with more problems or samples, it goes on from what is there. Left out: several GPUs.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from dapo_lit.command import run_command
+from dapo_lit.config import ConfigError
+from dapo_lit.config.evaluate import EvaluateConfig
+from dapo_lit.lit.evaluator import Result, evaluate_subject
+from dapo_lit.lit.subjects import open_subject, run_config, run_of
+from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
+from dapo_lit.rollout.voting import consensus_curve
+from dapo_lit.study.benchmark_curves import (
+    budget_curve,
+    by_question,
+    plot_curves,
+    plot_reflection,
+    samples_curve,
+    summary,
+)
+from dapo_lit.study.question_intervals import PairedQuestions, compare_questions, share_interval
+from dapo_lit.study.statistics import Estimate
+
+METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
+
+
+def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
+    """The mode that the config asks for."""
+    torch.set_num_threads(config.threads)
+    try:
+        patterns = ReflectionPatterns(config.reflection.patterns)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if config.reflection_of:
+        report_reflection(Path(config.reflection_of), patterns)
+        return
+    wanted = config.compare or (config.ckpt,)
+    results = []
+    for where in wanted:
+        results.append(evaluate_subject(config, open_subject(where, config.policy, config.device)))
+        report(results[-1], patterns, config.show)
+    if len(results) == 2:
+        report_comparison(*results)
+
+
+def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
+    """The table of one model, its curves as CSV and figure, and some responses."""
+    name, samples = result.benchmark.settings.name, result.evaluation.samples
+    table = pd.DataFrame([asdict(s) for s in samples])
+    consensus = [consensus_curve(ballot) for ballot in result.evaluation.ballots]
+    by_samples, by_budget = samples_curve(table, consensus), budget_curve(table)
+    by_samples.to_csv(result.folder / "by_samples.csv", index=False)
+    by_budget.to_csv(result.folder / "by_budget.csv", index=False)
+    figure = plot_curves(by_samples, by_budget, name, result.folder / "curves")[0]
+
+    rows = summary(table, consensus)
+    table["reflects"] = [patterns.reflects(s.response) for s in samples]
+    rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
+    questions = len(result.evaluation.ballots)
+    shown = Table(
+        title=f"{result.label} on {name}: {questions} questions x {result.evaluation.k} samples",
+        title_justify="left",
+        caption=METHOD,
+        caption_justify="left",
+    )
+    for column in ("", "estimate", "95 % interval"):
+        shown.add_column(column, justify="right" if column else "left")
+    for key, estimate in rows.items():
+        shown.add_row(key, *cells(estimate, 1 if key == "length_mean" else 3))
+    Console().print(shown)
+    for correct, word in ((True, "right"), (False, "wrong")):
+        some = table[table["correct"] == correct]
+        if len(some):
+            print(f"{word} responses: {len(some)}, reflecting {some['reflects'].mean():.3f}")
+    timeouts = int(table["timed_out"].sum())
+    if timeouts:
+        print(f"{timeouts} responses reached the verifier's deadline and count as wrong")
+    print_responses(result, show)
+    print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
+
+
+def cells(estimate: Estimate, digits: int) -> tuple[str, str]:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.mean:.{digits}f}", "one question has none"
+    return f"{estimate.mean:.{digits}f}", f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}"
+
+
+def print_responses(result: Result, show: int) -> None:
+    """The first sample of the first problems, beside the reference answer."""
+    problems = {p.problem.id: p.problem for p in result.benchmark.prompts}
+    for sample in [s for s in result.evaluation.samples if s.sample_index == 0][:show]:
+        verdict = "right" if sample.correct else "wrong"
+        cut = ", truncated" if sample.truncated else ""
+        print(f"\n--- {sample.problem_id}: {problems[sample.problem_id].problem}\n{sample.response}")
+        print(f"[{verdict}: {sample.extracted!r}, reference {problems[sample.problem_id].answer!r}{cut}]")
+
+
+def report_comparison(first: Result, second: Result) -> None:
+    """Differences of the second from the first on the same questions, and the questions that moved most."""
+    tables = [pd.DataFrame([asdict(s) for s in r.evaluation.samples]) for r in (first, second)]
+    if first.benchmark.sampling != second.benchmark.sampling:
+        print("the response limits differ, because the contexts do: part of the difference may be that")
+    ids = [list(dict.fromkeys(table["problem_id"])) for table in tables]
+    if ids[0] != ids[1]:
+        raise ConfigError("the two evaluations are on different questions")
+    k = first.evaluation.k
+    means = [by_question(table, "correct").mean(axis=1) for table in tables]
+    votes = [[consensus_curve(b)[-1] for b in r.evaluation.ballots] for r in (first, second)]
+    rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
+    rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
+    Console().print(comparison_table(first.label, second.label, rows))
+    moved = pd.DataFrame({"problem_id": ids[0], first.folder.name: means[0], second.folder.name: means[1]})
+    moved["difference"] = means[1] - means[0]
+    file = second.folder / f"against_{first.folder.name}.csv"
+    moved.sort_values("difference", kind="stable").to_csv(file, index=False)
+    print(f"questions {file}")
+
+
+def comparison_table(first: str, second: str, rows: dict[str, PairedQuestions]) -> Table:
+    shown = Table(
+        title=f"{second} minus {first}, paired by question",
+        title_justify="left",
+        caption="95 % t-interval of paired differences; p: sign flips over questions (docs/evaluation.md)",
+        caption_justify="left",
+    )
+    for column in ("", "difference", "95 % interval", "better", "worse", "equal", "p"):
+        shown.add_column(column, justify="right" if column else "left")
+    for key, paired in rows.items():
+        counts = map(str, (paired.better, paired.worse, paired.equal))
+        shown.add_row(key, *cells(paired.difference, 3), *counts, f"{paired.p:.3g}")
+    return shown
+
+
+def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
+    """Reflection in the rollouts that a run recorded: rates by step and correctness, and first occurrences."""
+    run = run_of(place)
+    run_config(run)  # a folder that is no run is refused with a message
+    files = sorted((run / "rollouts").glob("step_*.parquet"))
+    if not files:
+        raise ConfigError(f"{run}: no recorded rollouts; train with logger.rollouts_every=10, say")
+    responses = read_rollouts(files)
+    rows = pd.DataFrame(reflection_by_step(responses, patterns))
+    rows.to_csv(run / "figures" / "reflection.csv", index=False)
+    figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
+    shown = Table(title=f"Reflection in {run}", title_justify="left")
+    for column in ("step", "responses", "reflecting", "of the right", "of the wrong"):
+        shown.add_column(column, justify="right")
+    for row in rows.to_dict("records"):
+        shares = [row[f"reflection_frac{suffix}"] for suffix in ("", "_correct", "_wrong")]
+        shown.add_row(
+            f"{row['step']:.0f}", f"{row['responses']:.0f}", *("-" if pd.isna(s) else f"{s:.3f}" for s in shares)
+        )
+    Console().print(shown)
+    for first in patterns.first_occurrences(responses):
+        verdict = "right" if first.correct else "wrong"
+        print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")
+    print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
+
+
+def read_rollouts(files: Sequence[Path]) -> list[Response]:
+    responses = []
+    for file in files:
+        step = int(file.stem.removeprefix("step_"))
+        columns = pd.read_parquet(file, columns=["problem_id", "response", "correct"])
+        responses += [Response(step, *row) for row in columns.itertuples(index=False, name=None)]
+    return responses
+
+
+def main() -> None:
+    sys.exit(run_command(evaluate, EvaluateConfig, "evaluate"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""A model to evaluate, from wherever it is: a run, a checkpoint, an HF folder, a GGUF file, a hub id."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.sections import Policy
+from dapo_lit.lit.build import policy_folder
+from dapo_lit.policy.load import load_model, load_tokenizer
+
+EDGE = 1024
+"""Values at each end of a tensor that its digest covers beside its sum."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its tokenizer."""
+
+    label: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def digest(self) -> str:
+        """8 hexadecimal digits of the weights, the same for a checkpoint and the folder it was exported to."""
+        digest = hashlib.blake2b(digest_size=4)
+        for name, tensor in sorted(self.model.state_dict().items()):
+            flat = tensor.detach().reshape(-1)
+            ends = torch.cat([flat[:EDGE], flat[-EDGE:]]).float().cpu().numpy().tobytes()
+            digest.update(f"{name}{tuple(tensor.shape)}{float(flat.double().sum())!r}".encode() + ends)
+        return digest.hexdigest()
+
+
+def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
+    """The model at `where`, or of the config's policy if that is None.
+
+    Raises:
+        ConfigError: a run without a checkpoint, or a policy that is made by training alone.
+        FileNotFoundError: no such model.
+    """
+    if where is None:
+        if not policy.path:
+            raise ConfigError(
+                f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
+            )
+        where, label = policy.path, policy.name
+    else:
+        label = Path(where).stem if where.endswith(".gguf") else Path(where).name
+    place = Path(where)
+    if (place / "run.json").is_file() or place.suffix == ".ckpt":
+        label, model, tokenizer = _from_run(place)
+    else:
+        model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    return Subject(label, model.to(chosen), tokenizer)
+
+
+def run_of(place: Path) -> Path:
+    """The folder of the run that a checkpoint file lies in, or the folder itself."""
+    return place.parent.parent if place.suffix == ".ckpt" else place
+
+
+def run_config(run: Path) -> Config:
+    """The resolved config that a run was started with.
+
+    Raises:
+        ConfigError: there is none, or it is of another version.
+    """
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
+    return parse(yaml.safe_load(file.read_text()))
+
+
+def _from_run(place: Path) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
+    run = run_of(place)
+    config = run_config(run)
+    files = [place] if place.suffix == ".ckpt" else sorted((run / "checkpoints").glob("step_*.ckpt"))
+    if not files or not files[-1].is_file():
+        raise ConfigError(f"{place}: no checkpoint there; a run writes them every trainer.checkpoint_every steps")
+    folder = policy_folder(config.policy, config.task)
+    model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
+    # The run's own file: it holds optimizer state and counters, which weights_only refuses.
+    saved = torch.load(files[-1], map_location="cpu", weights_only=False, mmap=True)["state_dict"]
+    model.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in saved.items()})
+    arm = run.parent.name
+    return f"{arm}-{run.name}-{files[-1].stem}", model, tokenizer

@@ -1,0 +1,105 @@
+"""Majority votes over equivalent answers: who votes for what, and what k votes decide."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The votes of the samples of one problem."""
+
+    right: int
+    """Samples with a right answer."""
+    wrong: tuple[int, ...]
+    """Samples of each class of equivalent wrong answers."""
+    silent: int
+    """Samples without an answer; they vote for nothing."""
+
+    @property
+    def num_samples(self) -> int:
+        return self.right + sum(self.wrong) + self.silent
+
+
+Answers = Sequence[tuple[str | None, bool]]
+"""(answer, correct) of each sample of a problem."""
+
+
+def ballots(problems: Sequence[Answers], equivalent: Callable[[list[tuple[str, str]]], list[bool]]) -> list[Ballot]:
+    """One ballot a problem. Right answers are one class; wrong ones are one class where `equivalent` says so.
+
+    `equivalent` gets all pairs of different wrong answers of all problems in one call. An answer joins the first class,
+    in order of appearance, whose first answer it is equivalent to.
+    """
+    wrong = [_distinct(answer for answer, correct in answers if not correct) for answers in problems]
+    # Without a right answer every vote is lost, whatever the classes.
+    asked = [
+        (index, pair)
+        for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True))
+        if any(correct for _, correct in answers)
+        for pair in combinations(texts, 2)
+    ]
+    verdicts = equivalent([pair for _, pair in asked]) if asked else []
+    same = {key for key, verdict in zip(asked, verdicts, strict=True) if verdict}
+    found = []
+    for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True)):
+        classes: dict[str, list[str]] = {}
+        for text in texts:
+            head = next((first for first in classes if (index, (first, text)) in same), text)
+            classes.setdefault(head, []).append(text)
+        votes = [answer for answer, correct in answers if not correct and answer is not None]
+        found.append(
+            Ballot(
+                right=sum(correct for _, correct in answers),
+                wrong=tuple(sum(vote in members for vote in votes) for members in classes.values()),
+                silent=sum(answer is None and not correct for answer, correct in answers),
+            )
+        )
+    return found
+
+
+def _distinct(answers: Iterable[str | None]) -> list[str]:
+    return [answer for answer in dict.fromkeys(answers) if answer is not None]
+
+
+def consensus(ballot: Ballot) -> float:
+    """cons@n over all samples: 1 if the right answer has the most votes, shared evenly with classes that tie.
+
+    >>> consensus(Ballot(right=2, wrong=(2, 1), silent=3))
+    0.5
+    """
+    most = max(ballot.wrong, default=0)
+    if not ballot.right or ballot.right < most:
+        return 0.0
+    return 1 / (1 + sum(votes == most for votes in ballot.wrong)) if ballot.right == most else 1.0
+
+
+def consensus_curve(ballot: Ballot) -> list[float]:
+    """cons@k for k = 1..n: the mean of `consensus` over all subsets of k of the n samples, exactly.
+
+    A subset is decided by how many samples r of the right class, how many of each wrong class, and how many silent ones
+    it holds. For each r the subsets in which no wrong class has more than r are counted by a polynomial in x (samples)
+    and y (classes with exactly r, the ties): (1 + x)^silent * prod_c (sum_{s<r} C(c, s) x^s + y C(c, r) x^r).
+
+    >>> consensus_curve(Ballot(right=1, wrong=(1,), silent=0))
+    [0.5, 0.5]
+    """
+    n = ballot.num_samples
+    total = np.zeros(n + 1)
+    for r in range(1, ballot.right + 1):
+        ties_max = sum(votes >= r for votes in ballot.wrong)
+        counts = np.zeros((ties_max + 1, n + 1))  # [ties, samples]
+        counts[0, : ballot.silent + 1] = [comb(ballot.silent, s) for s in range(ballot.silent + 1)]
+        for votes in ballot.wrong:
+            after = np.zeros_like(counts)
+            for s in range(min(votes, r - 1) + 1):
+                after[:, s:] += comb(votes, s) * counts[:, : n + 1 - s]
+            if votes >= r:
+                after[1:, r:] += comb(votes, r) * counts[:-1, : n + 1 - r]
+            counts = after
+        shared = (counts / np.arange(1, ties_max + 2)[:, None]).sum(axis=0)
+        total[r:] += comb(ballot.right, r) * shared[: n + 1 - r]
+    return [float(total[k] / comb(n, k)) for k in range(1, n + 1)]
