@@ -1,14 +1,13 @@
 """Fixtures that every folder of tests shares."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import hydra
 import pytest
 import torch
+from command_line import SMALL
 from omegaconf import OmegaConf
 
 from dapo_lit.command import config_folder
@@ -24,19 +23,6 @@ def data_dir() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("DAPO_LIT_DATA does not name a folder with the data sets (aime_2024.jsonl, gsm8k_train.jsonl, ...)")
     return Path(folder)
-
-
-SMALL = (
-    "+experiment=four_sums",
-    "algorithm.num_prompts=4",
-    "algorithm.minibatch_prompts=2",
-    "budget.steps=6",
-    "evaluation.samples=2",
-    "trainer.checkpoint_every=2",
-    "logger.rollouts_every=3",
-    "logger.progress=none",
-)
-"""A run of seconds: four questions, a random policy, two updates a step."""
 
 
 @pytest.fixture(scope="session")
@@ -60,17 +46,3 @@ def compose(cache: Path, tmp_path: Path) -> Callable[..., Config]:
         return parse({str(key): value for key, value in container.items()})
 
     return composed
-
-
-def run_cli(
-    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
-) -> subprocess.CompletedProcess[str]:
-    """Runs a command as a user would, in a folder of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from conftest import SMALL, run_cli
+from command_line import SMALL, run_cli
 
 from dapo_lit.study.metrics_file import read_metrics
 

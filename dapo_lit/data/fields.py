@@ -13,14 +13,14 @@ class FieldChecks:
         self.name = name
         self._place_of_id: dict[str, str] = {}
 
-    def statement(self, row: Row, key: str, value: object) -> str:
-        """The problem's text as it stands; DataError if it is absent, no text, or blank."""
+    def statement(self, row: Row, key: str, value: object, *, needs: str = "`problem` and `answer`") -> str:
+        """The text as it stands; DataError if it is absent, no text, or blank. needs: the keys that every row has."""
         if value is None:
-            raise _absent(row, key)
+            raise _absent(row, key, needs)
         if not isinstance(value, str):
             raise row.error(f"`{key}` is {_kind(value)}, not text")
         if not value.strip():
-            raise row.error(f"`{key}` is empty; write the problem or delete the row")
+            raise row.error(f"`{key}` is empty; write the text or delete the row")
         return _writable(row, key, value)
 
     def answer(self, row: Row, key: str, value: object) -> str:
@@ -58,12 +58,11 @@ class FieldChecks:
         return identity
 
 
-def _absent(row: Row, key: str) -> DataError:
+def _absent(row: Row, key: str, needs: str = "`problem` and `answer`") -> DataError:
     close = difflib.get_close_matches(key, [name for name in row.fields if name != key], n=1)
     hint = f"did you mean `{close[0]}`? " if close else ""
     return row.error(
-        f"has no `{key}`; {hint}its keys are {', '.join(map(str, row.fields)) or 'none'}; "
-        "every row needs `problem` and `answer`"
+        f"has no `{key}`; {hint}its keys are {', '.join(map(str, row.fields)) or 'none'}; every row needs {needs}"
     )
 
 

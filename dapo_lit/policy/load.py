@@ -64,6 +64,19 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     return tuple(sorted(found))
 
 
+def end_id(tokenizer: PreTrainedTokenizerBase, *, chat: bool) -> int:
+    """The token that a response is taught to end with: in a chat the one that closes the assistant's turn, else EOS.
+
+    Raises ValueError if there is none.
+    """
+    found = _end_of_turn(tokenizer) if chat else None
+    if found is None:
+        found = tokenizer.eos_token_id
+    if found is None:
+        raise ValueError("the tokenizer names no EOS token; responses could never end")
+    return found
+
+
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The first special token after an assistant's words in the chat template."""
     if not tokenizer.chat_template:

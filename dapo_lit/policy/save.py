@@ -1,0 +1,34 @@
+"""A policy as an HF folder that is either whole or not there."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.policy.load import no_progress_bars
+
+
+def save_policy(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, notes: Mapping[str, Mapping[str, object]]
+) -> None:
+    """Writes config, safetensors, tokenizer and `notes` (file name -> JSON object) beside `folder`, then renames.
+
+    Raises FileExistsError if the folder is there.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already; move it away or choose another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
+    try:
+        with no_progress_bars():
+            model.save_pretrained(building)
+        tokenizer.save_pretrained(building)
+        for name, content in notes.items():
+            (building / name).write_text(json.dumps(content, indent=2) + "\n")
+        building.chmod(0o755)  # mkdtemp's 0700 would shut out others
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
