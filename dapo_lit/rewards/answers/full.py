@@ -3,15 +3,16 @@
 from fractions import Fraction
 
 from dapo_lit.rewards.answers import numeric, symbolic
-from dapo_lit.rewards.answers.expression import Call, Node, Number, children, quotient, rebuilt, walk
+from dapo_lit.rewards.answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
 from dapo_lit.rewards.answers.fast import FastJudge
 
 
 class FullJudge:
-    """Values at points refute; what they cannot tell apart must not differ for sympy either.
+    """Values at points refute; expressions with letters that they cannot tell apart must not differ for sympy either.
 
-    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends. sympy then
-    multiplies the difference out: 0 is a proof, any other number a refutation, anything else leaves the first verdict.
+    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it decides
+    about constants (surds). For letters sympy multiplies the difference out: 0 is a proof, any other number a
+    refutation, anything else leaves the first verdict.
     """
 
     def __init__(self) -> None:
@@ -25,8 +26,8 @@ class FullJudge:
             # log without a base is natural in analysis and decimal in contests: one reading for both sides must do.
             return any(self.equal(*(_based(node, base) for node in (a, b))) for base in (None, Fraction(10)))
         agree = numeric.agree(a, b)
-        if agree is False:
-            return False
+        if agree is False or (agree and not symbols(a) and not symbols(b)):
+            return agree
         exact = symbolic.difference(a, b)
         return bool(agree) if exact is None else exact
 

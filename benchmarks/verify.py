@@ -1,0 +1,257 @@
+r"""The verifier's agreement, speed and behaviour under attack, beside math-verify alone.
+
+Agreement: `equivalence.jsonl` (triples from other projects' test suites; rows marked ambiguous do not count), for the
+rules `sympy` and `dapo` and for math-verify's `parse` and `verify` on the same texts.
+
+Speed: 8,192 responses, 512 references of MATH's training set times 16: half right in another spelling, the rest wrong
+in ways models are. Corpora: clean; with 8 answers (1 in 1,000) that a naive verifier does not survive; with 8 that do
+reach the deadline; and 2,048 right answers, no two alike, that all need the symbolic comparison. The processes are
+started and warmed before the clock starts; that time is reported beside. Service time is the time in `submit` plus the time in a worker, without waiting; `others` are the responses that
+were not killed. math-verify scores the clean corpus in one process, as its users run it, on a sample.
+
+    OMP_NUM_THREADS=1 python benchmarks/verify.py --data $DAPO_LIT_DATA --out benchmarks/verify.json
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dapo_lit.check_rewards import Options, Report, Row, read_rows, score_rows, summary
+from dapo_lit.rewards.answers.expression import canonical
+from dapo_lit.rewards.answers.structure import parse_answer
+from dapo_lit.rewards.equivalence import decide
+from dapo_lit.rewards.pool import Reference, Verifier
+
+PROMPTS, SAMPLES = 512, 16
+WORKERS = 2
+DEADLINE_S = 2.0
+HOPELESS = [
+    "9^{9^9}",
+    "(10^8)!",
+    "7" * 100_000,
+    r"\frac{1}{" * 200,
+    "__import__('os').system('sleep 60')",
+    "x" * 1_000_000,
+    "4\x00\x00",
+    "\ud800\udfff",
+]
+Pair = tuple[Reference, str]
+
+
+def respelled(answer: str, draw: random.Random) -> str:
+    """The same answer as a model may write it."""
+    ways: list[Callable[[str], str]] = [
+        lambda text: text,
+        lambda text: text.replace("\\frac", "\\dfrac"),
+        lambda text: f"${text}$",
+        lambda text: f"\\left({text}\\right)" if re.fullmatch(r"[-0-9a-z+\\{}^ sqrtfac]+", text) else text,
+        lambda text: text.replace(" ", ""),
+        lambda text: f"x = {text}" if "=" not in text and "," not in text else text,
+    ]
+    return draw.choice(ways)(answer)
+
+
+def spoiled(answer: str, others: Sequence[str], draw: random.Random) -> str:
+    """A wrong answer: a digit changed, a sign added, or another problem's answer."""
+    digits = [index for index, character in enumerate(answer) if character.isdigit()]
+    way = draw.random()
+    if digits and way < 0.6:
+        index = draw.choice(digits)
+        return answer[:index] + str((int(answer[index]) + draw.randint(1, 8)) % 10) + answer[index + 1 :]
+    return f"-{answer}" if way < 0.8 else draw.choice(others)
+
+
+def corpus(data: Path, draw: random.Random) -> list[Pair]:
+    """Responses that end in a box, 16 for each of 512 problems."""
+    rows = [json.loads(line) for line in (data / "math_train.jsonl").read_text().splitlines()]
+    chosen = draw.sample(rows, PROMPTS)
+    answers = [row["answer"] for row in chosen]
+    pairs = []
+    for row in chosen:
+        for _ in range(SAMPLES):
+            right = draw.random() < 0.5
+            text = respelled(row["answer"], draw) if right else spoiled(row["answer"], answers, draw)
+            pairs.append((Reference(row["id"], row["answer"]), rf"Some steps of reasoning. So it is \boxed{{{text}}}."))
+    draw.shuffle(pairs)
+    return pairs
+
+
+def endless(count: int) -> list[Pair]:
+    """Answers that are right, small enough to be evaluated, and take longer than the deadline."""
+    products = [rf"\prod_{{k=1}}^{{{n}}} \cos(kx)" for n in range(120, 120 + count)]
+    return [(Reference(f"endless-{n}", text), rf"\boxed{{{text} + 0y}}") for n, text in enumerate(products)]
+
+
+def distinct_surds(count: int) -> list[Pair]:
+    """The worst case: every answer is right, another one, and needs the symbolic comparison."""
+    return [
+        (Reference(str(n), rf"\sqrt{{{n}}} + 1"), rf"\boxed{{1 + {n}^{{1/2}}}}") for n in range(10_000, 10_000 + count)
+    ]
+
+
+def forget() -> None:
+    """Empties what this process remembers of earlier answers."""
+    for cached in (decide, parse_answer, canonical):
+        cached.cache_clear()
+
+
+def measure(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Scores `pairs` once and counts."""
+    forget()
+    with Verifier(rule="sympy", extraction="boxed", deadline_s=DEADLINE_S, workers=WORKERS) as verifier:
+        start = time.perf_counter()
+        verifier.score([(Reference(str(n), rf"\sqrt{{{n}}}"), rf"\boxed{{{n}^{{1/2}}}}") for n in (2, 3, 5, 6)])
+        warm_s = time.perf_counter() - start
+        verifier.service_s.clear()
+        in_process: list[float] = []
+        scores = {}
+        start = time.perf_counter()
+        for index, (reference, text) in enumerate(pairs):
+            before = time.perf_counter()
+            verifier.submit(index, reference, text)
+            in_process.append(time.perf_counter() - before)
+            scores.update(dict(verifier.collect()))
+        scores.update(dict(verifier.drain()))
+        seconds = time.perf_counter() - start
+        in_workers = sorted(verifier.service_s)
+        processes = [] if verifier._processes is None else list(verifier._processes.pids())
+    timed_out = sum(score.timed_out for score in scores.values())
+    others = sorted([*in_process, *(s for s in in_workers if s < DEADLINE_S)])
+    return {
+        "answers": len(pairs),
+        "seconds": seconds,
+        "answers_per_s": len(pairs) / seconds,
+        "right": sum(score.correct for score in scores.values()),
+        "timed_out": timed_out,
+        "errors": sum(score.error is not None for score in scores.values()),
+        "sent_to_workers": len(in_workers),
+        "service_ms": {
+            name: 1000 * others[int(share * (len(others) - 1))] for name, share in (("p50", 0.5), ("p99", 0.99))
+        },
+        "service_ms_in_workers_p99": 1000 * in_workers[int(0.99 * (len(in_workers) - 1 - timed_out))]
+        if in_workers
+        else None,
+        "start_s": warm_s,
+        "processes_left": sum(Path(f"/proc/{pid}").exists() for pid in processes),
+    }
+
+
+def agreement(file: Path) -> tuple[list[Row], list[Report]]:
+    rows = read_rows(file)
+    options = Options(file, workers=WORKERS)
+    return rows, [score_rows(rows, rule, options) for rule in ("sympy", "dapo")]
+
+
+def math_verify_verdicts(texts: Sequence[tuple[str, str]]) -> tuple[list[bool], float]:
+    """What math-verify says of (prediction, reference), and the seconds it takes."""
+    from math_verify import parse, verify
+
+    parse("$1$")
+    start = time.perf_counter()
+    verdicts = [bool(verify(parse(_delimited(gold)), parse(_delimited(pred)))) for pred, gold in texts]
+    return verdicts, time.perf_counter() - start
+
+
+def _delimited(text: str) -> str:
+    """math-verify reads LaTeX between dollar signs only; a bare answer gets them, as its users add them."""
+    bare = not any(mark in text for mark in ("$", "\\(", "\\[", "\\boxed", "####")) and len(text.split()) < 6
+    return f"${text}$" if bare and "\\" in text else text
+
+
+def counts(rows: Sequence[Row], verdicts: Sequence[bool]) -> dict[str, Any]:
+    counted = [(row.equal, verdict) for row, verdict in zip(rows, verdicts, strict=True) if row.equal is not None]
+    return {
+        "counted": len(counted),
+        "agreement": sum(equal == verdict for equal, verdict in counted) / len(counted),
+        "false_positives": sum(verdict and not equal for equal, verdict in counted),
+        "false_negatives": sum(bool(equal) and not verdict for equal, verdict in counted),
+    }
+
+
+def machine() -> dict[str, Any]:
+    names = ("math-verify", "sympy", "mpmath")
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "processor": next(
+            (
+                line.split(":")[1].strip()
+                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if "model name" in line
+            ),
+            platform.processor(),
+        ),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in names},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with equivalence.jsonl and math_train.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--math-verify-sample", type=int, default=1024, help="responses that math-verify scores")
+    arguments = parser.parse_args()
+
+    rows, reports = agreement(arguments.data / "equivalence.jsonl")
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "workers": WORKERS,
+        "deadline_s": DEADLINE_S,
+        "agreement": {},
+        "speed": {},
+    }
+    for report in reports:
+        results["agreement"][report.rule] = counts(rows, [score.correct for score in report.scores])
+    verdicts, _ = math_verify_verdicts([(row.pred, row.gold) for row in rows])
+    results["agreement"]["math-verify"] = counts(rows, verdicts)
+    print(summary(rows, reports))
+    print(f"math-verify alone: {results['agreement']['math-verify']}\n")
+
+    pairs = corpus(arguments.data, random.Random(0))
+    hopeless = [(Reference(f"hopeless-{n}", "42"), rf"\boxed{{{text}}}") for n, text in enumerate(HOPELESS)]
+    corpora = {
+        "clean": pairs,
+        "8 hopeless": _mixed(pairs, hopeless),
+        "8 past the deadline": _mixed(pairs, endless(8)),
+        "distinct surds": distinct_surds(2048),
+    }
+    for name, members in corpora.items():
+        results["speed"][name] = measure(members)
+        _print_speed(name, results["speed"][name])
+    sample = pairs[: arguments.math_verify_sample]
+    _, seconds = math_verify_verdicts([(text, f"${reference.answer}$") for reference, text in sample])
+    results["speed"]["math-verify, one process"] = {"answers": len(sample), "answers_per_s": len(sample) / seconds}
+    print(
+        f"math-verify alone, one process: {len(sample) / seconds:,.0f} answers/s on {len(sample)} of the clean corpus"
+    )
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {arguments.out}")
+
+
+def _mixed(pairs: Sequence[Pair], few: Sequence[Pair]) -> list[Pair]:
+    """`few` in place of members of `pairs`, spread evenly."""
+    mixed = list(pairs)
+    for number, pair in enumerate(few):
+        mixed[(2 * number + 1) * len(pairs) // (2 * len(few))] = pair
+    return mixed
+
+
+def _print_speed(name: str, result: dict[str, Any]) -> None:
+    service = result["service_ms"]
+    print(
+        f"{name:20} {result['answers_per_s']:8,.0f} answers/s  {result['seconds']:6.2f} s  "
+        f"timeouts {result['timed_out']}  to workers {result['sent_to_workers']:5}  "
+        f"service p50 {service['p50']:.2f} ms, p99 {service['p99']:.2f} ms  processes left {result['processes_left']}"
+    )
+
+
+if __name__ == "__main__":
+    main()
