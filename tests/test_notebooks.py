@@ -1,0 +1,40 @@
+"""Every notebook runs from top to bottom, and stands in the repository with its outputs."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def figures(notebook: nbformat.NotebookNode) -> int:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_is_committed_as_a_run_from_top_to_bottom_left_it(file):
+    notebook = nbformat.read(file, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [o for cell in code for o in cell.outputs if o.output_type == "error" or o.get("name") == "stderr"]
+    assert figures(notebook)
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_runs_and_draws_as_many_figures_as_it_shows(file):
+    shown = nbformat.read(file, as_version=4)
+    fresh = nbformat.read(file, as_version=4)
+    for cell in fresh.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    resources = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(fresh, timeout=120, kernel_name="python3", resources=resources).execute()
+    assert figures(fresh) == figures(shown)
