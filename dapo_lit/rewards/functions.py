@@ -1,7 +1,8 @@
 """Rewards of your own, and the weighted sum of several.
 
 A reward function scores a batch: `def reward(problems, completions) -> list[Score]`. It runs in a worker process, under
-the deadline; whatever its module does on import (loading a model, say) does not count against it.
+the deadline. Its module may have a function `prepare()`, called once a worker before any deadline runs: loading a model
+belongs there.
 """
 
 import importlib
@@ -46,11 +47,18 @@ def check_path(path: str) -> None:
 
 
 def load_function(path: str) -> RewardFunction:
-    """The function at `package.module.function`; raises AttributeError, ImportError or TypeError."""
-    module, _, name = path.rpartition(".")
-    function = getattr(importlib.import_module(module), name)
+    """The function at `package.module.function`, after its module's `prepare()` if there is one.
+
+    Raises AttributeError, ImportError, TypeError, or what the module raises.
+    """
+    module_name, _, name = path.rpartition(".")
+    module = importlib.import_module(module_name)
+    function = getattr(module, name)
     if not callable(function):
         raise TypeError(f"{path} is no function but a {type(function).__name__}")
+    prepare = getattr(module, "prepare", None)
+    if prepare is not None:
+        prepare()
     loaded: RewardFunction = function
     return loaded
 

@@ -111,6 +111,9 @@ import sys, time
 from dapo_lit.rewards.pool import Reference, Verifier
 verifier = Verifier(rule="sympy", extraction="hash")
 verifier.score([(Reference("a", r"\\sqrt{8}"), r"#2\\sqrt{2}")])
+while len(list(verifier._processes.pids())) < 3:
+    verifier.collect()
+    time.sleep(0.01)
 print(*verifier._processes.pids(), flush=True)
 time.sleep(60)
 """
