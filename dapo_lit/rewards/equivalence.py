@@ -4,6 +4,7 @@
 text does not bound, and says None where only the symbolic comparison in a worker process can tell.
 """
 
+import re
 from functools import lru_cache
 from typing import Literal, assert_never
 
@@ -45,8 +46,10 @@ def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
     """
     if prediction.strip() == answer.strip():
         return bool(answer.strip())
-    readings = ((a, b) for a in parse_answer(prediction) for b in parse_answer(answer))
-    return any_of(_same(a, b, judge) for a, b in readings)
+    predictions = parse_answer(prediction)
+    if _COMMA_DECIMAL.fullmatch(prediction.strip(" $")) and _POINT_DECIMAL.fullmatch(answer.strip(" $")):
+        predictions = parse_answer(prediction.replace(",", "."))  # 3,5 is 3.5 where 3.5 is expected
+    return any_of(_same(a, b, judge) for a in predictions for b in parse_answer(answer))
 
 
 def _same(a: Answer, b: Answer, judge: Judge) -> bool | None:
@@ -56,6 +59,8 @@ def _same(a: Answer, b: Answer, judge: Judge) -> bool | None:
         return False
 
 
+_COMMA_DECIMAL = re.compile(r"-?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})")
+_POINT_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 _FAST = FastJudge()
 _quantity = lru_cache(maxsize=65536)(read_quantity)
 

@@ -16,6 +16,8 @@ Every function is linear in the length of the text, whatever the text.
 import re
 from typing import Literal, assert_never
 
+from dapo_lit.rewards.numbers import ascii_digits
+
 Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 
 ANSWER_LINE_CHARS = 300
@@ -25,7 +27,7 @@ MAX_ANSWER_CHARS = 2000
 
 _ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.])[-\u2212]?\s?[$€£¥₹]?\s?-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+    r"(?<![A-Za-z0-9_.])[-\u2212]?\s?[$€£¥₹]?\s?-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+(?:,[0-9]{1,2}(?![0-9]))?)"
     r"(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
     r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
 )
@@ -122,10 +124,10 @@ def extract_number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    numbers = _NUMBER.findall(text)
+    numbers = _NUMBER.findall(ascii_digits(text))
     return numbers[-1].strip() if numbers else None
 
 
 def first_number(text: str) -> str | None:
-    found = _NUMBER.search(text)
+    found = _NUMBER.search(ascii_digits(text))
     return found.group().strip() if found else None

@@ -7,6 +7,7 @@ What is not: words, units, roots, sums. Nothing is rounded.
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -51,6 +52,17 @@ _SPACES = re.compile(r"\\[,;:! ]|\{,\}|[\u00a0\u2009\u202f]|~")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent|per cent)$", re.IGNORECASE)
 
 
+def ascii_digits(text: str) -> str:
+    """With the decimal digits of other scripts as 0 to 9.
+
+    >>> ascii_digits("४२ = ٤٢")
+    '42 = 42'
+    """
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(c)) if not c.isascii() and c.isdecimal() else c for c in text)
+
+
 def read_quantity(text: str) -> Quantity | None:
     r"""The number that `text` is, or None if it is not exactly one number.
 
@@ -63,7 +75,7 @@ def read_quantity(text: str) -> Quantity | None:
     """
     if len(text) > 2 * MAX_DIGITS:
         return None
-    body = _strip_delimiters(text)
+    body = _strip_delimiters(ascii_digits(text))
     percent = _PERCENT.search(body)
     if percent:
         body = body[: percent.start()]

@@ -66,8 +66,6 @@ HOSTILE = [
     "4\x00",
     "\x00" * 1_000,
     "\ud800\udfff 42 \udc00",
-    "٤٢",
-    "४२",
     "nan",
     "inf - inf",
     r"\infty",

@@ -127,8 +127,8 @@ def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | No
 
 
 def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool | None:
-    if prediction.word and prediction.word == reference.word:
-        return True
+    if len(prediction.word) > 1 and len(reference.word) > 1 and _is_word(prediction.word, reference.word):
+        return prediction.word.casefold() == reference.word.casefold()
     a, a_degrees = _degrees(prediction)
     b, b_degrees = _degrees(reference)
     units = {"percent" if side.percent else side.unit for side in (prediction, reference)} - {"", "degree", "radian"}
@@ -143,6 +143,11 @@ def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool |
         pair = (_times(a, _DEGREE), b) if a_degrees else (a, _times(b, _DEGREE))
         verdicts.append(_same_nodes(*pair, judge))
     return any_of(verdicts)
+
+
+def _is_word(a: str, b: str) -> bool:
+    """Letters that are compared as text: `Yes`, `yes`, `ABC`; two of small letters, `ab` and `ba`, are products."""
+    return not (a.islower() and b.islower())
 
 
 def _degrees(answer: Scalar) -> tuple[Node, bool]:
@@ -168,11 +173,12 @@ def _same_nodes(a: Node, b: Node, judge: Judge) -> bool | None:
 def _same_vector(
     items: tuple[Answer, ...], brackets: str, scalar: Scalar, judge: Judge, list_first: bool
 ) -> bool | None:
-    """A tuple against a matrix of one row or column, or a set of one element against the element."""
+    """A tuple against a row or column, `[[1,2],[3,4]]` against a matrix, a set of one element against the element."""
     node = matrices_combined(scalar.node)
     if isinstance(node, Matrix) and brackets in ("()", "<>", "[]"):
         if min(len(node.rows), len(node.rows[0])) > 1:
-            return False
+            rows = tuple(Several(tuple(Scalar(entry) for entry in row), "[]") for row in node.rows)
+            return _all_same(items, rows, judge) if list_first else _all_same(rows, items, judge)
         entries = tuple(Scalar(entry) for entry in sum(node.rows, ()))
         return _all_same(items, entries, judge) if list_first else _all_same(entries, items, judge)
     if len(items) == 1 and brackets in ("{}", ""):

@@ -16,7 +16,8 @@ _COMPOSED = {
     ("=", "="): "=",
     ("~", "="): "approx",
 }
-_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"))
+_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
+_OUTWARD = re.compile(r"([\[\]])([^\[\](){}|]+[,;][^\[\](){}|]+)([\[\]])")
 
 
 def undelimited(text: str) -> str:
@@ -30,7 +31,12 @@ def undelimited(text: str) -> str:
         for opening, closing in _DELIMITERS:
             if len(body) > len(opening) + len(closing) and body.startswith(opening) and body.endswith(closing):
                 body, shorter = body[len(opening) : -len(closing)].strip(), True
-    return re.sub(r"(?<!\\)\\[()]|(?<!\\)\\[\[\]]", " ", body) if "\\" in body else body
+    if "\\" in body:
+        body = re.sub(r"(?<!\\)\\[()]|(?<!\\)\\[\[\]]", " ", body)
+    outward = _OUTWARD.fullmatch(body)
+    if outward and outward[1] + outward[3] != "[]":  # ]0,1[ is (0,1)
+        body = ("[" if outward[1] == "[" else "(") + outward[2] + ("]" if outward[3] == "]" else ")")
+    return body
 
 
 def composed(tokens: list[Token]) -> list[Token]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from dapo_lit.rewards.answers.calls import function_name
 from dapo_lit.rewards.answers.expression import Node, Number, Product, Symbol
 from dapo_lit.rewards.answers.grammar import parse_expression
 from dapo_lit.rewards.answers.splitting import (
@@ -131,6 +132,8 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
     if len(items) > 1 and not all(is_prose(part) for part in items):
         return _several(items, "", depth)
     sides, signs = split_relation(tokens)
+    if not signs and len(sides[0]) < len(tokens):
+        return _answer(sides[0], depth + 1)  # "= 5"
     if signs:
         return Relation(tuple(_answer(side, depth + 1) for side in sides), tuple(signs))
     for operator in ("cup", "cap", "setminus"):
@@ -196,7 +199,8 @@ def _single(tokens: list[Token]) -> Answer:
     choice = _choice(tokens)
     if choice is not None:
         return choice
-    if all(token.kind in ("name", "text") for token in tokens):
+    named = all(token.kind in ("name", "text") for token in tokens)
+    if named and (len(tokens) == 1 or not any(function_name(token) for token in tokens)):
         return _words(tokens)
     written = tokens
     percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
@@ -213,6 +217,8 @@ def _single(tokens: list[Token]) -> Answer:
         if multiple(unit) > 1:
             node = Product((Number(Fraction(multiple(unit))), node))
         return Scalar(node, unit_name(unit) + annotation, percent)
+    if named:
+        return _words(written)
     return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
 
 

@@ -9,6 +9,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
+from dapo_lit.rewards.numbers import ascii_digits
+
 MAX_TOKENS = 800
 """More tokens than this are no answer."""
 
@@ -143,6 +145,7 @@ def tokenize(text: str) -> list[Token]:
 def _spelled(text: str) -> str:
     """ASCII spellings of Unicode signs, and digit groups joined."""
     if not text.isascii():
+        text = ascii_digits(text)
         text = _VULGAR_SIGN.sub(lambda m: m[1] + " " * bool(m[1]) + _VULGAR[m[2]], text)
         text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
         text = _UNICODE_SIGN.sub(lambda m: _UNICODE[m[0]], text)

@@ -59,6 +59,8 @@ def unit_length(tokens: list[Token]) -> int:
             start -= 3
         elif _braced_power(tokens[:start]):
             start -= 5
+        elif _speed(tokens[:start]):
+            start -= 3
         elif token.text == "/" and start < len(tokens) and is_unit(before):
             start -= 1
         elif token.text == "'" and before.kind == "number" and start == len(tokens):
@@ -66,6 +68,13 @@ def unit_length(tokens: list[Token]) -> int:
         else:
             break
     return len(tokens) - start
+
+
+def _speed(tokens: list[Token]) -> bool:
+    """`10 m/s`: the letters alone would be variables."""
+    if len(tokens) < 4 or not tokens[-3].spaced or tokens[-4].kind != "number":
+        return False
+    return (tokens[-3].text, tokens[-2].text, tokens[-1].text) in (("m", "/", "s"), ("km", "/", "h"), ("km", "/", "s"))
 
 
 def _braced_power(tokens: list[Token]) -> bool:
