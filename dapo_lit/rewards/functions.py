@@ -2,12 +2,13 @@
 
 A reward function scores a batch: `def reward(problems, completions) -> list[Score]`. It runs in a worker process, under
 the deadline. Its module may have a function `prepare()`, called once a worker before any deadline runs: loading a model
-belongs there.
+belongs there; and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
 import importlib
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,6 +62,11 @@ def load_function(path: str) -> RewardFunction:
         prepare()
     loaded: RewardFunction = function
     return loaded
+
+
+def needed_memory_mb(function: RewardFunction) -> int:
+    """What the function's module asks for in `MEMORY_MB`, 0 if nothing."""
+    return int(getattr(sys.modules.get(function.__module__), "MEMORY_MB", 0))
 
 
 def call_function(function: RewardFunction, questions: Sequence[Question], texts: Sequence[str]) -> list[Score]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dapo_lit.rewards.channel import encode_reply, receive_request
 from dapo_lit.rewards.equivalence import compare_answers
-from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function
+from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function, needed_memory_mb
 
 READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
 
@@ -65,7 +65,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
     except BaseException as error:
         connection.sendall(encode_reply([BROKEN, 0, f"{type(error).__name__}: {error}"]))
         return
-    limit = setup.memory_mb * 2**20
+    limit = max(setup.memory_mb, *map(needed_memory_mb, functions.values()), 0) * 2**20
     with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.sendall(encode_reply([READY, 0, os.getpid()]))

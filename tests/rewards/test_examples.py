@@ -89,7 +89,7 @@ def judge(tmp_path_factory):
 
 def test_a_model_adds_its_value_to_the_rule_and_leaves_correctness_alone(judge, monkeypatch):
     monkeypatch.setenv("DAPO_LIT_JUDGE", str(judge))
-    settings = {"weights": {"correctness": 1.0, JUDGE: 0.2}, "workers": 1, "memory_mb": 16384, "deadline_s": 30.0}
+    settings = {"weights": {"correctness": 1.0, JUDGE: 0.2}, "workers": 1, "deadline_s": 60.0}
     with Verifier(rule="numeric", extraction="number", **settings) as verifier:
         right, wrong = verifier.score([(Reference("a", "42", "?"), "42"), (Reference("a", "42", "?"), "41")])
     assert right.correct

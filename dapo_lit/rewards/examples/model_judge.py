@@ -1,10 +1,10 @@
 """A model as reward: a language model is asked whether a response is right, and its odds of "Yes" are the value.
 
 `DAPO_LIT_JUDGE` names a local folder or a hub id. Each worker holds its own copy on the CPU, loaded by `prepare` before
-the deadline starts to run, so give the verifier as many workers as copies fit into memory, and the memory:
+the deadline starts to run, so give the verifier as many workers as copies fit into memory:
 
     weights = {"correctness": 1.0, "dapo_lit.rewards.examples.model_judge.reward": 0.2}
-    Verifier(rule="sympy", extraction="boxed", weights=weights, workers=1, memory_mb=16384, deadline_s=30)
+    Verifier(rule="sympy", extraction="boxed", weights=weights, workers=1, deadline_s=30)
 
 A model can be fooled: keep it beside a rule, as an addend with a small weight, rather than as `function` alone.
 """
@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from dapo_lit.rewards.functions import Question
 from dapo_lit.rewards.score import Score
 
+MEMORY_MB = 32 * 1024
+"""Address space, most of it torch's own libraries and the mapped file of weights."""
 MAX_TOKENS = 1024
 """Of a response its end is shown: there the answer stands."""
 PROMPT = """Question: {problem}
