@@ -21,7 +21,7 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.lit.module import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 
-USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, OSError)
+USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingPointError, OSError)
 """What the user can mend: told in one message, without a traceback."""
 
 

@@ -31,6 +31,8 @@ from dapo_lit.study.metrics_file import read_metrics
 def train(config: Config, overrides: list[str]) -> None:
     """Runs one training to its end, or from where it was interrupted."""
     torch.set_num_threads(config.trainer.threads)
+    parts = Parts(config)
+    parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
     folder = open_run(config, overrides, arm_name(config.algorithm.techniques.model_dump()))
     if folder.done:
         print(f"{folder.path} is finished (resume=auto); nothing to do")
@@ -38,7 +40,6 @@ def train(config: Config, overrides: list[str]) -> None:
     loggers = None
     try:
         stop = StopSignal()
-        parts = Parts(config)
         datamodule = RolloutDataModule(config, parts, stop)
         loggers = Loggers(config, folder)
         trainer = build_trainer(config, [Recorder(config, folder, loggers), Checkpoints(config, folder, stop)])

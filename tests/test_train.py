@@ -70,20 +70,22 @@ def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
     assert yaml.safe_load((whole / RUN / "config.yaml").read_text())["algorithm"]["clip"]["high"] == 0.28
 
 
-FROZEN = """step gradient_step tokens_generated tokens_trained wall_s
-rollout/accuracy rollout/reward rollout/reward_shaped rollout/length_mean rollout/length_max rollout/truncated_frac
-rollout/length_correct rollout/length_wrong rollout/groups_all_correct_frac rollout/groups_all_wrong_frac
-rollout/groups_mixed_frac rollout/entropy rollout/prob_mean rollout/unique_frac rollout/repetition_frac
-batch/accuracy batch/reward batch/length_mean batch/truncated_frac
-sampling/rounds sampling/groups_generated sampling/groups_kept sampling/groups_surplus sampling/tokens_filtered_frac
-sampling/tokens_surplus_frac sampling/tokens_wasted_frac sampling/empty_steps
-policy/entropy policy/entropy_seq_mean policy/prob_mean
-clip/low_frac clip/high_frac clip/dual_frac clip/high_prob_mean clip/high_prob_max
-policy/kl_old policy/ratio_max mismatch/kl mismatch/prob_diff_max
-loss/policy optim/grad_norm optim/lr optim/grad_noise
-reward/correctness reward/length_penalty reward/verifier_timeout_frac reward/verifier_error_frac
-time/generate_s time/verify_s time/score_s time/train_s time/sync_s perf/tokens_per_s perf/mfu perf/pad_frac
-memory/peak_gb""".split()
+FROZEN = [
+    "step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s", "rollout/accuracy", "rollout/reward",
+    "rollout/reward_shaped", "rollout/length_mean", "rollout/length_max", "rollout/truncated_frac",
+    "rollout/length_correct", "rollout/length_wrong", "rollout/groups_all_correct_frac",
+    "rollout/groups_all_wrong_frac", "rollout/groups_mixed_frac", "rollout/entropy", "rollout/prob_mean",
+    "rollout/unique_frac", "rollout/repetition_frac", "batch/accuracy", "batch/reward", "batch/length_mean",
+    "batch/truncated_frac", "sampling/rounds", "sampling/groups_generated", "sampling/groups_kept",
+    "sampling/groups_surplus", "sampling/tokens_filtered_frac", "sampling/tokens_surplus_frac",
+    "sampling/tokens_wasted_frac", "sampling/empty_steps", "policy/entropy", "policy/entropy_seq_mean",
+    "policy/prob_mean", "clip/low_frac", "clip/high_frac", "clip/dual_frac", "clip/high_prob_mean",
+    "clip/high_prob_max", "policy/kl_old", "policy/ratio_max", "mismatch/kl", "mismatch/prob_diff_max",
+    "loss/policy", "optim/grad_norm", "optim/lr", "optim/grad_noise", "reward/correctness",
+    "reward/length_penalty", "reward/verifier_timeout_frac", "reward/verifier_error_frac", "time/generate_s",
+    "time/verify_s", "time/score_s", "time/train_s", "time/sync_s", "perf/tokens_per_s", "perf/mfu",
+    "perf/pad_frac", "memory/peak_gb",
+]  # fmt: skip
 
 
 def test_every_row_has_every_frozen_key(whole):
@@ -185,7 +187,13 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
         (["policy=smollm2_135m", "task=gsm8k", "task.path=missing.jsonl", "reward=math"], "missing.jsonl"),
         (["resume=true"], "there is no run in"),
         (
-            ["reward.rule=numeric", "task=gsm8k", "task.path=words.jsonl", "task.eval_path=null", "task.template=plain"],
+            [
+                "reward.rule=numeric",
+                "task=gsm8k",
+                "task.path=words.jsonl",
+                "task.eval_path=null",
+                "task.template=plain",
+            ],
             "words-1",
         ),
         (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
@@ -240,11 +248,12 @@ def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); import runpy; runpy.run_module('dapo_lit.train', run_name='__main__')"
+    path = f"import sys; sys.path.insert(0, {str(site)!r})"
+    code = f"{path}; import runpy; runpy.run_module('dapo_lit.train', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "techniques" in done.stdout, done.stderr
-    where = f"import sys; sys.path.insert(0, {str(site)!r}); import dapo_lit.command as c; print(c.config_folder())"
+    where = f"{path}; import dapo_lit.command as c; print(c.config_folder())"
     printed = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert str(site) in printed.stdout

@@ -127,7 +127,7 @@ class Algorithm(Section):
 
 class Policy(Section):
     name: str
-    """What logs and plots call it."""
+    """What the folder of a policy that is made here is called."""
     path: str | None
     """A hub id, a local Hugging Face folder or a .gguf file; null: the task's base policy or a random one."""
     random_init: bool
@@ -207,7 +207,13 @@ class Reward(Section):
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
+    """Seconds that the check of one answer may take; then it counts as wrong."""
     workers: PositiveInt
+    """Worker processes of the verifier, started when the first answer needs one."""
+    function: str | None
+    """A reward function of your own, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
+    weights: dict[str, float] | None
+    """The reward as a weighted sum of `correctness`, `format`, `length` and functions; null: correctness alone."""
 
 
 class Rollout(Section):

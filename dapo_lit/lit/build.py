@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
-from dapo_lit.config.sections import Policy, Rollout, Task
+from dapo_lit.config.sections import Policy, Reward, Rollout, Task
 from dapo_lit.data import arithmetic, chain_sum, four_sums
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import Account, select
@@ -95,6 +95,20 @@ class Parts:
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
+    def check(self) -> None:
+        """Finds what the user can mend before anything is spent: data, reference answers, model, device.
+
+        Raises:
+            ConfigError, DataError, FileNotFoundError: with what to do.
+        """
+        if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+            raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+        self.check_answers([*self.problems.train, *self.problems.heldout])
+        try:
+            self.engine()
+        except ValueError as error:  # an architecture that the engine cannot sample from
+            raise ConfigError(f"policy.path={self.policy_folder}: {error}") from None
+
     @cached_property
     def problems(self) -> Problems:
         return problems(self.config)
@@ -126,12 +140,21 @@ class Parts:
     @cached_property
     def verifier(self) -> Verifier:
         reward = self.config.reward
+        try:
+            return self._verifier(reward)
+        except ValueError as error:
+            raise ConfigError(f"reward: {error}") from None
+
+    @staticmethod
+    def _verifier(reward: Reward) -> Verifier:
         return Verifier(
             rule=reward.rule,
             extraction=reward.extraction,
             wrong_value=float(reward.wrong_value),
             deadline_s=reward.deadline_s,
             workers=reward.workers,
+            function=reward.function,
+            weights=reward.weights,
         )
 
     @cached_property

@@ -199,8 +199,8 @@ class StepUpdates:
                 if loss_tokens.sum() == 0:  # overlong filtering masked everything: measured, but no update
                     optimizer.zero_grad()
                     continue
-                self._update(optimizer, float(loss))
-                module.counters.tokens_trained += int(loss_tokens.sum())
+                if self._update(optimizer, float(loss)):
+                    module.counters.tokens_trained += int(loss_tokens.sum())
 
     def _minibatches(self, epoch: int) -> Iterator[list[int]]:
         """Whole groups, shuffled by a seed of (run, step, epoch)."""
@@ -236,8 +236,8 @@ class StepUpdates:
             self.statistics = merge(self.statistics, statistics)
         return loss.detach()
 
-    def _update(self, optimizer: Any, loss: float) -> None:
-        """One optimiser step, unless the loss or the gradient norm is not finite."""
+    def _update(self, optimizer: Any, loss: float) -> bool:
+        """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made."""
         module, settings = self.module, self.module.config.algorithm.optimizer
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -250,7 +250,7 @@ class StepUpdates:
                     f"step {self.step}: {module.bad_updates_in_a_row} updates in a row had a loss or gradient that is "
                     "not finite and were skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
                 )
-            return
+            return False
         module.bad_updates_in_a_row = 0
         self.losses.append(loss)
         self.norms.append(float(norm))
@@ -261,6 +261,7 @@ class StepUpdates:
         optimizer.step()
         optimizer.zero_grad()
         module.counters.gradient_step += 1
+        return True
 
     def _add_to_gradient_sum(self, gradients: list[Tensor]) -> None:
         if self.gradient_sum is None:

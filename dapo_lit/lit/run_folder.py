@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,6 +132,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         status="running",
         error=None,
         pid=os.getpid(),
+        host=platform.node(),
         started_at=previous.get("started_at") or now(),
         resumed_at=[*previous.get("resumed_at", []), now()] if folder.resumes else [],
     )
@@ -224,7 +224,6 @@ def hardware() -> dict[str, Any]:
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "argv": sys.argv[0],
     }
 
 

@@ -67,7 +67,9 @@ class Decoder:
         rotary = type(skeleton.get_submodule("model.rotary_emb"))(config)
         self._frequencies = rotary.get_buffer("inv_freq").float()
         if self._frequencies.shape != (self.head_dim // 2,):
-            raise ValueError(f"model type {config.model_type!r} rotates only a part of each head; use rollout=vllm")
+            raise ValueError(
+                f"model type {config.model_type!r} rotates only a part of each head; choose another policy"
+            )
         self._rope_scale = float(rotary.attention_scaling)
         self._rope_table = torch.empty(0, 1, self.head_dim // 2, dtype=torch.complex64, device=device)
         self.weights = Weights(
@@ -203,9 +205,10 @@ def _windows(config: PretrainedConfig) -> list[int | None]:
 def _refuse_unsupported(config: PretrainedConfig) -> None:
     name = f"model type {config.model_type!r}"
     if config.model_type not in MODEL_TYPES:
-        raise ValueError(f"{name} is none of {', '.join(MODEL_TYPES)}, the torch sampler's; use rollout=vllm")
+        raise ValueError(f"{name} is none of {', '.join(MODEL_TYPES)}, the torch sampler's; choose another policy")
     if config.hidden_act != "silu":
-        raise ValueError(f"{name} with hidden_act {config.hidden_act!r} instead of 'silu'; use rollout=vllm")
+        raise ValueError(f"{name} with hidden_act {config.hidden_act!r} instead of 'silu'; choose another policy")
     kind = config.rope_parameters.get("rope_type", "default")
     if kind not in ROPE_TYPES:
-        raise ValueError(f"{name} with rope type {kind!r}, which is none of {', '.join(ROPE_TYPES)}; use rollout=vllm")
+        known = ", ".join(ROPE_TYPES)
+        raise ValueError(f"{name} with rope type {kind!r}, which is none of {known}; choose another policy")

@@ -58,7 +58,7 @@ class Weights:
         self.layers = [self._layer(f"model.layers.{index}.") for index in range(num_layers)]
         unknown = sorted(set(shapes) - set(self._slots) - {"lm_head.weight"})
         if unknown:
-            raise ValueError(f"the torch sampler does not know the tensors {unknown}; use rollout=vllm")
+            raise ValueError(f"the torch sampler does not know the tensors {unknown}; choose another policy")
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, device=self._device, dtype=self._dtype)

@@ -11,7 +11,8 @@ from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 def completion(ids: tuple[int, ...], correct: bool, finished: bool = True, penalty: float = 0.0) -> Completion:
     sample = Sample(SampleKey(1, "p", 0, 0), ids, (-0.5,) * len(ids), finished, 0)
     reward = 1.0 if correct else -1.0
-    return Completion(sample, "7+4=11;#11" if correct else "#3", Score(correct, reward), reward, penalty, reward + penalty)
+    text = "7+4=11;#11" if correct else "#3"
+    return Completion(sample, text, Score(correct, reward), reward, penalty, reward + penalty)
 
 
 def group(*completions: Completion) -> Group:

@@ -321,11 +321,11 @@ def test_weights_that_are_not_finite_end_the_sampling():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (GPT2Config(), "'gpt2' is none of .*rollout=vllm"),
-        (LlamaConfig(**SHAPE, hidden_act="gelu"), "'gelu'.*rollout=vllm"),
+        (GPT2Config(), "'gpt2' is none of .*choose another policy"),
+        (LlamaConfig(**SHAPE, hidden_act="gelu"), "'gelu'.*choose another policy"),
         (
             LlamaConfig(**SHAPE, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
-            "'llama' with rope type 'dynamic'.*rollout=vllm",
+            "'llama' with rope type 'dynamic'.*choose another policy",
         ),
     ],
     ids=["gpt2", "gelu", "dynamic rope"],
