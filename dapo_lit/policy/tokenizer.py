@@ -20,8 +20,10 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
         raise ValueError(f"need different ASCII characters, not {characters!r}")
     # transformers loads a folder with a Qwen2 model through its Qwen2 tokenizer class whatever the folder says. That
     # class is a byte-level BPE with the unknown token <|endoftext|>: being the same thing, without merges, we agree.
-    # A byte-level vocabulary writes the space as this letter.
-    vocabulary = {token: index for index, token in enumerate([PAD, EOS, *characters.replace(" ", "Ġ")])}
+    # A byte-level vocabulary writes the space and the line break as these letters.
+    vocabulary = {
+        token: index for index, token in enumerate([PAD, EOS, *characters.replace(" ", "Ġ").replace("\n", "Ċ")])
+    }
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
