@@ -73,17 +73,14 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     table["reflects"] = [patterns.reflects(s.response) for s in samples]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
     questions = len(result.evaluation.ballots)
-    shown = Table(
-        title=f"{result.label} on {name}: {questions} questions x {result.evaluation.k} samples",
-        title_justify="left",
-        caption=METHOD,
-        caption_justify="left",
-    )
+    print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
+    shown = Table()
     for column in ("", "estimate", "95 % interval"):
         shown.add_column(column, justify="right" if column else "left")
     for key, estimate in rows.items():
         shown.add_row(key, *cells(estimate, 1 if key == "length_mean" else 3))
     Console().print(shown)
+    print(METHOD)
     for correct, word in ((True, "right"), (False, "wrong")):
         some = table[table["correct"] == correct]
         if len(some):
@@ -124,7 +121,9 @@ def report_comparison(first: Result, second: Result) -> None:
     votes = [[consensus_curve(b)[-1] for b in r.evaluation.ballots] for r in (first, second)]
     rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
     rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
-    Console().print(comparison_table(first.label, second.label, rows))
+    print(f"\n{second.label} minus {first.label}, paired by question")
+    Console().print(comparison_table(rows))
+    print("95 % t-intervals of paired differences; p: sign flips over questions (docs/evaluation.md)")
     moved = pd.DataFrame({"problem_id": ids[0], first.folder.name: means[0], second.folder.name: means[1]})
     moved["difference"] = means[1] - means[0]
     file = second.folder / f"against_{first.folder.name}.csv"
@@ -132,13 +131,8 @@ def report_comparison(first: Result, second: Result) -> None:
     print(f"questions {file}")
 
 
-def comparison_table(first: str, second: str, rows: dict[str, PairedQuestions]) -> Table:
-    shown = Table(
-        title=f"{second} minus {first}, paired by question",
-        title_justify="left",
-        caption="95 % t-interval of paired differences; p: sign flips over questions (docs/evaluation.md)",
-        caption_justify="left",
-    )
+def comparison_table(rows: dict[str, PairedQuestions]) -> Table:
+    shown = Table()
     for column in ("", "difference", "95 % interval", "better", "worse", "equal", "p"):
         shown.add_column(column, justify="right" if column else "left")
     for key, paired in rows.items():

@@ -86,7 +86,10 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     """
     if benchmark.source == "chain_sum":
         assert benchmark.num_problems is not None
-        return chain_sum.held_out_problems(benchmark.num_problems, sums=chain_sum.Sums(**benchmark.options))
+        try:
+            return chain_sum.held_out_problems(benchmark.num_problems, sums=chain_sum.Sums(**benchmark.options))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"benchmark.options: {error}") from None
     folder = os.environ.get(DATA_FOLDER)
     places = [Path(benchmark.path)] if benchmark.path else []
     places += [Path(folder) / benchmark.path] if folder and benchmark.path else []

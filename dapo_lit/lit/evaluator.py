@@ -21,6 +21,8 @@ from dapo_lit.rollout.evaluation_files import SampleFiles
 
 PLAIN_EVERY_S = 15.0
 """Seconds between lines of progress where the output is not a terminal."""
+SHARE_BEFORE_ETA = 0.1
+"""Of the samples; a batch decodes together, so the first that end say little about the rest."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,13 @@ class Progress:
     def line(self) -> str:
         """Short responses end first, so early on both accuracy and time left are off."""
         seconds = max(1e-9, self.clock() - self.started)
-        left = (self.total - self.done) * seconds / self.done
+        if self.done < self.total * SHARE_BEFORE_ETA:
+            left = "time left not yet known"
+        else:
+            left = f"about {duration((self.total - self.done) * seconds / self.done)} left"
         return (
             f"{self.done:,}/{self.total:,} samples, {self.tokens / seconds:,.0f} tokens/s, "
-            f"{self.correct / self.done:.3f} right so far, about {duration(left)} left"
+            f"{self.correct / self.done:.3f} right so far, {left}"
         )
 
     def close(self) -> None:

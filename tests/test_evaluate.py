@@ -1,0 +1,304 @@
+"""The command as a user runs it: from a run's checkpoint, a folder, two models; killed and started again; bad input."""
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import hydra
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from dapo_lit.command import check_overrides
+from dapo_lit.config import ConfigError, config_folder, parse, parse_as
+from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import DataError
+from dapo_lit.evaluate import evaluate
+from dapo_lit.lit.benchmarks import benchmark_problems
+from dapo_lit.lit.evaluator import Progress, duration
+from dapo_lit.lit.subjects import open_subject
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rollout.evaluation import EvaluatedSample
+from dapo_lit.train import train
+
+BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}
+SUMS = (
+    "name: sums\nsource: chain_sum\npath: null\nhub_id: null\nnum_problems: 12\ntemplate: plain\nrule: numeric\n"
+    "options: {min_terms: 3, max_terms: 4, smallest: 1, largest: 9}\nextraction: number\nsamples: 6\n"
+    "temperature: 1.0\ntop_p: 0.9\ntop_k: 0\nmax_response_tokens: 80\n"
+)
+
+
+def evaluation(*overrides: str) -> EvaluateConfig:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("evaluate", list(overrides)), resolve=True)
+    assert isinstance(tree, dict)
+    return parse_as({str(key): value for key, value in tree.items()}, EvaluateConfig)
+
+
+def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
+    """The sums that a policy of four_sums can be asked, as the file above has them."""
+    options = "{min_terms: 3, max_terms: 4, smallest: 1, largest: 9}"
+    return evaluation(
+        "benchmark=chain_sum_heldout", "benchmark.name=sums", "benchmark.num_problems=12",
+        "benchmark.extraction=number", f"benchmark.options={options}", "benchmark.samples=6", "benchmark.top_p=0.9",
+        "benchmark.max_response_tokens=80", f"out_dir={out}", *overrides,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps that evaluated a benchmark beside its own problems."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "sums.yaml").write_text(SUMS)
+    overrides = [
+        "+experiment=four_sums", "algorithm.num_prompts=8", "budget.steps=3", "evaluation.every=2",
+        "trainer.checkpoint_every=1", f"evaluation.benchmarks=[{folder}/sums.yaml]", "logger.rollouts_every=1",
+        "+reflection.patterns.sign='[+]'", "logger.progress=none", f"runs_dir={folder}/runs",
+    ]  # fmt: skip
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("config", overrides), resolve=True)
+    assert isinstance(tree, dict)
+    train(parse({str(key): value for key, value in tree.items()}), [])
+    return folder / "runs" / "four_sums" / "dapo" / "seed_0"
+
+
+def metrics(run: Path) -> dict[int, dict[str, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row for row in rows}
+
+
+def only_folder(out: Path) -> Path:
+    (folder,) = (out / "sums").iterdir()
+    return folder
+
+
+# --- benchmarks ------------------------------------------------------------------------------------------------------
+
+
+def test_the_paper_s_protocol_stands_with_aime():
+    for name in ("aime_2024", "aime_2025"):
+        aime = load_benchmark(name)
+        assert (aime.samples, aime.temperature, aime.top_p, aime.max_response_tokens) == (32, 1.0, 0.7, 20480)
+    assert load_benchmark("gsm8k_test").max_response_tokens == 512
+    sums = load_benchmark("chain_sum_heldout")
+    assert (sums.temperature, sums.top_p, sums.max_response_tokens) == (1.0, 1.0, 64)
+
+
+@pytest.mark.parametrize("file", sorted((config_folder() / "benchmark").glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_benchmark_composes_and_is_named_as_its_file(file):
+    assert evaluation(f"benchmark={file.stem}").benchmark == load_benchmark(file.stem)
+    assert load_benchmark(file.stem).name == file.stem
+
+
+@pytest.mark.parametrize(("name", "count"), BENCHMARKS.items())
+def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_every_answer(name, count, data_dir):
+    benchmark = load_benchmark(name)
+    problems = benchmark_problems(benchmark)
+    assert len({p.id for p in problems}) == count
+    with Verifier(rule=benchmark.rule, extraction=benchmark.extraction) as verifier:
+        assert [p.id for p in problems if verifier.check_answer(p.answer)] == []
+        if benchmark.rule == "numeric":  # in process
+            right = verifier.score([(reference(p), f"so it is\nAnswer: ${p.answer}$") for p in problems])
+            assert all(score.correct for score in right)
+
+
+def reference(problem: Problem) -> Reference:
+    return Reference(problem.id, problem.answer)
+
+
+def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    benchmark = load_benchmark("aime_2024").model_copy(update={"path": "mine.jsonl", "hub_id": None})
+    monkeypatch.setenv("DAPO_LIT_DATA", str(tmp_path))
+    assert [p.answer for p in benchmark_problems(benchmark)] == ["2"]
+    monkeypatch.delenv("DAPO_LIT_DATA")
+    with pytest.raises(DataError, match=r"benchmark.path=mine.jsonl.*DAPO_LIT_DATA"):
+        benchmark_problems(benchmark)
+
+
+def test_a_bad_row_is_told_with_file_and_line(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n{"problem": "2 + 2"}\n')
+    benchmark = load_benchmark("aime_2024").model_copy(update={"path": str(tmp_path / "bad.jsonl")})
+    with pytest.raises(DataError, match=r"bad.jsonl, line 2: has no `answer`"):
+        benchmark_problems(benchmark)
+
+
+# --- in training and after it ----------------------------------------------------------------------------------------
+
+
+def test_training_evaluates_a_benchmark_before_every_n_steps_and_at_the_end(run):
+    rows = metrics(run)
+    assert [step for step, row in rows.items() if "eval/sums/avg@6" in row] == [0, 2, 3]
+    assert all("eval/four_sums/avg@16" in rows[step] for step in (0, 2, 3))
+    table = pd.read_parquet(run / "eval" / "sums" / "step_000003.parquet")
+    assert len(table) == 12 * 6
+    assert table["correct"].mean() == pytest.approx(rows[3]["eval/sums/avg@6"])
+
+
+def test_a_checkpoint_gives_the_very_samples_that_training_saw(run, tmp_path, capsys):
+    evaluate(on_sums(tmp_path, f"ckpt={run}"), [])
+    in_training = pd.read_parquet(run / "eval" / "sums" / "step_000003.parquet")
+    here = pd.read_parquet(only_folder(tmp_path) / "samples.parquet")
+    columns = ["problem_id", "sample_index", "response", "correct", "num_tokens"]
+    order = ["problem_id", "sample_index"]
+    pd.testing.assert_frame_equal(
+        here[columns].sort_values(order, ignore_index=True), in_training[columns].sort_values(order, ignore_index=True)
+    )
+    printed = capsys.readouterr().out
+    assert f"{in_training['correct'].mean():.3f}" in printed
+    assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
+    assert all((only_folder(tmp_path) / f).is_file() for f in ("curves.png", "by_samples.csv", "by_budget.csv"))
+
+
+def test_the_curves_end_where_the_table_does(run, tmp_path):
+    evaluate(on_sums(tmp_path, f"ckpt={run}"), [])
+    table = pd.read_parquet(only_folder(tmp_path) / "samples.parquet")
+    accuracy = table["correct"].mean()
+    samples = pd.read_csv(only_folder(tmp_path) / "by_samples.csv")
+    budgets = pd.read_csv(only_folder(tmp_path) / "by_budget.csv")
+    assert list(samples["samples"]) == [1, 2, 3, 4, 5, 6]
+    assert samples["pass"].iloc[0] == pytest.approx(accuracy)
+    assert samples["cons"].iloc[0] == pytest.approx(accuracy)
+    assert samples["pass"].iloc[-1] == pytest.approx(table.groupby("problem_id")["correct"].max().mean())
+    assert budgets["accuracy"].iloc[-1] == pytest.approx(accuracy)
+    assert budgets["accuracy"].is_monotonic_increasing
+    middle = budgets.iloc[len(budgets) // 2]
+    assert middle["accuracy"] == pytest.approx((table["correct"] & (table["num_tokens"] <= middle["budget"])).mean())
+
+
+def test_a_second_call_samples_nothing_and_more_samples_add_to_it(run, tmp_path, capsys):
+    evaluate(on_sums(tmp_path, f"ckpt={run}", "n=2", "limit=5"), [])
+    first = pd.read_parquet(only_folder(tmp_path) / "samples.parquet")
+    capsys.readouterr()
+    evaluate(on_sums(tmp_path, f"ckpt={run}", "n=2", "limit=5"), [])
+    assert "all 10 samples are in" in capsys.readouterr().out
+    evaluate(on_sums(tmp_path, f"ckpt={run}", "n=3", "limit=5"), [])
+    assert "10 of 15 samples are in" in capsys.readouterr().out
+    more = pd.read_parquet(only_folder(tmp_path) / "samples.parquet")
+    assert (len(first), len(more)) == (10, 15)
+
+
+def test_an_exported_folder_is_the_same_model_as_its_checkpoint(run, tmp_path):
+    config = evaluation()
+    subject = open_subject(str(run), config.policy, "cpu")
+    subject.model.save_pretrained(tmp_path / "exported")
+    subject.tokenizer.save_pretrained(tmp_path / "exported")
+    earlier = open_subject(str(run / "checkpoints" / "step_000002.ckpt"), config.policy, "cpu")
+    exported = open_subject(str(tmp_path / "exported"), config.policy, "cpu")
+    assert exported.digest == subject.digest != earlier.digest
+    assert (subject.label, exported.label) == ("dapo-seed_0-step_000003", "exported")
+
+
+def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):
+    earlier = run / "checkpoints" / "step_000002.ckpt"
+    evaluate(on_sums(tmp_path, f"compare=[{earlier},{run}]"), [])
+    printed = capsys.readouterr().out
+    assert "paired by question" in printed
+    (file,) = tmp_path.rglob("against_*.csv")
+    questions = pd.read_csv(file)
+    assert len(questions) == 12
+    before, after = questions.columns[1:3]
+    assert "step_000002" in before
+    assert "step_000003" in after
+    assert questions["difference"].tolist() == pytest.approx((questions[after] - questions[before]).tolist())
+    assert questions["difference"].is_monotonic_increasing
+
+
+def test_reflection_of_a_run_is_told_by_step_with_first_occurrences(run, capsys):
+    assert metrics(run)[1]["rollout/reflection_frac"] > 0  # an untrained policy writes plus signs
+    evaluate(evaluation(f"reflection_of={run}", "+reflection.patterns.sign='[+]'"), [])
+    rows = pd.read_csv(run / "figures" / "reflection.csv")
+    assert list(rows["step"]) == [1, 2, 3]
+    assert rows["reflection_frac"].tolist() == pytest.approx(
+        [metrics(run)[step]["rollout/reflection_frac"] for step in (1, 2, 3)]
+    )
+    assert "sign: first at step 1 (" in capsys.readouterr().out
+
+
+def test_a_killed_evaluation_goes_on_from_its_last_saved_sample(run, tmp_path, capsys):
+    slowly = on_sums(tmp_path, f"ckpt={run}", "n=64", "save_every_s=0", "rollout.max_batch_size=2")
+    process = multiprocessing.get_context("fork").Process(target=evaluate, args=(slowly, []))
+    process.start()
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.rglob("parts/*.parquet"))) < 5 and time.monotonic() < deadline:
+        assert process.is_alive()
+        time.sleep(0.02)
+    process.kill()  # SIGKILL: no handler, no `finally`
+    process.join()
+    saved = pd.concat(pd.read_parquet(file) for file in tmp_path.rglob("parts/*.parquet"))
+    assert 5 <= len(saved) < 12 * 64
+    capsys.readouterr()
+    evaluate(on_sums(tmp_path, f"ckpt={run}", "n=64"), [])
+    assert f"{len(saved)} of {12 * 64} samples are in" in capsys.readouterr().out
+    table = pd.read_parquet(only_folder(tmp_path) / "samples.parquet")
+    assert len(table) == 12 * 64
+    keys = ["problem_id", "sample_index"]
+    assert not table.duplicated(keys).any()
+    kept = table.merge(saved, on=keys, suffixes=("", "_saved"))
+    assert len(kept) == len(saved)
+    assert (kept["response"] == kept["response_saved"]).all()
+
+
+# --- what a user gets wrong ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["compare=[a]"], "compare takes two models"),
+        (["n=0"], "n: "),
+        (["benchmark.top_p=0"], "benchmark.top_p"),
+        (["benchmark.path=null", "benchmark.hub_id=null"], "benchmark.path or benchmark.hub_id is needed"),
+    ],
+)
+def test_values_that_cannot_work_are_named(overrides, message):
+    with pytest.raises(ConfigError) as caught:
+        evaluation(*overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["policy=tiny"], "policy=tiny has no weights of its own; give ckpt="),
+        (["benchmark.template=boxed"], "Set benchmark.extraction=boxed"),
+        (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "its longest prompt has"),
+        (["+reflection.patterns.mine='('"], "reflection.patterns.mine: not a regular expression"),
+    ],
+)
+def test_what_does_not_fit_together_is_told_before_anything_is_sampled(run, tmp_path, overrides, message):
+    where = [] if overrides == ["policy=tiny"] else [f"ckpt={run}"]
+    with pytest.raises(ConfigError) as caught:
+        evaluate(on_sums(tmp_path, *where, *overrides), [])
+    assert message in str(caught.value)
+
+
+def test_a_benchmark_that_is_not_there_is_told_with_those_that_are():
+    with pytest.raises(ConfigError, match=r"there is no 'aime_2042'; there are aime_2024, "):
+        load_benchmark("aime_2042")
+
+
+def test_a_typo_gets_the_nearest_key_of_this_command():
+    with pytest.raises(ConfigError, match=r"limt: unknown key; did you mean limit\?"):
+        check_overrides(["limt=3"], EvaluateConfig)
+    check_overrides(["limit=3", "policy=tiny", "benchmark.top_p=0.5"], EvaluateConfig)
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_left_follows_the_samples_done():
+    seconds = [0.0]
+    progress = Progress(40, clock=lambda: seconds[0])
+    for _ in range(2):
+        seconds[0] += 10
+        progress.add(EvaluatedSample("a", "", 0, "", None, True, False, 30, False, 0.0))
+    assert progress.line() == "2/40 samples, 3 tokens/s, 1.000 right so far, time left not yet known"
+    for _ in range(8):
+        seconds[0] += 10
+        progress.add(EvaluatedSample("a", "", 0, "", None, False, False, 30, False, 0.0))
+    assert progress.line() == "10/40 samples, 3 tokens/s, 0.200 right so far, about 5 min 00 s left"
+    assert duration(7260) == "2 h 01 min"
