@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,8 +19,9 @@ import torch
 from filelock import FileLock
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dapo_lit.policy.load import load_model, no_progress_bars
+from dapo_lit.policy.load import load_model
 from dapo_lit.policy.pretrain import Row, train_supervised
+from dapo_lit.policy.save import save_policy
 from dapo_lit.policy.tokenizer import character_tokenizer
 
 _BUILD = 1
@@ -115,7 +115,9 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = 
             _train_stage(model, tokenizer, spec, progress)
         else:
             model = random_model(spec.architecture, tokenizer, spec.seed)
-        _write(folder, model, tokenizer, spec)
+        for left in cache.glob(f".building-{folder.name}-*"):  # By a process that was killed: the lock is ours.
+            shutil.rmtree(left, ignore_errors=True)
+        save_policy(folder, model, tokenizer, {"base.json": spec.recipe()})
     return folder
 
 
@@ -137,7 +139,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.generation_config = GenerationConfig(
         do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )
@@ -169,17 +171,3 @@ def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration
     responses = tokenizer([d.response for d in demonstrations], return_attention_mask=False)["input_ids"]
     end = [tokenizer.eos_token_id]
     return [(p, r + end if d.ends else r) for p, r, d in zip(prompts, responses, demonstrations, strict=True)]
-
-
-def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec) -> None:
-    """Writes beside the final name and renames, so that the name never stands for a half-written folder."""
-    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
-    try:
-        with no_progress_bars():
-            model.save_pretrained(building)
-        tokenizer.save_pretrained(building)
-        (building / "base.json").write_text(json.dumps(spec.recipe(), indent=2, sort_keys=True) + "\n")
-        building.chmod(0o755)  # mkdtemp's 0700 would shut out others who share the cache.
-        building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)

@@ -98,15 +98,16 @@ def _place(path: str | Path) -> tuple[str, dict[str, object]]:
         return str(local), {}
     if local.exists() or local.is_absolute():
         raise _missing(path, f"no config.json in {local}")
-    if not isinstance(try_to_load_from_cache(str(path), "config.json"), str):
-        _ask_the_hub(path)
+    _ask_the_hub(path)
     return str(path), {}
 
 
 def _ask_the_hub(path: str | Path) -> None:
-    """Without a network this fails at once, where a download tries again for most of a minute."""
+    """Passes if the hub's local cache or the hub has the model. Without a network this fails at once, where a download
+    tries again for most of a minute."""
     try:
-        HfApi().model_info(str(path), timeout=10)
+        if not isinstance(try_to_load_from_cache(str(path), "config.json"), str):
+            HfApi().model_info(str(path), timeout=10)
     except Exception as error:  # Of the HTTP client, of the hub, of an id that is none: all mean the same here.
         raise _missing(path, error) from error
 

@@ -48,7 +48,7 @@ def train_supervised(
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
     warmup = max(1, round(warmup_frac * updates))
-    batches = _random_batches(rows, batch_size, seed)
+    batches = random_batches(rows, batch_size, seed)
     losses: list[float] = []
     was_training = model.training
     model.train()
@@ -56,7 +56,7 @@ def train_supervised(
         rate = learning_rate * min((update + 1) / warmup, (updates - update) / max(1, updates - warmup))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        losses.append(_accumulate_gradient(model, next(batches), micro_batches))
+        losses.append(accumulate_gradient(model, next(batches), micro_batches))
         torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
@@ -64,7 +64,7 @@ def train_supervised(
     return losses
 
 
-def _accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batches: int) -> float:
+def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batches: int) -> float:
     """Adds the gradient of the batch's loss to the parameters; returns that loss."""
     num_tokens = sum(len(response) for _, response in batch)
     by_length = sorted(batch, key=lambda row: len(row[0]) + len(row[1]))
@@ -101,7 +101,7 @@ def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch
     return ids.to(device), labels.to(device)
 
 
-def _random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
+def random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
     """Endless; a batch may straddle two times through the rows."""
     rng = random.Random(f"supervised/{seed}")
     order: list[int] = []

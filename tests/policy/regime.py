@@ -1,0 +1,100 @@
+"""What a chain_sum base does before it is trained: the properties that make its regime a wind tunnel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import fmean
+
+from dapo_lit.data.chain_sum import Sums, has_written_steps, train_problems
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
+from dapo_lit.rewards.extraction import extract
+from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.records import SampleKey
+from dapo_lit.rollout.torch_engine import TorchEngine
+
+
+@dataclass(frozen=True)
+class Answer:
+    group: int
+    num_terms: int
+    text: str
+    num_tokens: int
+    finished: bool
+    logprob: float
+    correct: bool
+    """Finished, and the number after the last # is the sum."""
+
+    @property
+    def written(self) -> bool:
+        return has_written_steps(self.text)
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Of responses sampled at temperature 1."""
+
+    accuracy: float
+    truncated_frac: float
+    steps_frac: float
+    finished_written_accuracy: float
+    immediate_accuracy: float
+    written_by_terms: float
+    """Accuracy of written answers, unfinished ones wrong: mean over the numbers of terms, each weighing the same."""
+    immediate_by_terms: float
+    """The same of immediate answers, over the same numbers of terms."""
+    all_wrong_frac: float
+    all_correct_frac: float
+    shortest: int
+    longest: int
+    entropy: float
+    """Nats a token, as rollout/entropy."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{f.name} {getattr(self, f.name):.4g}" for f in fields(self))
+
+
+def sample(folder: Path, sums: Sums, *, num_problems: int, group: int, limit: int, seed: int = 0) -> list[Answer]:
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    engine = TorchEngine(model.config, eos_ids=eos_ids(model, tokenizer))
+    engine.sync_weights(model.state_dict().items(), version=0)
+    problems = {p.id: (index, p) for index, p in enumerate(train_problems(num_problems, seed + 1000, sums))}
+    requests = [
+        SampleRequest(SampleKey(0, p.id, 0, i), tuple(tokenizer.encode(p.problem)))
+        for _, p in problems.values()
+        for i in range(group)
+    ]
+    answers = []
+    for s in engine.generate(requests, Sampling(max_response_tokens=limit, seed=seed)):
+        index, problem = problems[s.key.problem_id]
+        text = tokenizer.decode(list(s.response_ids), skip_special_tokens=True)
+        correct = s.finished and extract(text, "hash") == problem.answer
+        terms = int(str(problem.meta["num_terms"]))
+        answers.append(Answer(index, terms, text, len(s.response_ids), s.finished, sum(s.rollout_logprobs), correct))
+    return answers
+
+
+def measure(answers: Sequence[Answer]) -> Regime:
+    written = [a for a in answers if a.written]
+    immediate = [a for a in answers if not a.written]
+    terms = sorted({a.num_terms for a in written} & {a.num_terms for a in immediate})
+    groups: dict[int, list[bool]] = {}
+    for a in answers:
+        groups.setdefault(a.group, []).append(a.correct)
+
+    def by_terms(chosen: Sequence[Answer]) -> float:
+        return fmean(fmean(a.correct for a in chosen if a.num_terms == n) for n in terms)
+
+    return Regime(
+        accuracy=fmean(a.correct for a in answers),
+        truncated_frac=fmean(not a.finished for a in answers),
+        steps_frac=len(written) / len(answers),
+        finished_written_accuracy=fmean(a.correct for a in written if a.finished),
+        immediate_accuracy=fmean(a.correct for a in immediate),
+        written_by_terms=by_terms(written),
+        immediate_by_terms=by_terms(immediate),
+        all_wrong_frac=fmean(not any(g) for g in groups.values()),
+        all_correct_frac=fmean(all(g) for g in groups.values()),
+        shortest=min(a.num_tokens for a in answers),
+        longest=max(a.num_tokens for a in answers),
+        entropy=-sum(a.logprob for a in answers) / sum(a.num_tokens for a in answers),
+    )

@@ -1,0 +1,146 @@
+"""Models from folders and GGUF files, every EOS id, and what is said when there is no model."""
+
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.policy.base import random_model
+from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer
+from dapo_lit.policy.save import save_policy
+from dapo_lit.policy.tokenizer import character_tokenizer
+
+ARCHITECTURE = {
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+CHATML = "{% for m in messages %}{{ '<|pad|>' + m['role'] + m['content'] + '<|end|>' }}{% endfor %}"
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerBase:
+    return character_tokenizer("abcdefghijklmnopqrstuvwxyz")
+
+
+@pytest.fixture
+def model(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    return random_model(ARCHITECTURE, tokenizer, seed=0)
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([[2, 3, 4, 5]])).logits
+
+
+def test_a_folder_gives_the_model_that_was_saved_in_the_dtype_asked_for(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    read = load_model(tmp_path / "m")
+    assert not read.training
+    assert torch.equal(logits(read), logits(model))
+    assert load_model(str(tmp_path / "m"), dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert load_model(tmp_path / "m", attn_implementation="eager").config._attn_implementation == "eager"
+    assert load_tokenizer(tmp_path / "m").encode("az") == [2, 27]
+
+
+def write_gguf(path: Path, model: PreTrainedModel) -> None:
+    """The model as llama.cpp would have it, with the byte-level tokenizer that GGUF files of this kind carry."""
+    config, weights = model.config, model.state_dict()
+    writer = gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    tokens = ["<|pad|>", "<|endoftext|>", *"abcdefghijklmnopqrstuvwxy", "ab"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * 26)
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(1)
+    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
+    names |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
+    names |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+    for name, tensor in weights.items():
+        parts = name.split(".")
+        if name == "model.embed_tokens.weight":
+            target = "token_embd.weight"
+        elif name == "model.norm.weight":
+            target = "output_norm.weight"
+        elif parts[1] == "layers":
+            target = f"blk.{parts[2]}.{names[parts[-2]]}.{parts[-1]}"
+        else:
+            continue  # The head is tied.
+        writer.add_tensor(target, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_gives_the_same_logits_as_the_model_it_was_written_from(model, tmp_path):
+    write_gguf(tmp_path / "m.gguf", model)
+    read = load_model(tmp_path / "m.gguf")
+    torch.testing.assert_close(logits(read), logits(model), rtol=1e-5, atol=1e-5)
+    assert load_tokenizer(tmp_path / "m.gguf").encode("abba") == [27, 3, 2]
+
+
+def test_eos_ids_are_those_of_generation_config_config_tokenizer_and_chat_turn(model, tokenizer):
+    assert eos_ids(model, tokenizer) == (1,)
+    model.generation_config.eos_token_id = [1, 5]
+    model.config.eos_token_id = 7
+    assert eos_ids(model, tokenizer) == (1, 5, 7)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = CHATML
+    assert eos_ids(model, tokenizer) == (1, 5, 7, 28)
+
+
+def test_a_response_is_taught_to_end_with_the_turns_end_in_a_chat_and_with_eos_elsewhere(tokenizer):
+    assert end_id(tokenizer, chat=True) == end_id(tokenizer, chat=False) == 1
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = CHATML
+    assert end_id(tokenizer, chat=True) == 28
+    assert end_id(tokenizer, chat=False) == 1
+
+
+def test_a_model_without_any_eos_is_refused(model, tokenizer):
+    model.generation_config.eos_token_id = model.config.eos_token_id = None
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="could never end"):
+        eos_ids(model, tokenizer)
+    with pytest.raises(ValueError, match="could never end"):
+        end_id(tokenizer, chat=False)
+
+
+def test_a_tokenizer_without_a_pad_token_pads_with_eos(model, tokenizer, tmp_path):
+    tokenizer.pad_token = None
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    assert load_tokenizer(tmp_path / "m").pad_token_id == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere/at/all", "nowhere/model.gguf", "no-such-owner-here/no-such-model", "x y z", "a/b/c"]
+)
+@pytest.mark.parametrize("load", [load_model, load_tokenizer])
+def test_a_missing_model_names_the_setting_and_what_to_do(path, load, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(FileNotFoundError) as error:
+        load(path)
+    assert "policy.path" in str(error.value)
+    assert repr(path) in str(error.value)
+    assert "make model" in str(error.value)
+
+
+def test_a_folder_that_holds_no_model_is_no_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        load_model(tmp_path)

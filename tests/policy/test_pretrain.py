@@ -1,0 +1,102 @@
+"""Supervised training: what is counted in the loss, how batches are drawn and cut, that it learns."""
+
+import copy
+from itertools import islice
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from dapo_lit.policy.base import random_model
+from dapo_lit.policy.pretrain import accumulate_gradient, random_batches, response_nll, train_supervised
+from dapo_lit.policy.tokenizer import character_tokenizer
+
+TOKENIZER = character_tokenizer("abcdefgh")
+ROWS = [([2, 3], [4, 1]), ([5], [6, 7, 8, 1]), ([2, 2, 2, 2], [9]), ([3], [1]), ([8, 7, 6], [5, 4, 3, 2])]
+ARCHITECTURE = {
+    "model_type": "qwen2",
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return random_model(ARCHITECTURE, TOKENIZER, seed=0).double()
+
+
+def slow_loss(model: PreTrainedModel, rows: list[tuple[list[int], list[int]]]) -> float:
+    """Mean over response tokens, one row and one token at a time."""
+    terms = []
+    for prompt, response in rows:
+        for index, token in enumerate(response):
+            before = torch.tensor([[*prompt, *response[:index]]])
+            terms.append(-model(input_ids=before).logits[0, -1].log_softmax(-1)[token].item())
+    return sum(terms) / len(terms)
+
+
+def test_the_loss_is_the_mean_over_response_tokens_with_eos_and_without_prompts(model):
+    assert accumulate_gradient(model, ROWS, 1) == pytest.approx(slow_loss(model, ROWS), rel=1e-6)
+
+
+def test_tokens_without_a_label_are_not_counted(model):
+    ids = torch.tensor([[2, 3, 4, 1], [5, 6, 1, 0]])
+    labels = torch.tensor([[-100, -100, 4, 1], [-100, 6, 1, -100]])
+    rows = [([2, 3], [4, 1]), ([5], [6, 1])]
+    assert response_nll(model, ids, labels).item() == pytest.approx(4 * slow_loss(model, rows), rel=1e-6)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 3, 5, 9])
+def test_any_number_of_micro_batches_gives_the_same_gradient(model, micro_batches):
+    other = copy.deepcopy(model)
+    loss = accumulate_gradient(model, ROWS, 1)
+    assert accumulate_gradient(other, ROWS, micro_batches) == pytest.approx(loss, rel=1e-6)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_every_row_is_seen_once_before_any_is_seen_twice():
+    rows = [([index], [1]) for index in range(10)]
+    seen = [row[0][0] for batch in islice(random_batches(rows, 4, seed=0), 5) for row in batch]
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
+    assert seen[:10] != seen[10:]
+
+
+def test_it_learns_rows_by_heart_and_a_seed_fixes_every_loss(model):
+    rows = [([2 + a, 2 + b], [2 + (a + b) % 8, 1]) for a in range(4) for b in range(4)]
+    settings = {"updates": 60, "batch_size": 16, "learning_rate": 2e-2, "seed": 0, "micro_batches": 1}
+    other = copy.deepcopy(model)
+    losses = train_supervised(model, rows, **settings)
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.05
+    assert slow_loss(model, rows) < 0.05
+    assert train_supervised(other, rows, **settings) == losses
+
+
+def test_dropped_or_frozen_parameters_stay_as_they_were(model):
+    frozen = model.base_model.layers[0].mlp.up_proj.weight
+    frozen.requires_grad_(False)
+    before = frozen.clone()
+    train_supervised(model, ROWS, updates=3, batch_size=2, learning_rate=1e-2, seed=0)
+    assert torch.equal(frozen, before)
+    assert not model.training
+
+
+def test_without_a_terminal_progress_is_ten_plain_lines(model, capsys):
+    train_supervised(model, ROWS, updates=20, batch_size=2, learning_rate=1e-3, seed=0, progress="base x")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("base x: 2 of 20 updates, loss ")
+    train_supervised(model, ROWS, updates=20, batch_size=2, learning_rate=1e-3, seed=0)
+    assert capsys.readouterr().err == ""
+
+
+def test_rows_without_a_response_are_refused(model):
+    for rows in ([], [([2], [])]):
+        with pytest.raises(ValueError, match="at least one response token"):
+            train_supervised(model, rows, updates=1, batch_size=1, learning_rate=1e-3, seed=0)

@@ -1,0 +1,54 @@
+"""The character tokenizer, also as transformers' own loader reads it back."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from dapo_lit.data import chain_sum, four_sums
+from dapo_lit.policy.base import BaseSpec, prepare_base
+from dapo_lit.policy.tokenizer import character_tokenizer
+
+ARCHITECTURE = {
+    "model_type": "qwen2",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+
+
+@given(st.text(four_sums.CHARACTERS, max_size=40))
+def test_every_character_is_one_token_and_text_survives(text):
+    tokenizer = character_tokenizer(four_sums.CHARACTERS)
+    ids = tokenizer.encode(text)
+    assert ids == [2 + four_sums.CHARACTERS.index(character) for character in text]
+    assert tokenizer.decode(ids) == text
+
+
+def test_pad_and_eos_differ_and_stand_outside_the_characters():
+    tokenizer = character_tokenizer("ab")
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, len(tokenizer)) == (0, 1, 4)
+    assert tokenizer.decode([2, 3, 1], skip_special_tokens=True) == "ab"
+
+
+@pytest.mark.parametrize("characters", [chain_sum.CHARACTERS, four_sums.CHARACTERS])
+def test_a_saved_base_gives_any_user_of_transformers_the_same_tokenizer(characters: str, tmp_path: Path):
+    made = character_tokenizer(characters)
+    read = AutoTokenizer.from_pretrained(prepare_base(BaseSpec("t", ARCHITECTURE, characters), tmp_path))
+    assert len(read) == len(made)
+    assert read.encode(characters) == made.encode(characters) == list(range(2, 2 + len(characters)))
+    assert read.decode([*read.encode(characters), 1], skip_special_tokens=True) == characters
+    assert (read.pad_token_id, read.eos_token_id) == (0, 1)
+
+
+def test_characters_that_cannot_be_tokens_are_refused():
+    with pytest.raises(ValueError, match="different ASCII"):
+        character_tokenizer("aa")
+    with pytest.raises(ValueError, match="different ASCII"):
+        character_tokenizer("é")
