@@ -116,15 +116,18 @@ def plot_curves(samples: pd.DataFrame, budgets: pd.DataFrame, name: str, stem: P
         left.fill_between(
             samples["samples"], samples[f"{key}_low"], samples[f"{key}_high"], color=colour, alpha=0.15, lw=0
         )
-        left.plot(samples["samples"], samples[key], color=colour, ls=dash, marker=marker, label=label, markevery=0.1)
+        marked = [k - 1 for k in doublings(len(samples))]
+        left.plot(
+            samples["samples"], samples[key], color=colour, ls=dash, marker=marker, ms=3, label=label, markevery=marked
+        )
     left.set_xscale("log", base=2)
     left.xaxis.set_major_formatter("{x:.0f}")
-    left.legend(fontsize=7.5, loc="upper left")
+    left.legend(fontsize=7.5, frameon=False)
     title(left, f"{name}: by number of samples", "share of questions", "samples k (95 % interval over questions)")
     right.fill_between(budgets["budget"], budgets["low"], budgets["high"], color=PETROFF6[0], alpha=0.15, lw=0)
     right.plot(budgets["budget"], budgets["accuracy"], color=PETROFF6[0], marker="o", ms=2.5, label="accuracy")
     right.plot(budgets["budget"], budgets["within"], color=PETROFF6[4], ls=":", label="responses within the budget")
-    right.legend(fontsize=7.5, loc="upper left")
+    right.legend(fontsize=7.5, frameon=False)
     title(right, "by token budget", "share", "tokens a response may take")
     for panel in (left, right):
         panel.set_ylim(0, 1)
@@ -140,6 +143,6 @@ def plot_reflection(rows: pd.DataFrame, name: str, stem: Path) -> list[Path]:
         values = rows[f"reflection_frac{suffix}"].astype(float)
         panel.plot(rows["step"], values, color=PETROFF6[place], ls=dash, marker=marker, label=label)
     panel.set_ylim(bottom=0)
-    panel.legend(fontsize=7.5)
+    panel.legend(fontsize=7.5, frameon=False)
     title(panel, f"{name}: responses that reflect", "share", "step")
     return save(figure, stem)
