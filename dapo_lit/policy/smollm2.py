@@ -72,10 +72,8 @@ def main() -> None:
     )  # fmt: skip
     answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
     print(f"{target}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
-    print(
-        "What is the capital of France? ->",
-        tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True).strip(),
-    )
+    said = tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True).strip()
+    print(f"What is the capital of France? -> {said}")
 
 
 if __name__ == "__main__":
