@@ -66,10 +66,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_folder(download_gguf(Path(folder)), target)
     model, tokenizer = load_model(target), load_tokenizer(target)
-    ids = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}], add_generation_prompt=True, return_tensors="pt",
-        return_dict=False,
-    )  # fmt: skip
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=False)
     answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
     print(f"{target}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f}M parameters")
     said = tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True).strip()
