@@ -8,6 +8,7 @@ import sys
 import warnings
 from contextlib import suppress
 
+import pandas as pd
 import torch
 from lightning import Trainer
 from rich.console import Console
@@ -26,6 +27,9 @@ from dapo_lit.rollout.collect import StopRequestedError
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures import plot_run
 from dapo_lit.study.metrics_file import read_metrics
+
+FEW_QUESTIONS = 8
+"""Up to so many held-out problems are printed one by one."""
 
 
 def train(config: Config, overrides: list[str]) -> None:
@@ -113,6 +117,20 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     table.add_row("tokens generated", "", f"{after['tokens_generated']:,.0f}")
     table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
     Console().print(table)
+    print_predictions(folder, label)
+
+
+def print_predictions(folder: RunFolder, label: str) -> None:
+    """The last evaluation question by question, where there are few of them."""
+    files = sorted((folder.path / "eval" / label).glob("step_*.parquet"))
+    if not files:
+        return
+    samples = pd.read_parquet(files[-1])
+    if samples["problem_id"].nunique() > FEW_QUESTIONS:
+        return
+    for problem_id, answers in samples.groupby("problem_id", sort=False):
+        predicted = answers["extracted"].fillna("none").mode()[0]
+        print(f"{problem_id}  predicts {predicted}  {answers['correct'].mean():.3f} right")
 
 
 def main() -> None:

@@ -62,6 +62,7 @@ def whole(tmp_path_factory, cache) -> Path:
 def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
     printed = (whole / "stdout.txt").read_text()
     assert "accuracy avg@2, 4 held-out problems" in printed
+    assert "four_sums-0  predicts " in printed
     assert str(RUN) in printed
     assert (whole / RUN / "figures" / "run.png").stat().st_size > 10_000
     assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"
