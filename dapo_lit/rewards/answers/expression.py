@@ -157,7 +157,7 @@ def symbols(node: Node) -> set[str]:
     return {part.name for part in walk(node) if isinstance(part, Symbol)}
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=8192)
 def canonical(node: Node) -> Node:
     """The same expression with nested sums and products flattened and their parts in a fixed order.
 

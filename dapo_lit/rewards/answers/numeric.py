@@ -56,13 +56,10 @@ def agree(a: Node, b: Node) -> bool | None:
         compared = 0
         for point in points:
             values = [_value_at(node, point) for node in (a, b)]
-            if values[0] is None and values[1] is None:
+            defined = [value for value in values if value is not None]
+            if not defined or (point >= POSITIVE_POINTS and not (len(defined) == 2 and all(map(_is_real, defined)))):
                 continue
-            if values[0] is None or values[1] is None:
-                return False
-            if point >= POSITIVE_POINTS and not (_is_real(values[0]) and _is_real(values[1])):
-                continue
-            if not _same(values[0], values[1], tolerance, double):
+            if len(defined) < 2 or not _same(values[0], values[1], tolerance, double):
                 return False
             compared += 1
         return True if compared else None

@@ -6,7 +6,7 @@ answer is, and only the pieces between go to the grammar of scalars. What no rul
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -97,7 +97,7 @@ _CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])\s+\S")
 _CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def parse_answer(text: str) -> tuple[Answer, ...]:
     """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
     multiple choice stands before the choice (`(B) 12`)."""
@@ -258,7 +258,3 @@ def _choice(tokens: list[Token]) -> Answer | None:
         return None
     found = _CHOICE.fullmatch(tokens[0].text)
     return Scalar(Symbol(found[1] or found[2])) if found else None
-
-
-def without_unit(answer: Answer) -> Answer:
-    return replace(answer, unit="") if isinstance(answer, Scalar) else answer

@@ -1,0 +1,48 @@
+"""sympy writes and rearranges expressions; the comparison must see through it, and through nothing else."""
+
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dapo_lit.rewards.answers.full import FullJudge
+from dapo_lit.rewards.equivalence import compare_answers
+
+JUDGE = FullJudge()
+X, Y = sympy.symbols("x y")
+LEAVES = st.one_of(
+    st.integers(-9, 9).map(sympy.Integer),
+    st.builds(sympy.Rational, st.integers(-9, 9), st.integers(1, 9)),
+    st.sampled_from([X, Y, sympy.pi, sympy.sqrt(2), sympy.sqrt(3)]),
+)
+
+
+def grow(parts: st.SearchStrategy[sympy.Expr]) -> st.SearchStrategy[sympy.Expr]:
+    return st.one_of(
+        st.builds(sympy.Add, parts, parts),
+        st.builds(sympy.Mul, parts, parts),
+        st.builds(sympy.Pow, parts, st.integers(2, 3).map(sympy.Integer)),
+        st.builds(lambda part: 1 / (part**2 + 1), parts),
+        st.builds(sympy.sin, parts),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, grow, max_leaves=6)
+REARRANGED = st.sampled_from([lambda e: e, sympy.expand, sympy.factor, sympy.together, sympy.expand_trig])
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS, REARRANGED)
+def test_what_sympy_rearranges_stays_the_same_answer(expression, rearrange):
+    assert compare_answers(sympy.latex(rearrange(expression)), sympy.latex(expression), JUDGE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS, st.sampled_from([sympy.Integer(1), sympy.Rational(1, 1000), X, -sympy.pi]))
+def test_what_is_added_makes_another_answer(expression, addend):
+    assert not compare_answers(sympy.latex(sympy.expand(expression + addend)), sympy.latex(expression), JUDGE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXPRESSIONS)
+def test_the_plain_spelling_and_the_latex_spelling_are_one(expression):
+    assert compare_answers(sympy.sstr(expression), sympy.latex(expression), JUDGE)
