@@ -74,7 +74,10 @@ def run_config(run: Path) -> Config:
     file = run / "config.yaml"
     if not file.is_file():
         raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
-    return parse(yaml.safe_load(file.read_text()))
+    try:
+        return parse(yaml.safe_load(file.read_text()))
+    except ConfigError as error:
+        raise ConfigError(f"{file} does not fit this version of the schema:\n{error}") from None
 
 
 def _from_run(place: Path) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
