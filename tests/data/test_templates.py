@@ -28,7 +28,7 @@ def test_every_shipped_template_puts_the_problem_in_unchanged(name):
 
 
 def test_the_shipped_templates_are_those_that_configs_name():
-    expected = "arithmetic_chat arithmetic_chat_three boxed dapo dapo_base gsm8k_chat gsm8k_few_shot plain"
+    expected = "answer_transformation arithmetic_chat arithmetic_chat_three boxed dapo dapo_base gsm8k_chat gsm8k_few_shot plain"
     assert shipped_templates() == expected.split()
 
 
