@@ -200,7 +200,8 @@ def _single(tokens: list[Token]) -> Answer:
     if choice is not None:
         return choice
     named = all(token.kind in ("name", "text") for token in tokens)
-    if named and (len(tokens) == 1 or not any(function_name(token) for token in tokens)):
+    letters = all(token.kind == "name" and len(token.text) == 1 for token in tokens)
+    if named and (len(tokens) == 1 or not (letters or any(function_name(token) for token in tokens))):
         return _words(tokens)
     written = tokens
     percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
