@@ -73,14 +73,16 @@ def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
 
 FROZEN = [
     "step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s", "rollout/accuracy", "rollout/reward",
-    "rollout/reward_shaped", "rollout/length_mean", "rollout/length_max", "rollout/truncated_frac",
+    "rollout/reward_shaped", "rollout/length_mean", "rollout/length_max", "rollout/length_cv",
+    "rollout/truncated_frac",
     "rollout/length_correct", "rollout/length_wrong", "rollout/groups_all_correct_frac",
     "rollout/groups_all_wrong_frac", "rollout/groups_mixed_frac", "rollout/entropy", "rollout/prob_mean",
     "rollout/unique_frac", "rollout/repetition_frac", "batch/accuracy", "batch/reward", "batch/length_mean",
     "batch/truncated_frac", "sampling/rounds", "sampling/groups_generated", "sampling/groups_kept",
     "sampling/groups_surplus", "sampling/tokens_filtered_frac", "sampling/tokens_surplus_frac",
     "sampling/tokens_wasted_frac", "sampling/empty_steps", "policy/entropy", "policy/entropy_seq_mean",
-    "policy/prob_mean", "clip/low_frac", "clip/high_frac", "clip/dual_frac", "clip/high_prob_mean",
+    "policy/prob_mean", "clip/low_frac", "clip/high_frac",
+    "clip/symmetric_high_frac", "clip/dual_frac", "clip/high_prob_mean",
     "clip/high_prob_max", "policy/kl_old", "policy/ratio_max", "mismatch/kl", "mismatch/prob_diff_max",
     "loss/policy", "optim/grad_norm", "optim/lr", "optim/grad_noise", "reward/correctness",
     "reward/length_penalty", "reward/verifier_timeout_frac", "reward/verifier_error_frac", "time/generate_s",

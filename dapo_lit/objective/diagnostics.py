@@ -45,6 +45,7 @@ def policy_statistics(
 
     - `clip/high_frac`: A > 0 and ratio > 1 + clip_high; `clip/low_frac`: A < 0 and ratio < 1 - clip_low;
       `clip/dual_frac`: A < 0 and ratio > clip_dual (0 without a dual clip). Shares of the response tokens.
+    - `clip/symmetric_high_frac`: A > 0 and ratio > 1 + clip_low, whatever clip_high is: a symmetric clip cuts these.
     - `clip/high_prob_mean`, `clip/high_prob_max`: old-policy probability of the up-clipped tokens (DAPO Fig. 3a).
     - `policy/kl_old`: mean of `ratio - 1 - log ratio` (k3), with tokens of the old policy an unbiased estimate of
       KL(old || new), in nats a token; log-ratios clamped to +-20, as in the loss.
@@ -80,6 +81,7 @@ def policy_statistics(
     log_ratio = (logprobs.double() - old_logprobs.double()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     old_prob = old_logprobs.double().exp()
     clipped_high = mask & (advantages > 0) & (ratio > 1 + clip_high)
+    symmetric_high = mask & (advantages > 0) & (ratio > 1 + clip_low)
     clipped_low = mask & (advantages < 0) & (ratio < 1 - clip_low)
     clipped_dual = mask & (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual))
     # 1 / length summed over a completion's tokens is 1: the mean of means adds up over any split of a completion.
@@ -89,6 +91,7 @@ def policy_statistics(
         "completions": _total(share),
         "clip_low": _total(clipped_low),
         "clip_high": _total(clipped_high),
+        "clip_symmetric_high": _total(symmetric_high),
         "clip_dual": _total(clipped_dual),
         "clip_high_prob": _total(old_prob * clipped_high),
         "kl_old": _total(torch.expm1(log_ratio) - log_ratio),
@@ -161,6 +164,7 @@ def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, floa
     return {
         "clip/low_frac": mean("clip_low", "response_tokens"),
         "clip/high_frac": mean("clip_high", "response_tokens"),
+        "clip/symmetric_high_frac": mean("clip_symmetric_high", "response_tokens"),
         "clip/dual_frac": mean("clip_dual", "response_tokens"),
         "clip/high_prob_mean": mean("clip_high_prob", "clip_high"),
         "clip/high_prob_max": maximum("clip_high_prob"),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from dapo_lit.rollout.records import Completion, Group
 
@@ -19,6 +19,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         **{f"rollout/{key}": value for key, value in _outcome(completions).items()},
         "rollout/reward_shaped": _mean(c.reward_shaped for c in completions),
         "rollout/length_max": max((c.num_tokens for c in completions), default=None),
+        "rollout/length_cv": _variation([c.num_tokens for c in completions]),
         "rollout/length_correct": _mean(c.num_tokens for c in completions if c.correct),
         "rollout/length_wrong": _mean(c.num_tokens for c in completions if not c.correct),
         "rollout/groups_all_correct_frac": _mean(g.num_correct == n for g, n in zip(groups, sizes, strict=True)),
@@ -77,3 +78,8 @@ def _outcome(completions: Sequence[Completion]) -> dict[str, float | None]:
 def _mean(values: Iterable[float]) -> float | None:
     listed = list(values)
     return fmean(listed) if listed else None
+
+
+def _variation(values: Sequence[float]) -> float | None:
+    """Coefficient of variation: standard deviation (of the population) over the mean."""
+    return pstdev(values) / fmean(values) if values else None

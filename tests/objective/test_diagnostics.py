@@ -21,6 +21,7 @@ from dapo_lit.objective.losses import clipped_policy_loss
 KEYS = {
     "clip/low_frac",
     "clip/high_frac",
+    "clip/symmetric_high_frac",
     "clip/dual_frac",
     "clip/high_prob_mean",
     "clip/high_prob_max",
@@ -64,6 +65,7 @@ def test_every_policy_metric_by_hand() -> None:
     k3 = [0.5 - math.log(1.5), 0.29 - math.log(1.29), 0.27 - math.log(1.27), -0.5 - math.log(0.5), 3 - math.log(4)]
     expected = {
         "clip/high_frac": 2 / 5,  # 1.5 and 1.29; 1.27 is below 1.28, and 0.5 has A > 0
+        "clip/symmetric_high_frac": 3 / 5,  # 1.27 as well: a bound of 1.2 would cut it
         "clip/low_frac": 0.0,
         "clip/dual_frac": 1 / 5,  # 4 > 3 with A < 0
         "clip/high_prob_mean": 0.2,  # of 0.1 and 0.3
@@ -93,6 +95,24 @@ def test_a_token_that_falls_with_a_negative_advantage_is_clipped_low() -> None:
     metrics = finish(*statistics)
     assert metrics["clip/low_frac"] == 0.25
     assert metrics["clip/high_frac"] == 0.0
+
+
+def test_what_a_symmetric_clip_would_cut_does_not_depend_on_the_upper_bound() -> None:
+    ratios = rows([1.21, 1.25, 1.4, 1.19])
+    shares = set()
+    for high in (0.2, 0.28, 0.5):
+        statistics = policy_statistics(
+            ratios.log(),
+            torch.zeros(1, 4),
+            torch.ones(1, 4),
+            torch.ones(1, 4, dtype=torch.bool),
+            clip_low=0.2,
+            clip_high=high,
+            clip_dual=None,
+            entropy=torch.zeros(1, 4),
+        )
+        shares.add(finish(*statistics)["clip/symmetric_high_frac"])
+    assert shares == {0.75}
 
 
 def test_without_a_dual_clip_nothing_is_clipped_by_it() -> None:
@@ -231,6 +251,7 @@ def test_metrics_equal_a_slow_loop(batch: tuple[Tensor, ...]) -> None:
     expected = {
         "clip/low_frac": sum(a < 0 and r < 0.8 for r, _, _, _, a in tokens) / len(tokens),
         "clip/high_frac": len(up) / len(tokens),
+        "clip/symmetric_high_frac": sum(a > 0 and r > 1.2 for r, _, _, _, a in tokens) / len(tokens),
         "clip/dual_frac": sum(a < 0 and r > 1.5 for r, _, _, _, a in tokens) / len(tokens),
         "policy/kl_old": k3,
         "policy/ratio_max": max(r for r, *_ in tokens),

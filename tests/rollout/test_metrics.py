@@ -33,6 +33,7 @@ def test_means_over_all_completions():
     assert m["reward/length_penalty"] == pytest.approx(-0.125)
     assert m["rollout/length_mean"] == 3.0
     assert m["rollout/length_max"] == 6
+    assert m["rollout/length_cv"] == pytest.approx(3**0.5 / 3)  # of 2, 6, 2, 2: variance 3, mean 3
     assert m["rollout/length_correct"] == 2.0
     assert m["rollout/length_wrong"] == 6.0
     assert m["rollout/truncated_frac"] == 0.25
@@ -52,7 +53,7 @@ def test_batch_metrics_are_over_the_groups_trained_on():
 
 
 def test_nothing_generated_is_null_and_not_zero():
-    assert rollout_metrics([])["rollout/accuracy"] is None
+    assert rollout_metrics([])["rollout/accuracy"] is rollout_metrics([])["rollout/length_cv"] is None
     assert batch_metrics([])["batch/reward"] is None
 
 
