@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.data.sources import DataError
-from dapo_lit.lit.module import NonFiniteError
+from dapo_lit.lit.updates import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 
 USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingPointError, OSError)
