@@ -52,7 +52,7 @@ def problems(config: Config) -> Problems:
         found.train,
         found.account,
         drops_duplicates=task.deduplicate,
-        evaluations={path: load_heldout(path) for path in task.exclude_overlap_with},
+        evaluations={path: _heldout(path, "task.exclude_overlap_with") for path in task.exclude_overlap_with},
         difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
         num_problems=task.num_problems,
     )
@@ -80,8 +80,16 @@ def _all_problems(task: Task) -> Problems:
             train, report = load_with_report(str(task.path), "train")
             if report is not None:
                 account.add_duplicates(report)
-            heldout = load_heldout(task.eval_path, limit=task.num_heldout) if task.eval_path else []
+            heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
             return Problems(train, heldout, account=account)
+
+
+def _heldout(path: str, key: str) -> list[Problem]:
+    """The problems of an evaluation set; a fault names the key that asked for it."""
+    try:
+        return load_heldout(path)
+    except DataError as error:
+        raise DataError(str(error).replace("task.path", key)) from None
 
 
 class Parts:
