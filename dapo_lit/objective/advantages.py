@@ -1,6 +1,7 @@
-"""Group-relative advantages (DAPO Eq. 9): how much better a completion is than the others of its prompt.
+"""Advantages without a value network: group-relative (DAPO Eq. 9), leave-one-out, and the whitening of a batch.
 
-No value network and no discount: every token of a completion carries the advantage of the completion.
+Group-relative and leave-one-out know no discount: every token of a completion carries the advantage of the completion.
+With a value network: returns.py.
 """
 
 import torch
@@ -53,3 +54,49 @@ def group_advantages(
     spread = values.amax(dim=1, keepdim=True) - values.amin(dim=1, keepdim=True)
     rounding = _ROUNDING_STEPS * torch.finfo(result_dtype).eps * values.abs().amax(dim=1, keepdim=True)
     return advantages.masked_fill(spread <= rounding, 0.0).to(result_dtype)
+
+
+def leave_one_out_advantages(rewards: Tensor) -> Tensor:
+    """RLOO (arXiv 2402.14740, section 2.2): `A_i = R_i - mean of the other G - 1 rewards of the prompt`.
+
+    Unbiased, because the baseline does not contain the completion's own reward. It is G / (G - 1) times the centred
+    reward of Dr. GRPO.
+
+    Args:
+        rewards: [P, G] rewards, one row a prompt.
+
+    Returns:
+        [P, G] in the unit of the rewards, detached, float32 or the wider dtype of `rewards`.
+
+    Raises:
+        ValueError: `rewards` is not [P, G], or G < 2.
+
+    >>> leave_one_out_advantages(torch.tensor([[1.0, 0.0, -1.0]]))
+    tensor([[ 1.5000,  0.0000, -1.5000]])
+    """
+    centred = group_advantages(rewards, scale_by_std=False)
+    return centred * (rewards.shape[1] / (rewards.shape[1] - 1))
+
+
+def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """`(A - mean) / sqrt(var + epsilon)` over the tokens in `mask`: global-batch normalisation (arXiv 2501.03262).
+
+    Call it with all tokens of all ranks. The variance divides by n - 1, as in verl and TRL.
+
+    Args:
+        advantages: [N] of each token.
+        mask: [N] bool, the tokens that mean and variance are taken over.
+        epsilon: added to the variance.
+
+    Returns:
+        [N], detached, float32 or wider. Tokens outside the mask are shifted and scaled by the same numbers. All 0
+        where the tokens in the mask are equal up to rounding, or fewer than two.
+    """
+    values = at_least_float32(advantages.detach())
+    chosen = values[mask.bool()].double()
+    if len(chosen) < 2:
+        return torch.zeros_like(values)
+    spread, size = chosen.max() - chosen.min(), chosen.abs().max()
+    if spread <= _ROUNDING_STEPS * torch.finfo(values.dtype).eps * size:
+        return torch.zeros_like(values)
+    return ((values.double() - chosen.mean()) / (chosen.var() + epsilon).sqrt()).to(values.dtype)

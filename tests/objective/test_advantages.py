@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dapo_lit.objective.advantages import group_advantages
+from dapo_lit.objective.advantages import group_advantages, leave_one_out_advantages, whiten
 
 reward_values = st.floats(-2, 2, allow_nan=False).map(lambda x: round(x, 3))
 
@@ -120,3 +120,25 @@ def test_a_group_sums_to_zero_and_has_unit_std(rewards: Tensor) -> None:
     assert advantages.sum(dim=1).abs().max() < 1e-9
     for row, result in zip(rewards, advantages, strict=True):
         assert result.std().item() == pytest.approx(0.0 if row.unique().numel() == 1 else 1.0)
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, -1.0], [2.0, 2.0, 2.0, 2.0]], dtype=torch.float64)
+    expected = [[r - statistics.fmean(row[:i] + row[i + 1 :]) for i, r in enumerate(row)] for row in rewards.tolist()]
+    torch.testing.assert_close(leave_one_out_advantages(rewards), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_whitening_gives_mean_0_and_variance_1_over_the_masked_tokens() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, mask = 5 + 3 * torch.randn(50, generator=generator, dtype=torch.float64), torch.arange(50) < 40
+    white = whiten(values, mask)
+    assert white[mask].mean().item() == pytest.approx(0, abs=1e-9)
+    assert white[mask].var().item() == pytest.approx(1)
+    mean, std = values[mask].mean(), values[mask].std()
+    torch.testing.assert_close(white[45], (values[45] - mean) / std)
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.1, 0.1], [1.0 - 0.7, 0.3, 0.3], [7.0]])
+def test_whitening_equal_values_gives_exactly_0(values: list[float]) -> None:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    assert whiten(tensor, torch.ones(len(values), dtype=torch.bool)).tolist() == [0.0] * len(values)

@@ -1,0 +1,63 @@
+"""The value loss and what is measured of a value function."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
+from dapo_lit.objective.diagnostics import merge
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("value", "loss", "gradient"),
+    [
+        (0.1, 0.405, -0.9),  # within the range: (0.1 - 1)^2 / 2
+        (0.5, 0.32, 0.0),  # moved past 0.2 towards the return: no reason to go further
+        (-0.5, 1.125, -1.5),  # moved past -0.2 away from it: it may come back
+        (2.5, 1.125, 1.5),  # overshot to where it is worse than the bound
+    ],
+)
+def test_each_region_of_the_value_clip_by_hand(value: float, loss: float, gradient: float) -> None:
+    values = tensor(value).requires_grad_()
+    result = clipped_value_loss(values, tensor(0.0), tensor(1.0), clip=0.2)
+    result.sum().backward()
+    assert values.grad is not None
+    assert (result.item(), values.grad.item()) == pytest.approx((loss, gradient))
+
+
+def test_without_a_clip_it_is_half_the_squared_error() -> None:
+    loss = clipped_value_loss(tensor(0.5, 3), tensor(9, 9), tensor(1, 1), clip=None)
+    torch.testing.assert_close(loss, tensor(0.125, 2))
+    with pytest.raises(ValueError, match="clip"):
+        clipped_value_loss(tensor(0.5), tensor(0), tensor(1), clip=0.0)
+
+
+def metrics(values: Tensor, old: Tensor, returns: Tensor, clip: float | None = None) -> dict[str, float | None]:
+    everything = torch.ones_like(values, dtype=torch.bool)
+    return finish_critic(critic_statistics(values, old, returns, everything, clip=clip).sums)
+
+
+def test_explained_variance_is_one_for_the_returns_zero_for_a_constant_and_null_without_variance() -> None:
+    returns = tensor(1, -1, 2, 0)
+    assert metrics(returns, returns, returns)["critic/explained_variance"] == pytest.approx(1)
+    assert metrics(returns, tensor(5, 5, 5, 5), returns)["critic/explained_variance"] == pytest.approx(0)
+    assert metrics(returns, -returns, returns)["critic/explained_variance"] == pytest.approx(-3)
+    assert metrics(returns, returns, tensor(0.1, 0.1, 0.1, 0.1))["critic/explained_variance"] is None
+
+
+def test_the_parts_of_two_halves_add_up_to_the_whole_and_masked_tokens_do_not_count() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values, old, returns = torch.randn(3, 10, generator=generator, dtype=torch.float64)
+    mask = torch.arange(10) != 4
+    whole = critic_statistics(values[mask], old[mask], returns[mask], mask[mask], clip=0.3)
+    halves = [critic_statistics(values[s], old[s], returns[s], mask[s], clip=0.3) for s in (slice(0, 5), slice(5, 10))]
+    expected = finish_critic(whole.sums)
+    assert finish_critic(merge(*halves).sums) == pytest.approx(expected)
+    assert expected["critic/value_mean"] == pytest.approx(old[mask].mean().item())
+    assert expected["critic/clip_frac"] not in (0, 1)
+    assert set(finish_critic({}).values()) == {None}
+    assert set(finish_critic({})) == set(expected)

@@ -1,0 +1,81 @@
+"""Token rewards, returns and GAE: by hand, against the sums of the paper, and at the two ends of lambda."""
+
+import random
+
+import pytest
+import torch
+from flat import split
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dapo_lit.objective.returns import discounted_returns, gae, token_rewards
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_the_outcome_falls_on_the_last_token_and_the_kl_on_each() -> None:
+    rewards = token_rewards(tensor(1, -1), tensor(0.5, -0.25, 1, 2), torch.tensor([3, 1]), beta=0.1)
+    torch.testing.assert_close(rewards, tensor(-0.05, 0.025, 0.9, -1.2))
+    torch.testing.assert_close(token_rewards(tensor(1, -1), None, torch.tensor([2, 1]), beta=0.1), tensor(0, 1, -1))
+
+
+def test_returns_by_hand() -> None:
+    rewards = tensor(1, 2, 4, 3, 1)
+    torch.testing.assert_close(discounted_returns(rewards, torch.tensor([3, 2]), gamma=0.5), tensor(3, 4, 4, 3.5, 1))
+    torch.testing.assert_close(discounted_returns(rewards, torch.tensor([3, 2]), gamma=1.0), tensor(7, 6, 4, 4, 1))
+
+
+def test_gae_by_hand() -> None:
+    # gamma 0.5, lam 0.5: deltas 0 + 0.5 * 2 - 1 = 0; 0 + 0.5 * 4 - 2 = 0; 8 - 4 = 4.
+    advantages, returns = gae(tensor(0, 0, 8), tensor(1, 2, 4), torch.tensor([3]), gamma=0.5, lam=0.5)
+    torch.testing.assert_close(advantages, tensor(0.25, 1, 4))
+    torch.testing.assert_close(returns, tensor(1.25, 3, 8))
+
+
+def slow_gae(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
+    """Eq. 16 as the sum it is, for one episode."""
+    following = [*values[1:], 0.0]
+    deltas = [r + gamma * n - v for r, n, v in zip(rewards, following, values, strict=True)]
+    return [sum((gamma * lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_gae_equals_the_sum_over_each_episode(lengths: list[int], gamma: float, lam: float, seed: int) -> None:
+    rng = random.Random(seed)
+    rewards, values = (tensor(*(rng.gauss(0, 1) for _ in range(sum(lengths)))) for _ in range(2))
+    advantages, returns = gae(rewards, values, torch.tensor(lengths), gamma=gamma, lam=lam)
+    for a, r, v in zip(split(advantages, lengths), split(rewards, lengths), split(values, lengths), strict=True):
+        assert a == pytest.approx(slow_gae(r, v, gamma, lam), abs=1e-9)
+    torch.testing.assert_close(returns, advantages + values)
+
+
+def test_lambda_one_is_the_return_minus_the_value_and_lambda_zero_the_one_step_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = torch.randn(2, 9, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor([4, 1, 4])
+    monte_carlo, _ = gae(rewards, values, lengths, gamma=0.9, lam=1.0)
+    torch.testing.assert_close(monte_carlo, discounted_returns(rewards, lengths, gamma=0.9) - values)
+    one_step, _ = gae(rewards, values, lengths, gamma=0.9, lam=0.0)
+    following = torch.cat([values[1:], tensor(0)])
+    following[[3, 4, 8]] = 0
+    torch.testing.assert_close(one_step, rewards + 0.9 * following - values)
+
+
+def test_a_perfect_value_function_leaves_no_advantage() -> None:
+    rewards, lengths = tensor(0, 0, 1, 0, -1), torch.tensor([3, 2])
+    values = discounted_returns(rewards, lengths, gamma=0.97)
+    for lam in (0.0, 0.5, 1.0):
+        torch.testing.assert_close(gae(rewards, values, lengths, gamma=0.97, lam=lam)[0], torch.zeros_like(values))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "gamma", "lam", "message"),
+    [([2, 2], 1.0, 1.0, "sum 3"), ([3, 0], 1.0, 1.0, "at least 1"), ([3], 1.1, 1.0, "gamma"), ([3], 1.0, -0.1, "lam")],
+)
+def test_what_does_not_fit_is_named(lengths: list[int], gamma: float, lam: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gae(tensor(0, 0, 1), tensor(0, 0, 0), torch.tensor(lengths), gamma=gamma, lam=lam)
