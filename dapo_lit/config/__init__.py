@@ -5,10 +5,11 @@ Values live in `conf/` and nowhere else: no field here has a default, so a YAML 
 and what to do.
 """
 
+from dapo_lit.config.algorithm import Algorithm, Optimizer
 from dapo_lit.config.folder import config_folder
 from dapo_lit.config.parsing import known_keys, parse, parse_as, unknown_key
 from dapo_lit.config.run import Config
-from dapo_lit.config.sections import Algorithm, ConfigError, Optimizer, Section
+from dapo_lit.config.sections import ConfigError, Section
 
 __all__ = [
     "Algorithm",

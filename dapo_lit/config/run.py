@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.sections import (
-    Algorithm,
     Budget,
     Evaluation,
     Logger,

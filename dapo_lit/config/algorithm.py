@@ -1,0 +1,114 @@
+"""The group `algorithm`: the switches of DAPO and the settings of its relatives."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from dapo_lit.config.sections import Count, Fraction, Section
+
+
+class Techniques(Section):
+    """The switches. Each changes one thing; turning one leaves the values of all others alone."""
+
+    clip_higher: bool
+    """DAPO 3.1, Eq. 10: the upper bound of the ratio is clip.high instead of clip.low."""
+    dynamic_sampling: bool
+    """DAPO 3.2, Eq. 11: groups that are all correct or all wrong are dropped and replaced."""
+    token_level_loss: bool
+    """DAPO 3.3, Eq. 12: every token weighs the same; off: every completion weighs the same (GRPO)."""
+    soft_overlong_punishment: bool
+    """DAPO 3.4, Eq. 13: a length penalty is added to the reward."""
+    overlong_filtering: bool
+    """DAPO 3.4: truncated completions carry no loss."""
+
+
+class Clip(Section):
+    low: Annotated[float, Field(gt=0, lt=1)]
+    """epsilon_low: the ratio is clipped below at 1 - low."""
+    high: PositiveFloat
+    """epsilon_high: clipped above at 1 + high when clip_higher is on (off: at 1 + low)."""
+    dual: Annotated[float, Field(gt=1)] | None
+    """Dual clip: for A < 0 the loss is bounded at -dual * A; null: off."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.high < self.low:
+            raise ValueError(f"high ({self.high}) is below low ({self.low}); clip-higher needs clip.high >= clip.low")
+        return self
+
+
+class Advantage(Section):
+    scale_by_std: bool
+    """Divide by the group's standard deviation (Eq. 9); off: Dr. GRPO."""
+    unbiased_std: bool
+    """Divide the sum of squares by G - 1; off: by G."""
+    epsilon: PositiveFloat
+    """Added to the standard deviation."""
+
+
+class Overlong(Section):
+    cache_tokens: Count
+    """L_cache of Eq. 13: the last tokens before the limit, over which the penalty rises."""
+    penalty_factor: PositiveFloat
+    """The penalty at the limit; 1 in the paper."""
+    hard_punishment: bool
+    """While the soft punishment is off, a truncated answer is rewarded as wrong whatever it says."""
+
+
+class DynamicSampling(Section):
+    max_rounds: PositiveInt
+    """At most max_rounds * num_prompts groups are generated in a step."""
+    on_exhausted: Literal["error", "train_smaller", "top_up"]
+    """When they run out: end with an error, train on the groups there are, or fill up with unmixed groups."""
+    carry_over: Literal["none", "finished"]
+    """What happens to kept groups beyond num_prompts: dropped, or used first in the next step."""
+    max_empty_steps: PositiveInt
+    """The run ends after this many steps in a row without any mixed group."""
+
+
+class Optimizer(Section):
+    lr: PositiveFloat
+    betas: tuple[Fraction, Fraction]
+    eps: PositiveFloat
+    weight_decay: Annotated[float, Field(ge=0)]
+    warmup_steps: Count
+    """Rollout steps of linear warm-up."""
+    schedule: Literal["constant", "linear"]
+    """After the warm-up: constant, or linear decay to 0 at the last step."""
+    grad_clip: PositiveFloat | None
+    """Bound of the gradient norm of an update; null: none."""
+    max_bad_updates: PositiveInt
+    """The run stops after this many updates in a row with a loss or gradient that is not finite."""
+
+
+class Algorithm(Section):
+    techniques: Techniques
+    clip: Clip
+    advantage: Advantage
+    token_level_denominator: Literal["minibatch", "group"]
+    """With token_level_loss: tokens of the mini-batch (the authors' code), or of a prompt's group (Eq. 8 literally)."""
+    completion_level_denominator: Literal["sample", "constant"]
+    """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
+    overlong: Overlong
+    dynamic_sampling: DynamicSampling
+    num_prompts: PositiveInt
+    """Groups trained on in a rollout step."""
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """G; a group of one has no baseline."""
+    minibatch_prompts: PositiveInt
+    """Groups in an update; num_prompts / minibatch_prompts updates an epoch."""
+    epochs: PositiveInt
+    """Passes over a rollout batch: mu of the paper's Algorithm 1."""
+    old_logprobs: Literal["recompute", "rollout"]
+    """pi_old from a forward pass of the trainer, or from the engine that sampled."""
+    optimizer: Optimizer
+
+    @model_validator(mode="after")
+    def _minibatch_divides(self) -> Self:
+        if self.num_prompts % self.minibatch_prompts:
+            divisors = [d for d in range(1, self.num_prompts + 1) if self.num_prompts % d == 0]
+            raise ValueError(
+                f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
+                f"use one of {divisors}"
+            )
+        return self
