@@ -4,6 +4,7 @@ A user's mistake (config, data, model) ends with exit code 2 and no traceback; e
 multirun a failed run does not stop the others, and the exit code says that one failed.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.data.sources import DataError
+from dapo_lit.launch import prepare, with_arm
 from dapo_lit.lit.updates import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 
@@ -37,7 +40,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
         key = override.key_or_group
         path = key.split(".")
         group = (config_folder() / key).is_dir()
-        if group or override.is_add() or path[0] == "hydra":
+        if group or override.is_add() or path[0].split("/")[0] == "hydra":
             continue
         for depth in range(len(path)):
             siblings = known_keys(path[:depth], schema)
@@ -53,6 +56,17 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
 Schema = TypeVar("Schema", bound=Section)
 
 
+def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
+    """The checked config of a run, with the arm of its study if it is a cell of one."""
+    if issubclass(schema, Config):
+        config = with_arm(tree)
+        assert isinstance(config, schema)
+        return config
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return parse_as({str(key): value for key, value in container.items()}, schema)
+
+
 def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str) -> int:
     """Composes the config from the command line, checks it and calls `run(config, overrides)`; the exit code.
 
@@ -61,13 +75,18 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
     """
     codes: list[int] = []
 
+    parent = os.getpid()
+
+    def failed(code: int, error: Exception) -> None:
+        codes.append(code)
+        if os.getpid() != parent:  # a launcher's worker: its caller learns of the failure from the error alone
+            raise error
+
     def task(tree: DictConfig) -> None:
         choices = HydraConfig.get()
         multirun = choices.mode == RunMode.MULTIRUN
         try:
-            container = OmegaConf.to_container(tree, resolve=True)
-            assert isinstance(container, dict)
-            config = parse_as({str(key): value for key, value in container.items()}, schema)
+            config = compose_run(tree, schema)
             if multirun and isinstance(config, Config) and config.trainer.devices > 1:
                 # Lightning's own launcher would start every process with -m again, and each would run the whole sweep.
                 raise ConfigError(
@@ -76,16 +95,18 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
             run(config, list(choices.overrides.task))
         except USER_ERRORS as error:
             print(f"error: {error}", file=sys.stderr)
-            codes.append(2)
-        except Exception:
+            failed(2, error)
+        except Exception as error:
             if not multirun:
                 raise
             traceback.print_exc()
-            codes.append(1)
+            failed(1, error)
 
     try:
         check_overrides(sys.argv[1:], schema)
-    except (ConfigError, HydraException) as error:
+        if schema is Config:
+            sys.argv[1:] = prepare(sys.argv[1:])
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()

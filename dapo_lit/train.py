@@ -15,14 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from dapo_lit.cell import held, packed_cell
 from dapo_lit.command import run_command
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Checkpoints, Recorder, StopSignal, newest_checkpoint
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.loggers import Loggers
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.run_folder import RunFolder, open_run, write_atomically
+from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.rollout.collect import StopRequestedError
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures import plot_run
@@ -33,14 +34,34 @@ FEW_QUESTIONS = 8
 
 
 def train(config: Config, overrides: list[str]) -> None:
-    """Runs one training to its end, or from where it was interrupted."""
+    """Runs one training to its end, or from where it was interrupted; not if it is done or another process is at it.
+
+    Raises:
+        ConfigError: another process works on the run, and resume is not auto.
+    """
+    arm = (config.study and config.study.arm) or arm_name(config.algorithm.techniques.model_dump())
+    path = run_path(config, arm)
+    if packed := packed_cell(config, arm):
+        print(f"{path}: done, packed in {packed}; nothing to do")
+        return
+    with held(path) as holder:
+        if holder is None:
+            train_held(config, overrides, arm)
+        elif config.resume == "auto":
+            print(f"{path}: {holder} is at it; left alone")
+        else:
+            raise ConfigError(f"{path}: {holder} is at it; wait for it, or give this run another study_name")
+
+
+def train_held(config: Config, overrides: list[str], arm: str) -> None:
+    """Runs one training that this process holds."""
     torch.set_num_threads(config.trainer.threads)
+    if is_done(config, arm):
+        print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
+        return
     parts = Parts(config)
     parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
-    folder = open_run(config, overrides, arm_name(config.algorithm.techniques.model_dump()))
-    if folder.done:
-        print(f"{folder.path} is finished (resume=auto); nothing to do")
-        return
+    folder = open_run(config, overrides, arm)
     loggers = None
     try:
         stop = StopSignal()

@@ -17,6 +17,7 @@ from dapo_lit.config.sections import (
     Task,
     Trainer,
 )
+from dapo_lit.config.study import Study
 
 
 class Config(Section):
@@ -26,6 +27,8 @@ class Config(Section):
     runs_dir: str
     resume: bool | Literal["auto"]
     """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
+    study: Study | None
+    """The study that the run is a cell of; null: none."""
     algorithm: Algorithm
     policy: Policy
     task: Task

@@ -116,6 +116,8 @@ class Rollout(Section):
     top_k: Count
     max_batch_size: PositiveInt
     """Sequences decoded at once."""
+    noise_stream: Count
+    """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
 
     @model_validator(mode="after")
     def _full_distribution(self) -> Self:

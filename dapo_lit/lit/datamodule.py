@@ -18,6 +18,7 @@ from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, rewar
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
+from dapo_lit.rollout.noise import stream_seed
 from dapo_lit.rollout.packing import TokenBatch, token_batch
 
 
@@ -100,7 +101,7 @@ class RolloutDataModule(LightningDataModule):
             sampling=Sampling(
                 max_response_tokens=config.task.max_response_tokens,
                 temperature=config.rollout.temperature,
-                seed=config.seed,
+                seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
             stop_requested=self.stop_requested,
         )

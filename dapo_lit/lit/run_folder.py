@@ -23,7 +23,7 @@ import yaml
 
 from dapo_lit.config import Config, ConfigError
 
-NOT_SCIENCE = ("runs_dir", "study_name", "resume", "logger", "reflection")
+NOT_SCIENCE = ("runs_dir", "study_name", "study", "resume", "logger", "reflection")
 """Keys that do not change a run's result; the config hash leaves them out."""
 MAY_CHANGE = (*NOT_SCIENCE, "budget", "trainer.checkpoint_every", "trainer.grace_s")
 """Keys that a resumed run may have changed."""
@@ -52,8 +52,6 @@ class RunFolder:
     path: Path
     resumes: bool
     """A checkpoint is there and the config says to go on from it."""
-    done: bool
-    """The run is finished and the config says not to repeat it."""
 
     @property
     def metrics(self) -> Path:
@@ -92,6 +90,24 @@ class RunFolder:
                 file.write(b"\n")
 
 
+def run_path(config: Config, arm: str) -> Path:
+    """Where a run lies."""
+    return Path(config.runs_dir) / config.study_name / arm / f"seed_{config.seed}"
+
+
+def is_done(config: Config, arm: str) -> bool:
+    """Whether the run is finished and the config says not to repeat it.
+
+    Raises:
+        ConfigError: it is finished under another config.
+    """
+    path = run_path(config, arm)
+    done = config.resume == "auto" and (path / "DONE.json").is_file() and (path / "run.json").is_file()
+    if done:
+        refuse_other_config(path, config)
+    return done
+
+
 def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
     """Finds or makes the folder of this run; `arm` is the name of its switches.
 
@@ -99,7 +115,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         ConfigError: resume=true without a run to resume, or the run there has another config.
     """
     techniques = config.algorithm.techniques.model_dump()
-    path = Path(config.runs_dir) / config.study_name / arm / f"seed_{config.seed}"
+    path = run_path(config, arm)
     there = (path / "run.json").is_file()
     if config.resume is True and not there:
         raise ConfigError(f"resume=true, but there is no run in {path}; start it with resume=false or resume=auto")
@@ -107,14 +123,10 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         refuse_other_config(path, config)
     if there and config.resume is False:
         move_aside(path)
-    folder = RunFolder(
-        path, resumes=False, done=bool(there and config.resume == "auto" and (path / "DONE.json").is_file())
-    )
-    if folder.done:
-        return folder
+    folder = RunFolder(path, resumes=False)
     for name in ("rollouts", "eval", "figures", "checkpoints"):
         (path / name).mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(path, resumes=bool(config.resume and folder.checkpoints), done=False)
+    folder = RunFolder(path, resumes=bool(config.resume and folder.checkpoints))
     folder.mend_torn_row()
     (path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     (path / "overrides.txt").write_text("\n".join(overrides) + "\n")

@@ -23,6 +23,13 @@ def row_key(seed: int, key: SampleKey) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
+def stream_seed(seed: int, stream: int) -> int:
+    """The seed of one of a run's streams of noise: stream 0 is the seed itself, any other shares no draw with it."""
+    if stream == 0:
+        return seed
+    return int.from_bytes(hashlib.blake2b(f"stream {stream} of {seed}".encode(), digest_size=7).digest(), "little")
+
+
 def uniforms(row_keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Uniforms in the open interval (0, 1), from 2**-53 to 1 - 2**-53, in the shape of the broadcast arguments.
 

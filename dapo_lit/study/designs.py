@@ -58,10 +58,14 @@ class Arm:
             f"@{key.removeprefix('algorithm.')}={_plain(self.settings[key])}" for key in sorted(self.settings)
         )
 
+    @property
+    def values(self) -> dict[str, Setting]:
+        """Every config key that the arm sets, the five switches included."""
+        return {**{f"algorithm.techniques.{t}": self.techniques[t] for t in TECHNIQUES}, **self.settings}
+
     def overrides(self) -> list[str]:
         """Command-line overrides that turn any experiment into this arm."""
-        switches = [f"algorithm.techniques.{t}={_plain(self.techniques[t])}" for t in TECHNIQUES]
-        return switches + [f"{key}={_plain(value)}" for key, value in self.settings.items()]
+        return [f"{key}={_plain(value)}" for key, value in self.values.items()]
 
 
 def _plain(value: Setting) -> str:
@@ -188,7 +192,7 @@ def _settings_design(name: str, lr: float, completions: int, updates: int) -> De
         case "lr_sensitivity":
             bases = (dapo, *(_without(t) for t in DAPO_TECHNIQUES))
             arms = tuple(
-                Arm(base.techniques, {} if factor == 1 else {"algorithm.optimizer.lr": lr * factor})
+                Arm(base.techniques, {} if factor == 1 else {"algorithm.optimizer.lr": float(f"{lr * factor:g}")})
                 for factor in (1, 1 / 3, 3)
                 for base in bases
             )

@@ -6,7 +6,7 @@ from typing import Any
 from dapo_lit.study.designs import DESIGNS, TECHNIQUES, design
 from dapo_lit.study.runs import Runs
 
-IGNORED = ("seed", "study_name", "runs_dir", "resume", "logger", "trainer.threads", "trainer.checkpoint_every")
+IGNORED = ("seed", "study", "study_name", "runs_dir", "resume", "logger", "trainer.threads", "trainer.checkpoint_every")
 """Config keys that do not change what a run learns, with everything below them."""
 
 
@@ -26,6 +26,32 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def refusals(runs: Runs, declared: Collection[str] = ()) -> list[str]:
     """Reasons why these runs may not be compared, empty if they may."""
     return _mixed_code(runs) + _twice(runs) + _undeclared(runs, declared) + _within_arm(runs)
+
+
+def composed_refusals(configs: Mapping[str, Mapping[str, Any]], reference: str, declared: Collection[str]) -> list[str]:
+    """Reasons why a study may not run: arms whose composed configs differ in undeclared keys, or do not differ.
+
+    Args:
+        configs: arm -> nested config, all with the same seed.
+    """
+    table = {arm: _relevant(config) for arm, config in configs.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for arm, config in table.items():
+        for key in sorted(set(config) | set(table[reference])):
+            values = (config.get(key, "absent"), table[reference].get(key, "absent"))
+            if values[0] != values[1] and key not in declared:
+                found.setdefault(key, {reference: values[1]})[arm] = values[0]
+    reasons = [
+        f"arms differ in {key}, which the study does not declare "
+        f"({', '.join(f'{arm}: {value}' for arm, value in list(values.items())[:4])})"
+        for key, values in found.items()
+    ]
+    seen: dict[str, str] = {}
+    for arm, config in table.items():
+        twin = seen.setdefault(repr(sorted(config.items())), arm)
+        if twin != arm:
+            reasons.append(f"{twin} and {arm} are the same config under two names")
+    return reasons
 
 
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:

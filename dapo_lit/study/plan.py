@@ -86,6 +86,16 @@ def read_plan(folder: Path) -> tuple[Plan | None, list[str]]:
     return first, edits
 
 
+def last_plan(folder: Path) -> Plan | None:
+    """The plan as it was last registered; None where there is none.
+
+    Raises:
+        StudyError: study.json is there and cannot be read.
+    """
+    first, _ = read_plan(folder)
+    return first and Plan.read(json.loads((folder / FILE).read_text())[-1]["plan"])
+
+
 def late_registration(folder: Path, runs: Runs) -> str | None:
     """A sentence if the plan was registered after the first run had started."""
     file = folder / FILE

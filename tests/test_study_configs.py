@@ -1,0 +1,47 @@
+"""conf/study and the designs agree, and composed arms differ from their reference in declared keys alone."""
+
+import hydra
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.launch import check_arms, composed_arm, study_design
+from dapo_lit.lit.run_folder import flatten
+from dapo_lit.study.designs import DESIGNS, design
+
+UNBUILT = {"kl_sweep", "aggregation"}
+STUDIES = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
+
+
+def tree(*overrides: str) -> DictConfig:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return hydra.compose("config", list(overrides))
+
+
+def parsed(composed: DictConfig) -> Config:
+    container = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(container, dict)
+    return parse({str(key): value for key, value in container.items()})
+
+
+def test_there_is_a_study_file_for_every_design_and_no_other():
+    assert set(STUDIES) == set(DESIGNS)
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in UNBUILT])
+def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
+    base = tree(f"+study={name}")
+    study = study_design(parsed(base))
+    assert study.names == design(name, lr=base.algorithm.optimizer.lr, updates=updates(base)).names
+    check_arms(study, base)
+    reference = next(arm for arm in study.arms if arm.name == study.reference)
+    reference_keys = flatten(composed_arm(base, reference).model_dump(mode="json"))
+    for arm in study.arms:
+        keys = flatten(composed_arm(base, arm).model_dump(mode="json"))
+        differing = {key for key in keys if keys[key] != reference_keys[key]} - {"study.arm"}
+        assert differing <= study.declared
+        assert bool(differing) == (arm is not reference)
+
+
+def updates(base: DictConfig) -> int:
+    return base.algorithm.num_prompts // base.algorithm.minibatch_prompts
