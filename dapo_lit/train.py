@@ -19,10 +19,12 @@ from dapo_lit.cell import held, packed_cell
 from dapo_lit.command import run_command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.build import Parts
-from dapo_lit.lit.callbacks import Checkpoints, Recorder, StopSignal, newest_checkpoint
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import Checkpoints, newest_good
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.loggers import Loggers
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal, requeue
 from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.rollout.collect import StopRequestedError
 from dapo_lit.study.designs import arm_name
@@ -81,6 +83,9 @@ def train_held(config: Config, overrides: list[str], arm: str) -> None:
     if preempted:
         folder.write_run(status="preempted")
         print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
+        stop.hand_over()
+        if stop.wants_requeue:
+            requeue()
         return
     finish(folder, config)
 
@@ -101,7 +106,7 @@ def build_trainer(config: Config, callbacks: list) -> Trainer:
 
 
 def fit(trainer: Trainer, module: DAPOModule, datamodule: RolloutDataModule, folder: RunFolder) -> None:
-    checkpoint = newest_checkpoint(folder) if folder.resumes else None
+    checkpoint = newest_good(folder.path / "checkpoints") if folder.resumes else None
     if checkpoint:
         print(f"continuing from {checkpoint}")
     with suppress(StopRequestedError):  # the checkpoint is written, the half-collected step given up

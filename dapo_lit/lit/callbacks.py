@@ -1,12 +1,8 @@
-"""What happens around a rollout step: evaluation, the metrics row, files, checkpoints, and the reasons to stop."""
+"""What happens around a rollout step: evaluation, the metrics row, files, and the reasons to stop."""
 
-import os
 import resource
-import signal
 import sys
 import time
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lightning import Callback, Trainer
@@ -18,26 +14,6 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.tables import write_evaluation, write_rollouts
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
-
-
-class StopSignal:
-    """Set by SIGTERM; collection stops between samples, training after the step."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self) -> bool:
-        return self.requested
-
-    def install(self, grace_s: float) -> None:
-        """Replaces the trainer's own handler, which would end the run without a checkpoint."""
-
-        def on_sigterm(number: int, frame: FrameType | None) -> None:
-            self.requested = True
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(143))  # the grace period is over
-            signal.setitimer(signal.ITIMER_REAL, grace_s)
-
-        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 class Recorder(Callback):
@@ -125,52 +101,7 @@ class Recorder(Callback):
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
 
 
-class Checkpoints(Callback):
-    """Saves the whole training state; the last two are kept, and a file under its final name is complete."""
-
-    KEPT = 2
-
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal) -> None:
-        self.every = config.trainer.checkpoint_every
-        self.grace_s = config.trainer.grace_s
-        self.folder = folder
-        self.stop = stop
-
-    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        self.stop.install(self.grace_s)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
-    ) -> None:
-        if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
-            self.save(trainer, batch.step)
-        if self.stop.requested:
-            trainer.should_stop = True
-
-    def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
-        """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
-        step = module.counters.step
-        if step and module.policy is not None and not isinstance(exception, OSError):
-            self.save(trainer, step)
-
-    def save(self, trainer: Trainer, step: int) -> None:
-        final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
-        if final.exists():
-            return
-        beside = final.with_suffix(".part")
-        trainer.save_checkpoint(beside, weights_only=False)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(final)
-        for old in self.folder.checkpoints[: -self.KEPT]:
-            old.unlink()
-
-
 def peak_memory_gb() -> float:
     """Largest resident memory of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-
-
-def newest_checkpoint(folder: RunFolder) -> Path | None:
-    return folder.checkpoints[-1] if folder.checkpoints else None

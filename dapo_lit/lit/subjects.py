@@ -1,7 +1,7 @@
 """A model to evaluate, from wherever it is: a run, a checkpoint, an HF folder, a GGUF file, a hub id."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.sections import Policy
 from dapo_lit.lit.build import policy_folder
+from dapo_lit.lit.checkpoints import complete, fault
 from dapo_lit.policy.load import load_model, load_tokenizer
 
 EDGE = 1024
@@ -53,11 +54,12 @@ def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
         label = Path(where).stem if where.endswith(".gguf") else Path(where).name
     place = Path(where)
     if (place / "run.json").is_file() or place.suffix == ".ckpt":
-        label, model, tokenizer = _from_run(place)
+        subject = open_run_subject(place)[0]
     else:
         model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
+        subject = Subject(label, model, tokenizer)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    return Subject(label, model.to(chosen), tokenizer)
+    return replace(subject, model=subject.model.to(chosen))
 
 
 def run_of(place: Path) -> Path:
@@ -80,16 +82,22 @@ def run_config(run: Path) -> Config:
         raise ConfigError(f"{file} does not fit this version of the schema:\n{error}") from None
 
 
-def _from_run(place: Path) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
+def open_run_subject(place: Path) -> tuple[Subject, Config]:
+    """The policy of a run's newest checkpoint, or of one checkpoint, on the CPU, and the config that trained it.
+
+    Raises:
+        ConfigError: no run there, a config of another version, no checkpoint, a damaged one.
+    """
     run = run_of(place)
     config = run_config(run)
-    files = [place] if place.suffix == ".ckpt" else sorted((run / "checkpoints").glob("step_*.ckpt"))
-    if not files or not files[-1].is_file():
+    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)
+    if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes them every trainer.checkpoint_every steps")
+    if reason := fault(chosen):
+        raise ConfigError(f"{chosen} is damaged ({reason}); name another of {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
     # The run's own file: it holds optimizer state and counters, which weights_only refuses.
-    saved = torch.load(files[-1], map_location="cpu", weights_only=False, mmap=True)["state_dict"]
+    saved = torch.load(chosen, map_location="cpu", weights_only=False, mmap=True)["state_dict"]
     model.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in saved.items()})
-    arm = run.parent.name
-    return f"{arm}-{run.name}-{files[-1].stem}", model, tokenizer
+    return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

@@ -8,10 +8,12 @@ import torch
 
 from dapo_lit.config import Config, Optimizer
 from dapo_lit.lit.build import Parts
-from dapo_lit.lit.callbacks import Checkpoints, Recorder, StopSignal
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
 from dapo_lit.lit.loggers import Loggers
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import open_run
 from dapo_lit.lit.updates import NonFiniteError, StepUpdates, learning_rate
 from dapo_lit.objective.diagnostics import Statistics

@@ -1,0 +1,10 @@
+"""The config of the export of a checkpoint."""
+
+from dapo_lit.config.sections import Section
+
+
+class ExportConfig(Section):
+    ckpt: str
+    """A run's folder (its newest checkpoint), or one checkpoint of it."""
+    out: str
+    """The folder to write; it must not be there yet."""

@@ -1,0 +1,39 @@
+"""A checkpoint as a Hugging Face folder: `python -m dapo_lit.export ckpt=runs/single/dapo/seed_0 out=exported/dapo`.
+
+transformers and vLLM load the folder as it is. The generation config names every token that ends a response: with one
+of them missing, responses run on to their limit.
+"""
+
+import sys
+from pathlib import Path
+
+from dapo_lit.command import run_command
+from dapo_lit.config import ConfigError
+from dapo_lit.config.export import ExportConfig
+from dapo_lit.lit.subjects import open_run_subject
+from dapo_lit.policy.load import eos_ids
+from dapo_lit.policy.save import save_policy
+
+
+def export(config: ExportConfig, overrides: list[str]) -> None:
+    out = Path(config.out)
+    if out.exists():
+        raise ConfigError(f"out={out} is there already; move it away or choose another folder")
+    subject, settings = open_run_subject(Path(config.ckpt))
+    model = subject.model
+    model.generation_config.eos_token_id = list(eos_ids(model, subject.tokenizer))
+    # As in training; a decoder's default elsewhere is greedy, at which an RL policy was never trained.
+    model.generation_config.do_sample = True
+    model.generation_config.temperature = settings.rollout.temperature
+    model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
+    notes = {"dapo_lit.json": {"checkpoint": subject.label, "digest": subject.digest}}
+    save_policy(out, model, subject.tokenizer, notes)
+    print(f"policy  {out} ({subject.label})")
+
+
+def main() -> None:
+    sys.exit(run_command(export, ExportConfig, "export"))
+
+
+if __name__ == "__main__":
+    main()

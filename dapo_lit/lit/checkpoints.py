@@ -1,0 +1,154 @@
+"""Checkpoints on disk: what stands under its final name is complete, the last two are kept, a damaged one is told.
+
+A checkpoint is a file (one process) or a folder with a file a rank and a list of them (sharded). It is written beside
+its final name, forced to disk and renamed; a kill at any moment leaves the earlier ones as they were.
+"""
+
+import json
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, Trainer
+
+from dapo_lit.config import Config
+from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal
+from dapo_lit.lit.run_folder import RunFolder
+
+KEPT = 2
+LIST = "files.json"
+"""In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
+
+
+class Checkpoints(Callback):
+    """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on the way out."""
+
+    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal) -> None:
+        self.every = config.trainer.checkpoint_every
+        self.grace_s = config.trainer.grace_s
+        self.folder = folder
+        self.stop = stop
+
+    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        self.stop.install(self.grace_s)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
+    ) -> None:
+        if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
+            self.save(trainer, batch.step)
+        if self.stop.requested:
+            trainer.should_stop = True
+
+    def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
+        """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
+        step = module.counters.step
+        if step and module.policy is not None and not isinstance(exception, OSError):
+            self.save(trainer, step)
+
+    def save(self, trainer: Trainer, step: int) -> None:
+        final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
+        if not final.exists():
+            write_checkpoint(final, lambda path: trainer.save_checkpoint(path, weights_only=False))
+
+
+def write_checkpoint(final: Path, write: Callable[[Path], None]) -> None:
+    """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last two.
+
+    Raises:
+        OSError: it could not be written; the earlier checkpoints are untouched.
+    """
+    beside = final.with_suffix(".part")
+    if beside.is_dir():  # of a process that was killed while it wrote
+        shutil.rmtree(beside)
+    write(beside)
+    if beside.is_dir():
+        (beside / LIST).write_text(json.dumps(_contents(beside)))
+        for file in beside.iterdir():
+            _force_to_disk(file)
+    _force_to_disk(beside)
+    beside.replace(final)
+    _force_to_disk(final.parent)  # the new name itself
+    for old in complete(final.parent)[:-KEPT]:
+        _remove(old)
+
+
+def complete(folder: Path) -> list[Path]:
+    """Checkpoints under their final names, newest last."""
+    return sorted(folder.glob("step_*.ckpt"))
+
+
+def fault(checkpoint: Path) -> str | None:
+    """Why a checkpoint cannot be loaded; None if it is whole. Reads all of it."""
+    try:
+        if checkpoint.is_dir():
+            return _folder_fault(checkpoint)
+        with zipfile.ZipFile(checkpoint) as archive:  # torch.save writes a zip archive with a checksum an entry
+            bad = archive.testzip()
+        return None if bad is None else f"{bad} does not match its checksum"
+    except (OSError, zipfile.BadZipFile, ValueError, EOFError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _folder_fault(checkpoint: Path) -> str | None:
+    if not (checkpoint / LIST).is_file():
+        return f"{LIST} is missing"
+    for name, expected in json.loads((checkpoint / LIST).read_text()).items():
+        if not (checkpoint / name).is_file():
+            return f"{name} is missing"
+        if _checksum(checkpoint / name) != expected:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def newest_good(folder: Path) -> Path | None:
+    """The newest checkpoint in `folder` that is whole; newer ones that are not are set aside and told.
+
+    A damaged one is renamed to step_000010.ckpt.damaged: the run will come by that step again and save it anew.
+    """
+    for checkpoint in reversed(complete(folder)):
+        reason = fault(checkpoint)
+        if reason is None:
+            return checkpoint
+        aside = checkpoint.with_name(checkpoint.name + ".damaged")
+        if aside.exists():
+            _remove(aside)
+        checkpoint.rename(aside)
+        print(f"{checkpoint} is damaged ({reason}); it is now {aside.name}, and an earlier one is taken", flush=True)
+    return None
+
+
+def _contents(folder: Path) -> dict[str, list[int]]:
+    return {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.name != LIST}
+
+
+def _checksum(file: Path) -> list[int]:
+    value = size = 0
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 24):
+            value, size = zlib.crc32(block, value), size + len(block)
+    return [size, value]
+
+
+def _force_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """A folder is renamed first: a kill in between must not leave half of it under a checkpoint's name."""
+    if path.is_dir():
+        going = path.with_name(path.name + ".removed")
+        path.rename(going)
+        shutil.rmtree(going)
+    else:
+        path.unlink()

@@ -1,0 +1,196 @@
+"""A kill while a checkpoint is written, a damaged checkpoint, and the signals that ask a run to leave."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import SMALL
+
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import complete, fault, newest_good, write_checkpoint
+from dapo_lit.lit.preemption import StopSignal, requeue_command
+from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.train import train
+
+RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
+
+
+def state(step: int) -> torch.Tensor:
+    """200 KB that name their step."""
+    return torch.full((50_000,), float(step))
+
+
+def save(folder: Path, step: int, sharded: bool) -> None:
+    def write(path: Path) -> None:
+        if not sharded:
+            torch.save({"state": state(step)}, path)
+            return
+        path.mkdir()
+        for rank in range(2):
+            torch.save({"state": state(step)}, path / f"__{rank}_0.distcp")
+
+    write_checkpoint(folder / f"step_{step:06d}.ckpt", write)
+
+
+def load(checkpoint: Path) -> list[torch.Tensor]:
+    files = sorted(checkpoint.glob("*.distcp")) if checkpoint.is_dir() else [checkpoint]
+    return [torch.load(file)["state"] for file in files]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_path, sharded):
+    started = time.perf_counter()
+    save(tmp_path, 1, sharded)
+    save_s = time.perf_counter() - started
+    noise = random.Random(int(sharded))
+    last, interrupted = 1, 0
+    for _ in range(25):
+        readable, writable = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(writable, b".")
+                for step in range(last + 1, last + 10_000):
+                    save(tmp_path, step, sharded)
+            finally:
+                os._exit(1)  # never back into the tests
+        os.read(readable, 1)
+        time.sleep(noise.uniform(0.0, 3 * save_s))
+        os.kill(child, signal.SIGKILL)
+        os.close(readable)
+        os.close(writable)
+        os.waitpid(child, 0)
+        interrupted += any(tmp_path.glob("*.part"))
+        good = newest_good(tmp_path)
+        assert good is not None
+        step = int(good.stem.removeprefix("step_"))
+        assert step >= last
+        for tensor in load(good):
+            assert torch.equal(tensor, state(step))
+        assert not list(tmp_path.glob("*.damaged"))  # not even one that had to be set aside
+        last = step
+    save(tmp_path, last + 1, sharded)
+    assert len(complete(tmp_path)) == 2
+    assert last > 3
+    assert interrupted > 0  # it was killed while it wrote, or the test says nothing
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(tmp_path, capsys, damage, sharded):
+    for step in (1, 2):
+        save(tmp_path, step, sharded)
+    newest = tmp_path / "step_000002.ckpt"
+    file = newest / "__1_0.distcp" if sharded else newest
+    content = bytearray(file.read_bytes())
+    match damage:
+        case "cut":
+            content = content[: len(content) // 2]
+        case "flipped":
+            content[len(content) // 2] ^= 1
+        case "empty":
+            content = bytearray()
+    file.write_bytes(bytes(content))
+    good = newest_good(tmp_path)
+    assert good == tmp_path / "step_000001.ckpt"
+    assert f"{newest} is damaged" in capsys.readouterr().out
+    assert (tmp_path / "step_000002.ckpt.damaged").exists()
+    save(tmp_path, 2, sharded)  # the run comes by again
+    assert newest_good(tmp_path) == newest
+    assert fault(newest) is None
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path):
+    save(tmp_path, 1, sharded=False)
+
+    def fails(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoint(tmp_path / "step_000002.ckpt", fails)
+    assert newest_good(tmp_path) == tmp_path / "step_000001.ckpt"
+
+
+def test_a_trainer_killed_while_it_saves_resumes_past_a_damaged_checkpoint(tmp_path, compose, capsys):
+    folder = tmp_path / RUN / "checkpoints"
+    arguments = [sys.executable, "-m", "dapo_lit.train", *SMALL, "budget.steps=400", "trainer.checkpoint_every=1"]
+    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 240
+    while len(complete(folder)) < 2 or not any(folder.glob("*.part")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    process.kill()
+    process.wait()
+    newest = complete(folder)[-1]
+    last = int(newest.stem.removeprefix("step_"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    train(compose(f"budget.steps={last + 1}", "trainer.checkpoint_every=1", "resume=auto"), [])
+    printed = capsys.readouterr().out
+    assert f"{newest.name} is damaged" in printed
+    assert f"continuing from {complete(folder)[0].parent}" in printed
+    rows, _ = read_metrics(tmp_path / RUN)
+    assert list(rows.index) == list(range(last + 2))
+    assert newest_good(folder) == folder / f"step_{last + 1:06d}.ckpt"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_slurms_signals_save_and_end_the_run_as_preempted(tmp_path, compose, monkeypatch, capsys, number):
+    original = Recorder.on_train_batch_end
+
+    def signalled(self, trainer, module, outputs, batch, batch_idx):
+        if batch.step == 3:
+            os.kill(os.getpid(), number)
+        original(self, trainer, module, outputs, batch, batch_idx)
+
+    monkeypatch.setattr(Recorder, "on_train_batch_end", signalled)
+    train(compose("trainer.checkpoint_every=100"), [])
+    assert "stopped on request after step 3" in capsys.readouterr().out
+    assert json.loads((tmp_path / RUN / "run.json").read_text())["status"] == "preempted"
+    assert [c.name for c in complete(tmp_path / RUN / "checkpoints")] == ["step_000003.ckpt"]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)  # nothing ends this process later
+
+
+def test_a_job_of_slurm_goes_back_into_the_queue_and_a_preempted_one_is_left_to_slurm(monkeypatch):
+    stop = StopSignal()
+    stop.number = signal.SIGUSR1
+    assert not stop.wants_requeue  # not under SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert stop.wants_requeue
+    assert requeue_command() == ["scontrol", "requeue", "7"]
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    assert requeue_command() == ["scontrol", "requeue", "5_3"]
+    stop.number = signal.SIGTERM
+    assert not stop.wants_requeue
+
+
+def test_the_handler_of_submitit_is_called_once_the_checkpoint_is_there():
+    calls = []
+
+    def handler(number, frame):
+        calls.append(number)
+
+    handler.__module__ = "submitit.core.job_environment"
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        stop = StopSignal()
+        stop.install(grace_s=60.0)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert stop.requested
+        assert calls == []
+        stop.hand_over()
+        assert calls == [signal.SIGUSR2]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGUSR2, before)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,54 @@
+"""An exported checkpoint is the policy that was trained, for whoever loads it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dapo_lit.config import ConfigError
+from dapo_lit.config.export import ExportConfig
+from dapo_lit.export import export
+from dapo_lit.train import train
+
+
+@pytest.fixture
+def run(compose, tmp_path) -> Path:
+    train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
+    return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
+
+
+def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
+    out = tmp_path / "exported" / "four_sums"
+    export(ExportConfig(ckpt=str(run), out=str(out)), [])
+    assert "step_000002" in capsys.readouterr().out
+
+    model = AutoModelForCausalLM.from_pretrained(out).eval()
+    saved = torch.load(run / "checkpoints" / "step_000002.ckpt", weights_only=False)["state_dict"]
+    trained = AutoModelForCausalLM.from_config(model.config).eval()
+    trained.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in saved.items()})
+    ids = torch.arange(1, 13).view(2, 6)
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, trained(ids).logits)
+        untrained = AutoModelForCausalLM.from_config(model.config).eval()(ids).logits
+        assert not torch.allclose(untrained, model(ids).logits, atol=1e-2)
+
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.decode(tokenizer.encode("1+2=")) == "1+2="
+    assert tokenizer.eos_token_id in model.generation_config.eos_token_id
+    assert (model.generation_config.do_sample, model.generation_config.temperature) == (True, 1.0)
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {file.name for file in out.iterdir()}
+
+
+def test_what_cannot_be_exported_is_told(run, tmp_path):
+    def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
+        with pytest.raises(ConfigError) as caught:
+            export(ExportConfig(ckpt=str(ckpt), out=str(out)), [])
+        assert not (tmp_path / "new").exists()
+        return str(caught.value)
+
+    assert "is there already" in refused(run, out=run)
+    assert "no config.yaml" in refused(tmp_path / "nowhere")
+    assert "no checkpoint there" in refused(run / "checkpoints" / "step_000099.ckpt")
+    (run / "checkpoints" / "step_000003.ckpt").write_bytes(b"half a file")
+    assert "is damaged" in refused(run)
