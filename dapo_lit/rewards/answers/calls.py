@@ -11,6 +11,7 @@ from dapo_lit.rewards.answers.expression import (
     Number,
     Power,
     Product,
+    Sum,
     Symbol,
     negative,
     quotient,
@@ -162,6 +163,8 @@ def read_arguments(reader: "Reader", closing: str) -> tuple[Node, ...]:
 
 def _call(name: str, argument: Node, base: Node | None) -> Node:
     match name:
+        case "cis":
+            return Sum((Call("cos", (argument,)), Product((Constant("i"), Call("sin", (argument,))))))
         case "exp":
             return Power(Constant("e"), argument)
         case "log" if base is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
-from dapo_lit.rewards.answers.exact import matrices_combined, without_degrees
+from dapo_lit.rewards.answers.exact import matrices_combined, rational, without_degrees
 from dapo_lit.rewards.answers.expression import (
     Constant,
     Matrix,
@@ -19,6 +19,7 @@ from dapo_lit.rewards.answers.expression import (
     Sum,
     canonical,
     negative,
+    quotient,
 )
 from dapo_lit.rewards.answers.names import is_name
 from dapo_lit.rewards.answers.naming import expanded, is_equation, unnamed, without_approximation
@@ -76,6 +77,10 @@ def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
             return _same_vector(items, brackets, scalar, judge, list_first=first)
         case (Ratio(a), Ratio(b)):
             return _all_same(a, b, judge)
+        case (Ratio((Scalar() as a, Scalar() as b)), Scalar()):
+            return _same_quotient(a, b, reference, judge)
+        case (Scalar(), Ratio((Scalar() as a, Scalar() as b))):
+            return _same_quotient(a, b, prediction, judge)
         case (Words(), _) | (_, Words()):
             return _words(prediction) is not None and _words(prediction) == _words(reference)
         case (Raw(a_text), Raw(b_text)):
@@ -184,6 +189,14 @@ def _same_vector(
     if len(items) == 1 and brackets in ("{}", ""):
         return same(items[0], scalar, judge) if list_first else same(scalar, items[0], judge)
     return False
+
+
+def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, judge: Judge) -> bool | None:
+    """`2:3` against `2/3`; a ratio is no whole number, and a time no fraction."""
+    value = rational(fraction.node)
+    if any(side.unit or side.percent for side in (above, below, fraction)) or value is None or value.denominator == 1:
+        return False
+    return judge.equal(quotient(above.node, below.node), fraction.node)
 
 
 def _same_several(prediction: Several, reference: Several, judge: Judge) -> bool | None:

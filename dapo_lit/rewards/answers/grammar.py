@@ -27,6 +27,7 @@ from dapo_lit.rewards.answers.expression import (
     Symbol,
     canonical,
     negative,
+    quotient,
 )
 from dapo_lit.rewards.answers.numerals import mixed_number, number
 from dapo_lit.rewards.answers.tokens import ParseError, Token
@@ -57,6 +58,9 @@ class Reader(Cursor):
         if self.at("choose"):
             self.take()
             return Call("binomial", (node, self.expression()))
+        if self.at("over"):
+            self.take()
+            return quotient(node, self.expression())
         return node
 
     def signed_term(self) -> Node:

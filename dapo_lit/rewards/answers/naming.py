@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dapo_lit.rewards.answers.exact import signs_chosen
-from dapo_lit.rewards.answers.expression import PlusMinus, walk
+from dapo_lit.rewards.answers.expression import Number, PlusMinus, Power, Product, Sum, Symbol, walk
 from dapo_lit.rewards.answers.names import is_name
 from dapo_lit.rewards.answers.structure import Answer, Relation, Scalar, Several
 
@@ -54,8 +54,9 @@ def is_equation(answer: Answer) -> bool:
 def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
     """Both without the name of the quantity, where only one of them has it."""
     if isinstance(prediction, Relation) and is_equation(prediction):
-        if not isinstance(reference, Relation) and not _names_list(reference):
-            return prediction.sides[-1], reference
+        if not isinstance(reference, Relation) and not _names_list(reference) and not _unsolved(prediction):
+            first, last = prediction.sides[0], prediction.sides[-1]
+            return first if is_name(last) and not is_name(first) else last, reference
         return prediction, reference
     if isinstance(reference, Relation):
         named = is_equation(reference) and is_name(reference.sides[0]) and not isinstance(prediction, Relation)
@@ -69,6 +70,16 @@ def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
         elif _names_first(prediction) or _names_first(reference):
             return _values(prediction), _values(reference)
     return prediction, reference
+
+
+def _unsolved(equation: Relation) -> bool:
+    """`2x = 5`, `x + 1 = 5`, `x^2 = 5`: the unknown is not alone, so that neither side is its value."""
+    left = equation.sides[0]
+    if len(equation.sides) != 2 or not isinstance(left, Scalar) or is_name(left):
+        return False
+    parts = list(walk(left.node))
+    letters = {part for part in parts if isinstance(part, Symbol)}
+    return len(letters) == 1 and all(isinstance(part, Symbol | Number | Sum | Product | Power) for part in parts)
 
 
 def _names_list(answer: Answer) -> bool:

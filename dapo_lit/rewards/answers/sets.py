@@ -46,6 +46,8 @@ def _pieces(answer: Answer) -> list[Piece] | None:
             return _union(items)
         case Combined("cup", parts):
             return _union(parts)
+        case Combined("cap", parts):
+            return _intersection(parts)
         case Combined("setminus", (whole, removed)):
             outer, taken = real_set(whole), real_set(removed)
             return None if outer is None or taken is None else _without(outer, taken)
@@ -63,6 +65,21 @@ def _union(parts: tuple[Answer, ...]) -> list[Piece] | None:
             return None
         pieces += found
     return pieces
+
+
+def _intersection(parts: tuple[Answer, ...]) -> list[Piece] | None:
+    """`x > 1 and x < 2`. Two sets with nothing in common were meant as two solutions: `x < 1 and x > 2`."""
+    found = [_pieces(part) for part in parts]
+    if any(pieces is None or len(pieces) != 1 for pieces in found):
+        return None
+    pieces = [pieces[0] for pieces in found if pieces]
+    if any(math.isnan(_position(end)) for piece in pieces for end in (piece.low, piece.high)):
+        return None
+    last = max(pieces, key=lambda piece: (_position(piece.low), not piece.low_closed))
+    first = min(pieces, key=lambda piece: (_position(piece.high), piece.high_closed))
+    if _position(last.low) > _position(first.high):
+        return pieces
+    return [Piece(last.low, first.high, last.low_closed, first.high_closed)]
 
 
 def _solutions(relation: Relation) -> list[Piece] | None:

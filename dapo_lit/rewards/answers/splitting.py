@@ -117,6 +117,10 @@ def _is_separator(token: Token) -> bool:
     return token.text.strip(" ,").lower() in ("and", "or") and token.kind in ("text", "name", "command")
 
 
+def is_and(token: Token) -> bool:
+    return token.text.strip(" ,").lower() == "and" and token.kind in ("text", "name", "command")
+
+
 def split(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:
     """The pieces between the tokens outside brackets for which `separates` holds; there may be empty ones."""
     parts: list[list[Token]] = [[]]

@@ -6,18 +6,20 @@ answer is, and only the pieces between go to the grammar of scalars. What no rul
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from dapo_lit.rewards.answers.calls import function_name
 from dapo_lit.rewards.answers.expression import Node, Number, Product, Symbol
 from dapo_lit.rewards.answers.grammar import parse_expression
+from dapo_lit.rewards.answers.numerals import spoken_number
 from dapo_lit.rewards.answers.splitting import (
     CLOSE,
     OPEN,
     closing_index,
     composed,
+    is_and,
     is_prose,
     split,
     split_items,
@@ -26,7 +28,7 @@ from dapo_lit.rewards.answers.splitting import (
     undelimited,
     without_ends,
 )
-from dapo_lit.rewards.answers.tokens import ParseError, Token, tokenize
+from dapo_lit.rewards.answers.tokens import ParseError, Token, tokenize, words
 from dapo_lit.rewards.answers.units import PERCENT, multiple, unit_length, unit_name
 from dapo_lit.rewards.answers.vocabulary import FUNCTIONS, WORDS
 
@@ -93,7 +95,13 @@ class Raw:
 Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Raw
 
 _BOX = re.compile(r"\\f?boxed\s*(?=\{)")
-_CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])\s+\S")
+_CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(?:\\?\s)+(?!(?:and|or|not)\b)(?=\S)")
+_ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])")
+_CHOICE_NAMED = re.compile(r"(?:option|choice)\s+(?=\(?[A-J]\)?\s*$)", re.IGNORECASE)
+_CHOICE_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|textrm)\s*\{\s*(\([A-J]\)|[A-J][).:])\s*\}(?=\\?\s+\S)")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ALL_REALS = words("all_real_numbers all_reals real_numbers all_real")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
 
 
@@ -101,22 +109,34 @@ _CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
 def parse_answer(text: str) -> tuple[Answer, ...]:
     """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
     multiple choice stands before the choice (`(B) 12`)."""
-    body = undelimited(text)
+    if _DATE.fullmatch(text.strip(" .$")):
+        return (Words(text.strip(" .$")),)
+    body = _CHOICE_NAMED.sub("", undelimited(text))
     try:
-        tokens = composed(tokenize(_BOX.sub("", body)))
-        tokens = without_ends(tokens)
+        tokens = without_ends(composed(tokenize(_BOX.sub("", body))))
         if not tokens:
             return (Raw(""),)
         merged = thousands_merged(tokens)
         readings = [_answer(merged, 0)]
         if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
             readings.append(_answer(tokens, 0))
-        choice = _CHOICE_AND_MORE.match(body)
-        if choice:
-            readings.append(Scalar(Symbol(choice[1] or choice[2])))
-        return tuple(readings)
+        if any(token.upright for token in tokens):  # 5\\text{m}: metres, or 5 times m
+            readings.append(_answer([replace(token, upright=False) for token in merged], 0))
+        spoken = spoken_number(body)
+        if spoken is not None:
+            readings.append(Scalar(Number(Fraction(spoken))))
+        return (*readings, *_choice_and_more(body))
     except ParseError:
         return (Raw(" ".join(body.split())),)
+
+
+def _choice_and_more(body: str) -> tuple[Answer, ...]:
+    """The letter and what follows it, of `(B) 12`; nothing where another letter follows: `(A) or (B)` names neither."""
+    body = _CHOICE_TEXT.sub(r"\1", body)
+    choice = _CHOICE_AND_MORE.match(body)
+    if choice is None or _ANOTHER_CHOICE.search(body, choice.end()):
+        return ()
+    return Scalar(Symbol(choice[1] or choice[2])), *parse_answer(body[choice.end() :])
 
 
 def _answer(tokens: list[Token], depth: int) -> Answer:
@@ -128,9 +148,15 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
         raise ParseError("an empty item")
     if tokens[0].kind == "begin" and tokens[0].text == "cases" and tokens[-1].kind == "end":
         return _cases(tokens, depth)
+    conditions = split(tokens, is_and)
+    if len(conditions) > 1 and all(_is_inequality(part) for part in conditions):
+        return Combined("cap", tuple(_answer(part, depth + 1) for part in conditions))
     items = split_items(tokens)
     if len(items) > 1 and not all(is_prose(part) for part in items):
         return _several(items, "", depth)
+    unions = split(tokens, _command("cup"))
+    if len(unions) > 1 and all(split_relation(part)[1] for part in unions):
+        return Combined("cup", tuple(_answer(part, depth + 1) for part in unions))
     sides, signs = split_relation(tokens)
     if not signs and len(sides[0]) < len(tokens):
         return _answer(sides[0], depth + 1)  # "= 5"
@@ -151,6 +177,11 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
     if 1 < len(parts) < 5 and all(parts):
         return Ratio(tuple(_answer(part, depth + 1) for part in parts))
     return _single(tokens)
+
+
+def _is_inequality(tokens: list[Token]) -> bool:
+    signs = split_relation(tokens)[1]
+    return bool(signs) and set(signs) <= {"<", ">", "le", "ge"} and len(split_items(tokens)) == 1
 
 
 def _command(name: str) -> Callable[[Token], bool]:
@@ -230,6 +261,7 @@ def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:
             return tokens[:index], "mod" + "".join(part.text for part in tokens[index + 1 :] if part.text not in "{}()")
     if len(tokens) >= 3 and tokens[0].kind == "number" and tokens[1].text == "_":
         base = "".join(part.text for part in tokens[2:] if part.text not in ("{", "}"))
+        base = _BASES.get(base.strip(), base)
         if base.isdigit():
             return tokens[:1], "base" + base
     return tokens, ""
@@ -245,12 +277,18 @@ def _words(tokens: list[Token]) -> Answer:
             pass
     if re.fullmatch(r"\s*[A-Z](?:\s*(?:,|,?\s*and)\s*[A-Z])+\s*", text):
         return Several(tuple(Scalar(Symbol(letter)) for letter in re.findall(r"\b[A-Z]\b", text)), "")
+    if "_".join(text.casefold().split()) in _ALL_REALS:
+        return Reals()
     return words_of(text)
+
+
+_SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", "no real solutions": "no real solution"}
 
 
 def words_of(text: str) -> Words:
     kept = [word for word in text.split() if word not in ("a", "an", "the")]
-    return Words(" ".join(re.sub(r"[^\w\s+\-*/=<>%]", " ", " ".join(kept).casefold()).split()))
+    plain = " ".join(re.sub(r"[^\w\s+\-*/=<>%]", " ", " ".join(kept).casefold()).split())
+    return Words(_SAME_WORDS.get(plain, plain))
 
 
 def _choice(tokens: list[Token]) -> Answer | None:

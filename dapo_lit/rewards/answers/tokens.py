@@ -5,11 +5,10 @@ Layout is dropped (`\left`, `\,`, `\displaystyle`, dollar signs, bold), spelling
 """
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
-from dapo_lit.rewards.numbers import ascii_digits
+from dapo_lit.rewards.answers.spelling import spelled
 
 MAX_TOKENS = 800
 """More tokens than this are no answer."""
@@ -28,34 +27,13 @@ class Token:
     """Digits, letters, command without its backslash, content of a text command, name of an environment, or a sign."""
     spaced: bool = False
     """White space stands before it."""
+    upright: bool = False
+    r"""A letter in `\text` or `\mathrm`: after a number it may be a unit."""
 
 
 def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
-
-_UNICODE = {
-    **{"−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
-    **{"⁄": "/", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx "},
-    **{"∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-    **{"±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "′": "'", "’": "'", "θ": r"\theta "},
-    **{
-        "α": r"\alpha ",
-        "β": r"\beta ",
-        "γ": r"\gamma ",
-        "λ": r"\lambda ",
-        "μ": r"\mu ",
-        "φ": r"\phi ",
-        "ω": r"\omega ",
-    },
-    **{"，": ",", "。": ".", "：": ":", "（": "(", "）": ")", "％": "%", "\u00a0": " ", "\u2009": " ", "\u202f": " "},
-    **{"⟨": r"\langle ", "⟩": r"\rangle ", "∖": r"\setminus ", "→": r"\to ", "\ufeff": "", "\u200b": ""},
-}
-_UNICODE_SIGN = re.compile("|".join(map(re.escape, _UNICODE)))
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
-_VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
-_VULGAR_SIGN = re.compile("([0-9]?)([" + "".join(_VULGAR) + "])")
 
 _SYNONYMS = {
     **{"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom"},
@@ -66,6 +44,7 @@ _SYNONYMS = {
     **{"lbrack": "[", "rbrack": "]", "arcosh": "arccosh", "arsinh": "arcsinh", "artanh": "arctanh"},
     **{"Rightarrow": "implies", "land": "and", "lor": "or", "wedge": "and", "vee": "or", "varphi": "phi"},
     **{"epsilon": "varepsilon", "infin": "infty", "lparen": "(", "rparen": ")"},
+    **{"ldots": "dots", "cdots": "dots", "dotsc": "dots", "dotsb": "dots"},
 }
 _LAYOUT = words(
     """
@@ -98,10 +77,6 @@ _TOKEN = re.compile(
       | (?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
 )
-# Digit groups that are thousands wherever they stand: 1{,}234  1,\!234  1\,234  1 234
-_GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:(?:\{,\}|,?\\[!,]\s*|\ )[0-9]{3})+)(?![0-9]|\s*/)")
-_GROUP_MARK = re.compile(r"[^0-9]")
-_REPEATING = re.compile(r"([0-9]*\.[0-9]*)\\(?:overline|bar|dot)\s*\{?([0-9]+)\}?")
 
 
 def tokenize(text: str) -> list[Token]:
@@ -110,7 +85,7 @@ def tokenize(text: str) -> list[Token]:
     >>> [token.text for token in tokenize(r"$\left(\dfrac{1}{2},\ 3\,\text{cm}\right)$")]
     ['(', 'frac', '{', '1', '}', '{', '2', '}', ',', '3', 'cm', ')']
     """
-    text = _spelled(text)
+    text = spelled(text)
     tokens: list[Token] = []
     position, spaced = 0, False
     while position < len(text):
@@ -142,31 +117,6 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
-def _spelled(text: str) -> str:
-    """ASCII spellings of Unicode signs, and digit groups joined."""
-    if not text.isascii():
-        text = ascii_digits(text)
-        text = _VULGAR_SIGN.sub(lambda m: m[1] + " " * bool(m[1]) + _VULGAR[m[2]], text)
-        text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
-        text = _UNICODE_SIGN.sub(lambda m: _UNICODE[m[0]], text)
-        text = unicodedata.normalize("NFKC", text)
-    if "\\begin" not in text:
-        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)  # a backslash doubled by an escaped source
-    text = _REPEATING.sub(_repeating, text)
-    return _GROUPS.sub(lambda m: m[1] + _GROUP_MARK.sub("", m[2]), text)
-
-
-def _repeating(found: re.Match[str]) -> str:
-    r"""`0.1\overline{6}` as a fraction: (16 - 1) / 90."""
-    whole, _, fixed = found[1].partition(".")
-    period = found[2]
-    if len(period) > 40 or len(fixed) > 40 or len(whole) > 40:
-        return found[0]
-    scale = 10 ** len(fixed)
-    numerator = int((whole or "0") + fixed + period) - int((whole or "0") + fixed)
-    return f"({numerator}/{scale * (10 ** len(period) - 1)})"
-
-
 def _escaped(body: str, spaced: bool) -> Token:
     match body:
         case "{" | "}":
@@ -196,7 +146,7 @@ def _command(text: str, name: str, position: int, spaced: bool) -> tuple[Token |
         if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", letters):
             return Token("number", letters, spaced), position
         if re.fullmatch(r"[A-Za-z]", letters) or (name == "operatorname" and letters.isalpha()):
-            return Token("name", letters, spaced), position
+            return Token("name", letters, spaced, upright=len(letters) == 1), position
         return Token("text", content, spaced), position
     if name in _LAYOUT:
         return None, position

@@ -23,18 +23,30 @@ _SYNONYMS = {
     "day": "day days",
     "l": "l liter liters litre litres",
     "ml": "ml milliliter milliliters",
-    "mph": "mph",
-    "kmh": "kmh kph",
+    "mi/h": "mph",
+    "km/h": "kmh kph",
     "dollar": "dollar dollars usd buck bucks",
     "cent": "cent cents",
     "degree": "degree degrees deg",
     "radian": "radian radians rad",
     "unit": "unit units",
     "percent": "percent percentage pct",
+    "c": "celsius centigrade",
+    "f": "fahrenheit",
+    "oz": "oz ounce ounces",
+    "gal": "gal gallon gallons",
+    "mg": "mg milligram milligrams",
 }
 _CANONICAL = {spelling: unit for unit, spellings in _SYNONYMS.items() for spelling in spellings.split()}
-_ABBREVIATIONS = words("cm mm km kg lb lbs ft yd mi hr hrs min mins sec secs mph kph kmh ml gm deg rad pct yuan usd")
+_ABBREVIATIONS = words(
+    """
+    cm mm km kg lb lbs ft yd mi hr hrs min mins sec secs mph kph kmh ml gm deg rad pct yuan usd oz gal qt mg kw kwh hz
+    kj mL kWh kW Hz kJ sq cu st nd rd th old per USD EUR GBP INR CAD AUD
+    """
+)
 """May follow a number without `\\text` or a space; single letters (`10m`, `5s`) may not, they are variables there."""
+_UPRIGHT = frozenset("mgsLlhNJWAVKCF")
+r"""Letters that are units where they stand upright after a number: `5\,\mathrm{m}`."""
 PERCENT = words("percent percentage pct")
 MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _NO_UNIT = words(
@@ -59,9 +71,9 @@ def unit_length(tokens: list[Token]) -> int:
             start -= 3
         elif _braced_power(tokens[:start]):
             start -= 5
-        elif _speed(tokens[:start]):
-            start -= 3
-        elif token.text == "/" and start < len(tokens) and is_unit(before):
+        elif start == len(tokens) and (speed := _speed(tokens)):
+            start -= speed
+        elif _temperature(tokens[:start]) or (token.text == "/" and start < len(tokens) and is_unit(before)):
             start -= 1
         elif token.text == "'" and before.kind == "number" and start == len(tokens):
             break
@@ -70,11 +82,22 @@ def unit_length(tokens: list[Token]) -> int:
     return len(tokens) - start
 
 
-def _speed(tokens: list[Token]) -> bool:
-    """`10 m/s`: the letters alone would be variables."""
-    if len(tokens) < 4 or not tokens[-3].spaced or tokens[-4].kind != "number":
-        return False
-    return (tokens[-3].text, tokens[-2].text, tokens[-1].text) in (("m", "/", "s"), ("km", "/", "h"), ("km", "/", "s"))
+_SPEED = re.compile(r"(?:m / s|km / h|km / s|m / s \^ 2|m / s \^ \{ 2 \})")
+
+
+def _speed(tokens: list[Token]) -> int:
+    """How many tokens of a final `10 m/s` or `9.8 m/s^2` are the unit: the letters alone would be variables."""
+    for length in (3, 5, 7):
+        unit = tokens[-length:]
+        after_number = len(tokens) > length and unit[0].spaced and tokens[-length - 1].kind == "number"
+        if after_number and _SPEED.fullmatch(" ".join(token.text for token in unit)):
+            return length
+    return 0
+
+
+def _temperature(tokens: list[Token]) -> bool:
+    r"""The letter of `20^\circ C` or `20^{\circ} F`."""
+    return tokens[-1].text in ("C", "F") and "circ" in [token.text for token in tokens[-3:-1]]
 
 
 def _braced_power(tokens: list[Token]) -> bool:
@@ -90,6 +113,8 @@ def is_unit(token: Token) -> bool:
         return _UNIT_TEXT.fullmatch(token.text.strip()) is not None and not _NO_UNIT & set(token.text.lower().split())
     if token.text.lower() in _NO_UNIT:
         return False
+    if token.upright and token.text in _UPRIGHT:
+        return True
     if token.kind != "name" or token.text in FUNCTIONS or token.text in GREEK or token.text in WORDS:
         return False
     if token.text in _ABBREVIATIONS or token.text in PERCENT:
@@ -101,11 +126,13 @@ def unit_name(tokens: list[Token]) -> str:
     r"""One spelling of a unit: `square centimeters`, `cm^2` and `\text{cm}^2` are `cm2`."""
     text = " ".join(token.text for token in tokens if token.text not in "{}^").lower()
     text = re.sub(r"\bper\b", "/", text)
-    text = re.sub(r"\b(?:sq|square|cubic)\.?\s+([a-z]+)", _squared, text)
+    text = re.sub(r"\b(?:sq|square|cu|cubic)\.?\s+([a-z]+)", _squared, text)
     parts = [
         _CANONICAL.get(word, word.removesuffix("s") if len(word) > 3 else word)
         for word in re.findall(r"[a-z]+|[0-9/]", text)
     ]
+    if len(parts) > 1 and parts[0] == "degree":
+        parts = parts[1:]  # degrees Celsius
     return "".join(part for part in parts if part not in MULTIPLES)
 
 
@@ -116,4 +143,4 @@ def multiple(tokens: list[Token]) -> int:
 
 
 def _squared(found: re.Match[str]) -> str:
-    return f"{found[1]} {3 if found[0].startswith('cubic') else 2}"
+    return f"{found[1]} {3 if found[0].startswith('cu') else 2}"

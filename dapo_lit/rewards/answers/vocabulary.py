@@ -12,7 +12,7 @@ GREEK = words(
     """
 )
 INVERSES = {name: "arc" + name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
-FUNCTIONS = frozenset([*INVERSES, *INVERSES.values(), "ln", "log", "lg", "exp", "det", "coth", "sech", "csch"])
+FUNCTIONS = frozenset([*INVERSES, *INVERSES.values(), "ln", "log", "lg", "exp", "det", "coth", "sech", "csch", "cis"])
 """Functions of one argument that may stand without brackets."""
 BRACKETED = {
     "abs": 1,
@@ -33,6 +33,7 @@ SPELLINGS = {
     **{"binom": "binomial", "Min": "min"},
 }
 WORDS = {"pi": Constant("pi"), "infty": Constant("oo"), "infinity": Constant("oo"), "inf": Constant("oo")}
+WORDS["oo"] = Constant("oo")
 APPLIED = frozenset("fghFGH")
 """Letters that a bracket makes a function: `f(x)` is f of x, `x(x+1)` a product."""
 CLOSING = {"(": ")", "[": "]", "\\{": "\\}"}

@@ -1,0 +1,14 @@
+"""The verdict on two answers, as the workers reach it."""
+
+from dapo_lit.rewards.answers.full import FullJudge
+from dapo_lit.rewards.equivalence import compare_answers, decide
+
+JUDGE = FullJudge()
+
+
+def same(prediction: str, answer: str) -> bool:
+    verdict = compare_answers(prediction, answer, JUDGE)
+    assert verdict is not None
+    fast = decide(prediction, answer, "sympy")
+    assert fast in (None, verdict)  # the training process never contradicts a worker
+    return verdict
