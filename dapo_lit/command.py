@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
+from dapo_lit.config.groups import group_fault
 from dapo_lit.data.sources import DataError
 from dapo_lit.launch import prepare, with_arm
 from dapo_lit.lit.updates import NonFiniteError
@@ -29,18 +30,23 @@ USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingP
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
-    """Refuses an override of a key that is not in the schema, with the nearest one that is.
+    """Refuses a key that is not in the schema and a choice that its group does not have, with the nearest that is.
 
     Raises:
-        ConfigError: a line for each unknown key.
+        ConfigError: a line for each unknown key or choice.
     """
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
-    faults = []
+    own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
+    faults: list[str | None] = []
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         path = key.split(".")
-        group = (config_folder() / key).is_dir()
-        if group or override.is_add() or path[0].split("/")[0] == "hydra":
+        if (config_folder() / key).is_dir():
+            if not own_groups:
+                chosen = override.value().list if override.is_choice_sweep() else [override.value()]
+                faults.append(group_fault(key, chosen, override.is_add()))
+            continue
+        if override.is_add() or path[0].split("/")[0] == "hydra":
             continue
         for depth in range(len(path)):
             siblings = known_keys(path[:depth], schema)
@@ -49,8 +55,8 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
             if path[depth] not in siblings:
                 faults.append(unknown_key(path[: depth + 1], schema))
                 break
-    if faults:
-        raise ConfigError("\n".join(faults))
+    if any(faults):
+        raise ConfigError("\n".join(filter(None, faults)))
 
 
 Schema = TypeVar("Schema", bound=Section)

@@ -108,6 +108,26 @@ def test_a_typo_on_the_command_line_gets_the_nearest_key(override, hint):
     assert hint in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("task=gsm", "task=gsm: there is no such task; did you mean task=gsm8k?"),
+        (
+            "+experiment=dapo,naive",
+            "experiment=naive: there is no such experiment; did you mean experiment=naive_grpo?",
+        ),
+        ("experiment=dapo", "write +experiment=dapo, with a plus"),
+        ("+study=table_1", "did you mean study=table1?"),
+        ("algorithm=zzz", "known: dapo, naive_grpo"),
+    ],
+)
+def test_a_choice_that_a_group_does_not_have_gets_the_nearest(override, hint):
+    with pytest.raises(ConfigError) as caught:
+        check_overrides([override])
+    assert hint in str(caught.value)
+    check_overrides([override, "--config-dir=mine"])  # may be a choice of the user's own
+
+
 def test_overrides_that_are_right_pass():
     check_overrides(
         ["algorithm=naive_grpo", "+experiment=dapo", "seed=0,1", "hydra.verbose=true", "-m", "task.options.min_terms=2"]

@@ -143,14 +143,17 @@ def draw_metric(
     """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
     tables = []
     ends: list[End] = []
+    drawn: list[float] = []
     for arm in arms:
         seeds = [curve(run, key, x, smooth) for run in runs.of(arm) if run.usable]
         seeds = [series for series in seeds if len(series)]
         if not seeds:
             continue
         style = look[arm]
-        for series in seeds if len(seeds) > 1 else []:
-            axes.plot(series.index, series, color=style.colour, alpha=0.35, lw=0.6)
+        for series in seeds:
+            drawn += [float(series.min()), float(series.max())]
+            if len(seeds) > 1:
+                axes.plot(series.index, series, color=style.colour, alpha=0.35, lw=0.6)
         table = band(seeds)
         axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
         few = max(1, len(table) // 6)
@@ -166,6 +169,10 @@ def draw_metric(
         ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
     empty = pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])
+    if drawn and max(drawn) > min(drawn):
+        # The seeds set the range: the t-band of two reaches far beyond all that was seen, to negative lengths.
+        margin = 0.15 * (max(drawn) - min(drawn))
+        axes.set_ylim(min(drawn) - margin, max(drawn) + margin)
     label_ends(axes, ends)
     return pd.concat(tables, ignore_index=True) if tables else empty
 

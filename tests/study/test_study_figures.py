@@ -41,6 +41,16 @@ def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) 
         plot_metric(runs, "rollout/entropy", x="epoch")
 
 
+def test_the_band_of_two_seeds_does_not_set_the_range(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3))
+    axes = plot_metric(runs, "rollout/entropy").axes[0]
+    seen = [value for line in axes.lines if line.get_linewidth() == 0.6 for value in np.asarray(line.get_ydata())]
+    low, high = axes.get_ylim()
+    spread = max(seen) - min(seen)
+    assert min(seen) - 0.2 * spread < low < min(seen)
+    assert max(seen) < high < max(seen) + 0.2 * spread
+
+
 def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     runs = load(write_run(tmp_path, steps=6, every=3))
     files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]

@@ -1,0 +1,23 @@
+"""Choices of config groups on the command line: `task=gsm8k`, `+experiment=dapo`, `+study=table1`."""
+
+import difflib
+from collections.abc import Sequence
+
+from dapo_lit.config.folder import config_folder
+
+WITH_PLUS = ("experiment", "study")
+"""Groups that no default names, so that Hydra wants a plus before them."""
+
+
+def group_fault(group: str, choices: Sequence[object], added: bool) -> str | None:
+    """What is wrong with choosing `choices` of a group of `conf/`, in one line; None if nothing is."""
+    known = sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    for choice in choices:
+        if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
+            near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
+            hint = f"did you mean {group}={near[0]}? " if near else ""
+            return f"{group}={choice}: there is no such {group}; {hint}known: {', '.join(known)}"
+    if group in WITH_PLUS and not added:
+        chosen = ",".join(map(str, choices))
+        return f"{group}={chosen}: write +{group}={chosen}, with a plus: a {group} is added to the defaults"
+    return None
