@@ -136,7 +136,7 @@ class Trainer(Section):
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
     micro_batch_tokens: PositiveInt
-    """Tokens (padding included) in one forward and backward pass."""
+    """Tokens in one forward and backward pass; sequences are packed into it without padding."""
     checkpoint_every: PositiveInt
     """Rollout steps between checkpoints; the last two are kept."""
     grace_s: PositiveFloat

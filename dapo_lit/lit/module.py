@@ -107,7 +107,7 @@ class DAPOModule(LightningModule):
         return torch.where(fresh, old, batch.rollout_logprobs), statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Any) -> Iterator[MicroBatch]:
-        return batch.micro_batches(completions, self.config.trainer.micro_batch_tokens, pad_id=0)
+        return batch.micro_batches(completions, self.config.trainer.micro_batch_tokens)
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens."""
@@ -115,8 +115,8 @@ class DAPOModule(LightningModule):
         return token_logprobs(
             self.policy,
             micro.input_ids.to(device),
+            micro.layout(device),
             micro.rows.to(device),
-            micro.columns.to(device),
             micro.targets.to(device),
             temperature=self.config.rollout.temperature,
         )

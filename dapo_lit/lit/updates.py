@@ -47,7 +47,7 @@ class StepUpdates:
         self.norms: list[float] = []
         self.gradient_sum: list[Tensor] | None = None
         self.bad_updates = 0
-        self.real_tokens = self.padded_tokens = 0
+        self.real_tokens = self.run_tokens = 0
         self.trainable = [p for p in module.parameters() if p.requires_grad]
 
     def run(self) -> None:
@@ -89,8 +89,8 @@ class StepUpdates:
         token_loss = objective.token_loss(logprobs, old, advantages)
         loss = (token_loss * weights[micro.completions].to(logprobs.device)).sum()
         module.manual_backward(loss)
-        self.real_tokens += micro.num_real_tokens
-        self.padded_tokens += micro.input_ids.numel()
+        self.real_tokens += sum(micro.lengths)
+        self.run_tokens += micro.input_ids.numel()
         if epoch == 0:
             statistics = policy_statistics(
                 logprobs.detach(),
@@ -150,7 +150,7 @@ class StepUpdates:
             "optim/grad_noise": noise,
             "optim/lr": self.lr,
             "optim/bad_updates": self.bad_updates,
-            "perf/pad_frac": 1 - self.real_tokens / self.padded_tokens if self.padded_tokens else None,
+            "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
         }
 
 

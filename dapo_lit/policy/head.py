@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from dapo_lit.policy.attention import Layout, packed_hidden
+
 CHUNK_ELEMENTS = 1 << 24
 """Logits held at once: 64 MB in fp32."""
 
@@ -16,8 +18,8 @@ CHUNK_ELEMENTS = 1 << 24
 def token_logprobs(
     model: PreTrainedModel,
     input_ids: Tensor,
+    packed: Layout,
     rows: Tensor,
-    columns: Tensor,
     targets: Tensor,
     *,
     temperature: float,
@@ -26,14 +28,15 @@ def token_logprobs(
 
     Args:
         model: a causal language model of transformers.
-        input_ids: [b, S], right-padded.
-        rows, columns: [n] where the hidden state stands that predicts each target.
+        input_ids: [T] packed tokens.
+        packed: their layout.
+        rows: [n] the packed token whose hidden state predicts each target.
         targets: [n].
 
     Returns:
         Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, without.
     """
-    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state[rows, columns]
+    hidden = packed_hidden(model, input_ids, packed)[rows]
     head = model.get_output_embeddings()
     size = max(1, CHUNK_ELEMENTS // head.weight.shape[0])
     if len(hidden) <= size:

@@ -1,7 +1,7 @@
 """The batch that is trained on, as flat tensors, and its micro-batches.
 
-B completions; N response tokens over all of them, one after the other ("flat"). Sequences are right-padded: under a
-causal mask no real token sees a pad, so no attention mask is needed.
+B completions; N response tokens over all of them, one after the other ("flat"). The sequences of a micro-batch lie
+one after the other too: nothing is padded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,27 +10,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dapo_lit.policy.attention import Layout, layout
+from dapo_lit.rollout.balance import first_fit
 from dapo_lit.rollout.records import Group
 
 
 @dataclass
 class MicroBatch:
-    """What one forward pass needs. n response tokens of b completions."""
+    """What one forward pass needs: T tokens of b sequences, one after the other; n response tokens.
+
+    The last token of a sequence predicts nothing and is left out.
+    """
 
     input_ids: Tensor
-    """[b, S], prompt and response, right-padded."""
+    """[T]"""
+    lengths: list[int]
+    """b; they sum to T."""
     rows: Tensor
-    """[n] row of the hidden state that predicts the token."""
-    columns: Tensor
-    """[n] its column: one before the token."""
+    """[n] the packed token whose hidden state predicts the response token: the one before it."""
     targets: Tensor
     """[n] the response tokens."""
     tokens: Tensor
     """[n] their places in the flat tensors of the batch."""
     completions: Tensor
     """[n] the completion each belongs to."""
-    num_real_tokens: int
-    """Without padding; b * S with it."""
+
+    def layout(self, device: torch.device | str) -> Layout:
+        """For the attention; made when it is needed."""
+        return layout(self.lengths, device)
 
 
 @dataclass
@@ -64,36 +71,30 @@ class TokenBatch:
         """[N]"""
         return torch.repeat_interleave(torch.arange(len(self.sequences)), self.response_lengths)
 
-    def micro_batches(self, completions: Sequence[int], budget_tokens: int, pad_id: int) -> Iterator[MicroBatch]:
-        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, padding included.
+    def micro_batches(self, completions: Sequence[int], budget_tokens: int) -> Iterator[MicroBatch]:
+        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, none of them a pad.
 
-        Longest first, so that neighbours have similar lengths and padding is small. A sequence longer than the budget
-        has a micro-batch of its own.
+        A sequence longer than the budget has a micro-batch of its own.
         """
-        by_length = sorted(completions, key=lambda b: len(self.sequences[b]), reverse=True)
-        start = 0
-        while start < len(by_length):
-            rows = max(1, budget_tokens // len(self.sequences[by_length[start]]))
-            yield self._micro_batch(by_length[start : start + rows], pad_id)
-            start += rows
+        lengths = [len(self.sequences[b]) - 1 for b in completions]
+        for chosen in first_fit(lengths, budget_tokens):
+            yield self._micro_batch([completions[i] for i in chosen])
 
-    def _micro_batch(self, chosen: Sequence[int], pad_id: int) -> MicroBatch:
-        sequences = [self.sequences[b] for b in chosen]
-        input_ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_id)
+    def _micro_batch(self, chosen: Sequence[int]) -> MicroBatch:
         which = torch.tensor(chosen)
         lengths = self.response_lengths[which]
-        rows = torch.repeat_interleave(torch.arange(len(chosen)), lengths)
-        place = torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]  # 0 .. length-1 within each response
-        columns = self.prompt_lengths[which][rows] + place - 1
+        packed_lengths = self.prompt_lengths[which] + lengths - 1
+        member = torch.repeat_interleave(torch.arange(len(chosen)), lengths)
+        place = torch.arange(len(member)) - (lengths.cumsum(0) - lengths)[member]  # 0 .. length-1 within each response
+        packed_starts = packed_lengths.cumsum(0) - packed_lengths
         starts = self.response_lengths.cumsum(0) - self.response_lengths
         return MicroBatch(
-            input_ids=input_ids,
-            rows=rows,
-            columns=columns,
-            targets=input_ids[rows, columns + 1],
-            tokens=starts[which][rows] + place,
-            completions=which[rows],
-            num_real_tokens=sum(len(s) for s in sequences),
+            input_ids=torch.cat([self.sequences[b][:-1] for b in chosen]),
+            lengths=packed_lengths.tolist(),
+            rows=(packed_starts + self.prompt_lengths[which] - 1)[member] + place,
+            targets=torch.cat([self.sequences[b][int(self.prompt_lengths[b]) :] for b in chosen]),
+            tokens=starts[which][member] + place,
+            completions=which[member],
         )
 
 

@@ -10,8 +10,6 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.packing import TokenBatch, token_batch
 from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 
-PAD = 99
-
 
 def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]], version: int = 0) -> Group:
     made = Group(1, index, Problem(f"p{index}", "", ""), 0, prompt)
@@ -30,15 +28,14 @@ def batch(groups: list[Group], version: int = 0) -> TokenBatch:
 
 def test_two_completions_of_different_length_worked_by_hand():
     made = batch([group(0, (5, 6), [(7,), (8, 9, 10)])])
-    (micro,) = made.micro_batches([0, 1], budget_tokens=100, pad_id=PAD)
-    # the longer one comes first: rows [5 6 8 9 10] and [5 6 7 PAD PAD]
-    assert micro.input_ids.tolist() == [[5, 6, 8, 9, 10], [5, 6, 7, PAD, PAD]]
-    assert micro.rows.tolist() == [0, 0, 0, 1]
-    assert micro.columns.tolist() == [1, 2, 3, 1]
+    (micro,) = made.micro_batches([0, 1], budget_tokens=100)
+    # the longer one comes first; the last token of each, 10 and 7, predicts nothing
+    assert micro.input_ids.tolist() == [5, 6, 8, 9, 5, 6]
+    assert micro.lengths == [4, 2]
+    assert micro.rows.tolist() == [1, 2, 3, 5]
     assert micro.targets.tolist() == [8, 9, 10, 7]
     assert micro.tokens.tolist() == [1, 2, 3, 0]
     assert micro.completions.tolist() == [1, 1, 1, 0]
-    assert micro.num_real_tokens == 8
 
 
 lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6)
@@ -52,13 +49,17 @@ def test_any_budget_covers_every_response_token_once(lengths, budget):
             for i, (p, a, b) in enumerate(lengths)
         ]
     )
-    micros = list(made.micro_batches(range(len(made.sequences)), budget, PAD))
+    micros = list(made.micro_batches(range(len(made.sequences)), budget))
     tokens = torch.cat([m.tokens for m in micros])
     assert sorted(tokens.tolist()) == list(range(len(made.rollout_logprobs)))
     for micro in micros:
-        assert PAD not in micro.targets
         assert torch.allclose(made.rollout_logprobs[micro.tokens], -0.1 * micro.targets)
-        assert micro.input_ids.numel() <= max(budget, micro.input_ids.shape[1])
+        assert len(micro.input_ids) == sum(micro.lengths)
+        assert len(micro.lengths) == 1 or sum(micro.lengths) <= budget
+        follows = micro.rows + 1
+        inside = follows < len(micro.input_ids)
+        same = micro.layout("cpu").positions[0][follows[inside]] > 0
+        assert (micro.input_ids[follows[inside]] == micro.targets[inside])[same].all()
 
 
 def test_carried_over_completions_are_marked_as_not_fresh():
@@ -75,6 +76,5 @@ def test_masked_completions_have_no_loss_tokens():
 
 def test_a_sequence_above_the_budget_has_a_micro_batch_of_its_own():
     made = batch([group(0, (1,), [tuple(range(2, 12)), (3,)])])
-    sizes = [m.input_ids.shape[0] for m in made.micro_batches([0, 1], budget_tokens=4, pad_id=PAD)]
-    assert sizes == [1, 1]
+    assert [m.lengths for m in made.micro_batches([0, 1], budget_tokens=4)] == [[10], [1]]
     assert pytest.approx(made.advantages.tolist()) == [0, 1]

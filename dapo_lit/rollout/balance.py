@@ -1,0 +1,112 @@
+"""Which sequences go where: between ranks by cost, within a rank into micro-batches by tokens. Pure functions.
+
+A rank that gets more work makes all others wait, and under a sharded policy every rank must run the same number of
+micro-batches. Costs are those of the arithmetic: the matrix products are linear in a sequence's tokens, attention is
+quadratic.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Multiply-adds of a forward pass over one sequence of s tokens: `linear * s + quadratic * s^2`.
+
+    A backward pass costs twice that, so the shares are the same.
+
+    >>> CostModel(linear=10.0, quadratic=1.0)(3)
+    39.0
+    """
+
+    linear: float
+    quadratic: float
+
+    def __call__(self, tokens: int) -> float:
+        return self.linear * tokens + self.quadratic * tokens * tokens
+
+
+def cost_model(
+    *, num_layers: int, hidden_size: int, intermediate_size: int, num_heads: int, num_key_heads: int, head_dim: int
+) -> CostModel:
+    """From the sizes of a Llama-like model, the head left out: it is linear in the tokens that are scored.
+
+    A layer multiplies each token with the projections of queries, keys, values and output and with the three matrices
+    of the gated MLP. Causal attention takes s^2 / 2 products of head_dim a head, once for the scores, once for the
+    values.
+    """
+    projections = hidden_size * head_dim * (2 * num_heads + 2 * num_key_heads)
+    return CostModel(
+        linear=float(num_layers * (projections + 3 * hidden_size * intermediate_size)),
+        quadratic=float(num_layers * num_heads * head_dim),
+    )
+
+
+def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """Splits items over ranks so that the largest rank's cost is small: the longest processing time rule.
+
+    Each item, the most expensive first, goes to the rank that has least so far. The largest sum is at most 4/3 of the
+    best possible (Graham 1969); with many items a rank it is very near to it.
+
+    Returns:
+        The indices of each rank's items, ascending. Some are empty where there are fewer items than ranks.
+
+    Raises:
+        ValueError: ranks below 1.
+
+    >>> balance([5, 4, 3, 3, 3], ranks=2)
+    [[0, 3], [1, 2, 4]]
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    # (cost, items, rank): of equal costs the rank with fewer items is first, so that free items are spread too.
+    least = [(0.0, 0, rank) for rank in range(ranks)]
+    for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        cost, items, rank = heapq.heappop(least)
+        shares[rank].append(index)
+        heapq.heappush(least, (cost + costs[index], items + 1, rank))
+    return [sorted(share) for share in shares]
+
+
+def balance_frac(costs: Sequence[float], shares: Sequence[Sequence[int]]) -> float:
+    """`perf/balance`: mean over maximum of the shares' costs, 1 when all have the same."""
+    sums = [sum(costs[i] for i in share) for share in shares]
+    return sum(sums) / len(sums) / max(sums) if max(sums, default=0.0) else 1.0
+
+
+def first_fit(tokens: Sequence[int], budget: int, at_least: int = 1) -> list[list[int]]:
+    """Packs items into bins of at most `budget` tokens: first fit, the longest item first.
+
+    At most 11/9 of the fewest possible bins and one more (Johnson 1973). An item above the budget has a bin of its own.
+
+    Args:
+        at_least: the number of bins to give: the largest bins are split until there are so many. Ranks that must run
+            the same number of micro-batches ask for the largest number among them.
+
+    Returns:
+        Indices of each bin's items, longest first. Fewer bins than `at_least` only if there are fewer items.
+
+    >>> first_fit([5, 4, 3, 3], budget=8)
+    [[0, 2], [1, 3]]
+    >>> first_fit([5, 4, 3, 3], budget=100, at_least=2)
+    [[0, 3], [1, 2]]
+    """
+    bins: list[list[int]] = []
+    free: list[int] = []
+    for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
+        for place, room in enumerate(free):
+            if tokens[index] <= room:
+                bins[place].append(index)
+                free[place] -= tokens[index]
+                break
+        else:
+            bins.append([index])
+            free.append(budget - tokens[index])
+    while len(bins) < min(at_least, len(tokens)):
+        largest = max((b for b in bins if len(b) > 1), key=lambda b: sum(tokens[i] for i in b))
+        bins.remove(largest)
+        halves = balance([tokens[i] for i in largest], 2)
+        bins += [sorted((largest[i] for i in half), key=lambda i: (-tokens[i], i)) for half in halves]
+    return bins

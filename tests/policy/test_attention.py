@@ -1,0 +1,100 @@
+"""Packed attention is that of each sequence alone: hidden states and gradients, whatever shares the row."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from dapo_lit.policy.attention import layout, packed_hidden
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+    "head_dim": 8,
+}
+FAMILIES = {
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=4),
+    "qwen3, grouped heads": Qwen3Config(**SIZES, num_key_value_heads=2),
+    "llama, one key head": LlamaConfig(**SIZES, num_key_value_heads=1),
+    "mistral, a window of 7": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=7),
+}
+LENGTHS = [9, 31, 1, 30, 2, 17, 12, 31, 5]
+
+
+def build(config, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).to(dtype).eval()
+
+
+def tokens(lengths: list[int]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, 50, (n,), generator=generator) for n in lengths]
+
+
+def gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor) -> Tensor:
+    model.zero_grad()
+    (model.get_output_embeddings()(hidden) * weights).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hidden_states_and_gradients_are_those_of_each_sequence_alone(name):
+    sequences = tokens(LENGTHS)
+    weights = torch.randn(sum(LENGTHS), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    alone = build(FAMILIES[name])
+    apart = torch.cat([alone.base_model(s[None]).last_hidden_state[0] for s in sequences])
+    packed_model = build(FAMILIES[name])
+    packed = packed_hidden(packed_model, torch.cat(sequences), layout(LENGTHS))
+    torch.testing.assert_close(packed, apart, rtol=0, atol=1e-12)
+    reference = gradient(alone, apart, weights)
+    assert (gradient(packed_model, packed, weights) - reference).norm() < 1e-12 * reference.norm()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_in_float32_they_are_those_of_a_padded_batch_within_2e_6(name):
+    sequences = tokens(LENGTHS)
+    model = build(FAMILIES[name], torch.float32)
+    padded = model.base_model(torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)).last_hidden_state
+    by_row = torch.cat([padded[i, :n] for i, n in enumerate(LENGTHS)])
+    weights = torch.randn(sum(LENGTHS), 50, generator=torch.Generator().manual_seed(2))
+    reference = gradient(model, by_row, weights)
+    packed = packed_hidden(model, torch.cat(sequences), layout(LENGTHS))
+    assert (packed - by_row).norm() < 2e-6 * by_row.norm()
+    assert (gradient(model, packed, weights) - reference).norm() < 2e-6 * reference.norm()
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_every_token_has_one_place_and_similar_lengths_share_a_bucket(lengths):
+    made = layout(lengths)
+    total = sum(lengths)
+    assert made.gather[made.restore].tolist() == list(range(total))
+    assert made.positions[0].tolist() == [i for n in lengths for i in range(n)]
+    assert made.cumulative[-1] == total
+    assert made.longest == max(lengths)
+    assert sum(b.num_sequences for b in made.buckets) == len(lengths)
+    assert len(made.gather) <= 1.25 * total + len(lengths)
+
+
+def test_without_a_layout_the_model_heeds_a_mask_as_before():
+    model = build(FAMILIES["qwen2"])
+    ids = torch.stack(tokens([12, 12]))
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    before = model(ids, attention_mask=mask).logits
+    packed_hidden(model, ids[0], layout([12]))
+    after = model(ids, attention_mask=mask).logits
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_the_attention_is_not_saved_with_the_model(tmp_path):
+    model = build(FAMILIES["qwen2"], torch.float32)
+    packed_hidden(model, torch.arange(4), layout([4]))
+    model.save_pretrained(tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
