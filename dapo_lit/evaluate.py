@@ -4,6 +4,7 @@
     python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
     python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
     python -m dapo_lit.evaluate reflection_of=runs/single/dapo/seed_0                      reflection in its rollouts
+    python -m dapo_lit.evaluate rules_of=runs/single/dapo/seed_0 'other_rules=[dapo,sympy]'  its rewards by other rules
 
 Prints a table with intervals over questions and writes samples, curves and figure into a folder; started again after a
 kill, or with more problems or samples, it goes on from what is there. Left out: several GPUs.
@@ -23,7 +24,10 @@ from dapo_lit.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.lit.evaluator import Result, evaluate_subject
+from dapo_lit.lit.rules_beside import Answered, recorded_answers, told_rules, verdicts
 from dapo_lit.lit.subjects import open_subject, run_config, run_of
+from dapo_lit.rewards.equivalence import Rule
+from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
 from dapo_lit.rollout.voting import consensus_curve
 from dapo_lit.study.benchmark_curves import (
@@ -37,6 +41,8 @@ from dapo_lit.study.benchmark_curves import (
 from dapo_lit.study.question_intervals import PairedQuestions, compare_questions, share_interval
 from dapo_lit.study.statistics import Estimate
 
+DIFFERENCES_SHOWN = 30
+"""Pairs of answers on which rules differ; rules.csv has all."""
 METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
 
 
@@ -50,11 +56,16 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     if config.reflection_of:
         report_reflection(Path(config.reflection_of), patterns)
         return
+    if config.rules_of:
+        report_rules_of(Path(config.rules_of), config)
+        return
     wanted = config.compare or (config.ckpt,)
     results = []
     for where in wanted:
         results.append(evaluate_subject(config, open_subject(where, config.policy, config.device)))
         report(results[-1], patterns, config.show)
+        if config.other_rules:
+            report_rules(results[-1], config)
     if len(results) == 2:
         report_comparison(*results)
 
@@ -106,6 +117,33 @@ def print_responses(result: Result, show: int) -> None:
         cut = ", truncated" if sample.truncated else ""
         print(f"\n--- {sample.problem_id}: {problems[sample.problem_id].problem}\n{sample.response}")
         print(f"[{verdict}: {sample.extracted!r}, reference {problems[sample.problem_id].answer!r}{cut}]")
+
+
+def report_rules(result: Result, config: EvaluateConfig) -> None:
+    """The same responses by the benchmark's rule and by `other_rules`."""
+    answers = {p.problem.id: p.problem.answer for p in result.benchmark.prompts}
+    answered = [
+        Answered(f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
+        for s in result.evaluation.samples
+    ]
+    settings = result.benchmark.settings
+    tell_rules(answered, settings.rule, settings.extraction, result.folder / "rules.csv", config)
+
+
+def report_rules_of(place: Path, config: EvaluateConfig) -> None:
+    """The completions that a run recorded, by the run's rule and by `other_rules`."""
+    answered, extraction = recorded_answers(place)
+    run = run_of(place)
+    tell_rules(answered, run_config(run).reward.rule, extraction, run / "figures" / "rules.csv", config)
+
+
+def tell_rules(
+    answered: Sequence[Answered], own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
+) -> None:
+    rules = tuple(dict.fromkeys((own, *config.other_rules)))
+    table = verdicts(answered, rules, extraction, config.deadline_s, config.workers)
+    table.to_csv(file, index=False)
+    print(f"\nthe same responses by {len(rules)} rules\n{told_rules(table, rules, DIFFERENCES_SHOWN)}\nverdicts {file}")
 
 
 def report_comparison(first: Result, second: Result) -> None:

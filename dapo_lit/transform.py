@@ -1,58 +1,66 @@
 """The paper's answer transformation: `python -m dapo_lit.transform data=problems.jsonl policy.path=MODEL`.
 
 Writes problems with integer answers to `output` and rejects, each with its reason, beside it; prints how many of each.
+Started again with the same settings it goes on where it was killed, at the cost of the `chunk` that was under way.
 """
 
-import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dapo_lit.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.transform import TransformConfig
+from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.lit.build import build_engine
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.engine import Sampling
-from dapo_lit.rollout.transformation import Reject, Transformed, Transformer
+from dapo_lit.rollout.transformation import Transformer
+from dapo_lit.rollout.transformation_files import OtherSettingsError, OutcomeFiles
 
 
 def transform(config: TransformConfig, overrides: list[str]) -> None:
+    """Transforms the problems that have no outcome yet."""
     torch.set_num_threads(config.threads)
-    output = Path(config.output).expanduser()
-    rejected = output.with_suffix(".rejected.jsonl")
-    for file in (output, rejected):
-        if file.exists():
-            raise ConfigError(f"{file} is there already; move it away or set output to another file")
     problems = load_problems(config.data, limit=config.limit)
-    with Verifier(rule="numeric", extraction=config.extraction) as verifier:
-        transformer = build_transformer(config, verifier)
-        counts: Counter[str] = Counter()
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("w") as kept, rejected.open("w") as refused:
-            for outcome in transformer.transform(problems, config.chunk):
-                file_of = refused if isinstance(outcome, Reject) else kept
-                file_of.write(json.dumps(outcome.row(), ensure_ascii=False) + "\n")
-                file_of.flush()
-                counts[kind_of(outcome)] += 1
-                done = sum(counts.values())
-                if done % config.chunk == 0 or done == len(problems):
-                    told = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
-                    print(f"{done:,} of {len(problems):,} problems: {told}", file=sys.stderr, flush=True)
-        transformer.engine.close()
-    print("\n".join(f"{kind:24}{count:,}" for kind, count in counts.items()))
-    print(f"problems  {output}\nrejects   {rejected}")
+    try:
+        files = OutcomeFiles(Path(config.output).expanduser(), deciding(config))
+    except OtherSettingsError as error:
+        raise ConfigError(str(error)) from None
+    missing = [problem for problem in problems if problem.id not in files.outcomes]
+    if len(missing) < len(problems):
+        print(f"{len(problems) - len(missing):,} of {len(problems):,} problems are done; the rest is transformed now")
+    with files, Verifier(rule="numeric", extraction=config.extraction) as verifier:
+        if missing:
+            transformer = build_transformer(config, verifier)
+            for done, outcome in enumerate(transformer.transform(missing, config.chunk), start=1):
+                files.write(outcome)
+                if done % config.chunk == 0 or done == len(missing):
+                    told = f"{len(problems) - len(missing) + done:,} of {len(problems):,} problems"
+                    print(f"{told}: {told_counts(problems, files)}", file=sys.stderr, flush=True)
+            transformer.engine.close()
+    print(told_counts(problems, files, "\n"))
+    print(f"problems  {files.kept}\nrejects   {files.rejected}")
 
 
-def kind_of(outcome: Transformed | Reject) -> str:
-    if isinstance(outcome, Reject):
-        return f"rejected, {outcome.reason}"
-    return "rewritten" if outcome.rewriting else "integer already"
+def deciding(config: TransformConfig) -> dict[str, Any]:
+    """What decides an outcome: all but how many problems, how many at once, and where."""
+    settings = config.model_dump(mode="json", exclude={"output", "limit", "chunk", "threads"})
+    return settings | {"data": str(config.data)}
+
+
+def told_counts(problems: Sequence[Problem], files: OutcomeFiles, between: str = ", ") -> str:
+    counts = Counter(files.outcomes[p.id] for p in problems if p.id in files.outcomes)
+    return between.join(
+        f"{kind:<24}{count:,}" if between == "\n" else f"{kind} {count:,}" for kind, count in counts.items()
+    )
 
 
 def build_transformer(config: TransformConfig, verifier: Verifier) -> Transformer:

@@ -8,34 +8,21 @@ from pathlib import Path
 import hydra
 import pandas as pd
 import pytest
+from evaluation_config import evaluation
 from omegaconf import OmegaConf
 
 from dapo_lit.command import check_overrides
-from dapo_lit.config import ConfigError, config_folder, parse, parse_as
+from dapo_lit.config import ConfigError, config_folder, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
-from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError
 from dapo_lit.evaluate import evaluate
-from dapo_lit.lit.benchmarks import benchmark_problems
-from dapo_lit.lit.evaluator import Progress, duration
 from dapo_lit.lit.subjects import open_subject
-from dapo_lit.rewards.pool import Reference, Verifier
-from dapo_lit.rollout.evaluation import EvaluatedSample
 from dapo_lit.train import train
 
-BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}
 SUMS = (
     "name: sums\nsource: chain_sum\npath: null\nhub_id: null\nnum_problems: 12\ntemplate: plain\nrule: numeric\n"
     "options: {min_terms: 3, max_terms: 4, smallest: 1, largest: 9}\nextraction: number\nsamples: 6\n"
     "temperature: 1.0\ntop_p: 0.9\ntop_k: 0\nmax_response_tokens: 80\n"
 )
-
-
-def evaluation(*overrides: str) -> EvaluateConfig:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("evaluate", list(overrides)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse_as({str(key): value for key, value in tree.items()}, EvaluateConfig)
 
 
 def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
@@ -73,57 +60,6 @@ def metrics(run: Path) -> dict[int, dict[str, float]]:
 def only_folder(out: Path) -> Path:
     (folder,) = (out / "sums").iterdir()
     return folder
-
-
-# --- benchmarks ------------------------------------------------------------------------------------------------------
-
-
-def test_the_paper_s_protocol_stands_with_aime():
-    for name in ("aime_2024", "aime_2025"):
-        aime = load_benchmark(name)
-        assert (aime.samples, aime.temperature, aime.top_p, aime.max_response_tokens) == (32, 1.0, 0.7, 20480)
-    assert load_benchmark("gsm8k_test").max_response_tokens == 512
-    sums = load_benchmark("chain_sum_heldout")
-    assert (sums.temperature, sums.top_p, sums.max_response_tokens) == (1.0, 1.0, 64)
-
-
-@pytest.mark.parametrize("file", sorted((config_folder() / "benchmark").glob("*.yaml")), ids=lambda f: f.stem)
-def test_every_benchmark_composes_and_is_named_as_its_file(file):
-    assert evaluation(f"benchmark={file.stem}").benchmark == load_benchmark(file.stem)
-    assert load_benchmark(file.stem).name == file.stem
-
-
-@pytest.mark.parametrize(("name", "count"), BENCHMARKS.items())
-def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_every_answer(name, count, data_dir):
-    benchmark = load_benchmark(name)
-    problems = benchmark_problems(benchmark)
-    assert len({p.id for p in problems}) == count
-    with Verifier(rule=benchmark.rule, extraction=benchmark.extraction) as verifier:
-        assert [p.id for p in problems if verifier.check_answer(p.answer)] == []
-        if benchmark.rule == "numeric":  # in process
-            right = verifier.score([(reference(p), f"so it is\nAnswer: ${p.answer}$") for p in problems])
-            assert all(score.correct for score in right)
-
-
-def reference(problem: Problem) -> Reference:
-    return Reference(problem.id, problem.answer)
-
-
-def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, monkeypatch):
-    (tmp_path / "mine.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
-    benchmark = load_benchmark("aime_2024").model_copy(update={"path": "mine.jsonl", "hub_id": None})
-    monkeypatch.setenv("DAPO_LIT_DATA", str(tmp_path))
-    assert [p.answer for p in benchmark_problems(benchmark)] == ["2"]
-    monkeypatch.delenv("DAPO_LIT_DATA")
-    with pytest.raises(DataError, match=r"benchmark.path=mine.jsonl.*DAPO_LIT_DATA"):
-        benchmark_problems(benchmark)
-
-
-def test_a_bad_row_is_told_with_file_and_line(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n{"problem": "2 + 2"}\n')
-    benchmark = load_benchmark("aime_2024").model_copy(update={"path": str(tmp_path / "bad.jsonl")})
-    with pytest.raises(DataError, match=r"bad.jsonl, line 2: has no `answer`"):
-        benchmark_problems(benchmark)
 
 
 # --- in training and after it ----------------------------------------------------------------------------------------
@@ -218,6 +154,21 @@ def test_reflection_of_a_run_is_told_by_step_with_first_occurrences(run, capsys)
     assert "sign: first at step 1 (" in capsys.readouterr().out
 
 
+def test_a_run_and_an_evaluation_are_scored_by_other_rules_with_a_table_of_what_differs(run, tmp_path, capsys):
+    evaluate(on_sums(tmp_path, f"ckpt={run}", "other_rules=[dapo]", "limit=4"), [])
+    table = pd.read_csv(only_folder(tmp_path) / "rules.csv")
+    assert list(table) == ["place", "extracted", "answer", "numeric", "dapo"]
+    assert len(table) == 4 * 6
+    capsys.readouterr()
+    rollouts = pd.concat(pd.read_parquet(file) for file in sorted((run / "rollouts").glob("*.parquet")))
+    evaluate(evaluation(f"rules_of={run}", "other_rules=[dapo,sympy]"), [])
+    recorded = pd.read_csv(run / "figures" / "rules.csv", dtype={"extracted": str, "answer": str})
+    assert len(recorded) == len(rollouts)
+    assert recorded["numeric"].sum() == rollouts["correct"].sum()
+    differ = recorded[["numeric", "dapo", "sympy"]].nunique(axis=1) > 1
+    assert f"the rules differ on {differ.sum()} responses" in capsys.readouterr().out
+
+
 def test_a_killed_evaluation_goes_on_from_its_last_saved_sample(run, tmp_path, capsys):
     slowly = on_sums(tmp_path, f"ckpt={run}", "n=64", "save_every_s=0", "rollout.max_batch_size=2")
     process = multiprocessing.get_context("fork").Process(target=evaluate, args=(slowly, []))
@@ -249,6 +200,7 @@ def test_a_killed_evaluation_goes_on_from_its_last_saved_sample(run, tmp_path, c
     ("overrides", "message"),
     [
         (["compare=[a]"], "compare takes two models"),
+        (["rules_of=runs/a"], "rules_of needs rules to compare"),
         (["n=0"], "n: "),
         (["benchmark.top_p=0"], "benchmark.top_p"),
         (["benchmark.path=null", "benchmark.hub_id=null"], "benchmark.path or benchmark.hub_id is needed"),
@@ -285,20 +237,3 @@ def test_a_typo_gets_the_nearest_key_of_this_command():
     with pytest.raises(ConfigError, match=r"limt: unknown key; did you mean limit\?"):
         check_overrides(["limt=3"], EvaluateConfig)
     check_overrides(["limit=3", "policy=tiny", "benchmark.top_p=0.5"], EvaluateConfig)
-
-
-# --- progress --------------------------------------------------------------------------------------------------------
-
-
-def test_the_time_left_follows_the_samples_done():
-    seconds = [0.0]
-    progress = Progress(40, clock=lambda: seconds[0])
-    for _ in range(2):
-        seconds[0] += 10
-        progress.add(EvaluatedSample("a", "", 0, "", None, True, False, 30, False, 0.0))
-    assert progress.line() == "2/40 samples, 3 tokens/s, 1.000 right so far, time left not yet known"
-    for _ in range(8):
-        seconds[0] += 10
-        progress.add(EvaluatedSample("a", "", 0, "", None, False, False, 30, False, 0.0))
-    assert progress.line() == "10/40 samples, 3 tokens/s, 0.200 right so far, about 5 min 00 s left"
-    assert duration(7260) == "2 h 01 min"

@@ -120,7 +120,9 @@ def test_outcomes_come_in_the_order_of_the_problems_whatever_the_chunk_and_integ
     assert {request.key.problem_id for request in asked.engine.submitted} == {"a", "c"}
 
 
-def test_the_command_lists_what_it_keeps_and_rejects_and_refuses_to_overwrite(tmp_path, monkeypatch, capsys):
+def test_the_command_lists_what_it_keeps_and_rejects_goes_on_after_a_kill_and_refuses_other_settings(
+    tmp_path, monkeypatch, capsys
+):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = random_model({"model_type": "qwen2", **sizes, "num_key_value_heads": 1}, TOKENIZER, seed=0)
     save_policy(tmp_path / "model", model, TOKENIZER, {})
@@ -149,5 +151,17 @@ def test_the_command_lists_what_it_keeps_and_rejects_and_refuses_to_overwrite(tm
     assert reject["reason"] in ("unfinished", "malformed")  # a random model's
     assert [p.answer for p in load_problems("transformed.jsonl")] == ["5"], "the output is a file of problems"
     assert "2 of 2 problems" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match=r"transformed\.jsonl is there already"):
+
+    whole = (tmp_path / "transformed.rejected.jsonl").read_bytes()
+    (tmp_path / "transformed.rejected.jsonl").write_bytes(whole[:20])  # a kill in the middle of the line
+    transform(config, [])
+    assert (tmp_path / "transformed.rejected.jsonl").read_bytes() == whole, "the same noise, the same outcome"
+    assert len((tmp_path / "transformed.jsonl").read_text().splitlines()) == 1
+    printed = capsys.readouterr().out
+    assert "1 of 2 problems are done" in printed
+    assert "integer already" in printed
+    with pytest.raises(ConfigError, match=r"transformed\.jsonl is there already, made with other settings \(attempts:"):
+        transform(config.model_copy(update={"attempts": 5}), [])
+    (tmp_path / "transformed.settings.json").unlink()
+    with pytest.raises(ConfigError, match=r"without transformed\.settings\.json"):
         transform(config, [])

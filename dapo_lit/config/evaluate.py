@@ -60,6 +60,10 @@ class EvaluateConfig(Section):
     """Two of these, compared question by question; empty: one evaluation."""
     reflection_of: str | None
     """A run whose recorded rollouts are searched for reflection; nothing is sampled."""
+    other_rules: tuple[Literal["dapo", "numeric", "sympy"], ...]
+    """Rules that score the same responses beside benchmark.rule, or the run's of `rules_of`, with their differences."""
+    rules_of: str | None
+    """A run whose recorded rollouts are scored by its rule and by `other_rules`; nothing is sampled."""
     seed: int
     limit: PositiveInt | None
     """The first so many problems; null: all."""
@@ -80,6 +84,8 @@ class EvaluateConfig(Section):
 
     @model_validator(mode="after")
     def _two(self) -> Self:
+        if self.rules_of and not self.other_rules:
+            raise ValueError("rules_of needs rules to compare with the run's, e.g. 'other_rules=[dapo,sympy]'")
         if self.compare and (len(self.compare) != 2 or self.ckpt):
             raise ValueError(
                 "compare takes two models and excludes ckpt, "

@@ -12,7 +12,8 @@ class TransformConfig(Section):
     data: str
     """Problems, as task.path takes them."""
     output: str
-    """JSONL of problems with integer answers; rejects go to <output>.rejected.jsonl. Neither may be there yet."""
+    """JSONL of problems with integer answers; rejects go to <output>.rejected.jsonl. The same settings go on with files
+    that are there; others are refused."""
     limit: PositiveInt | None
     """The first so many problems; null: all."""
     policy: Policy
@@ -31,7 +32,7 @@ class TransformConfig(Section):
     max_solution_tokens: PositiveInt
     solving_temperature: PositiveFloat
     chunk: PositiveInt
-    """Problems under way at once; results are written chunk by chunk."""
+    """Problems under way at once; results are written chunk by chunk, and a kill costs one."""
     threads: PositiveInt
 
     @model_validator(mode="after")

@@ -90,6 +90,10 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
     if there:
         print(f"{there:,} of {total:,} samples are in {folder}; the rest is sampled now", flush=True)
     rows = batch_size(config, subject.model.config, benchmark, subject.model.dtype.itemsize)
+    limit = benchmark.sampling.max_response_tokens
+    print(
+        f"sampling {total - there:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True
+    )
     engine = build_engine(subject.model, subject.tokenizer, config.rollout.model_copy(update={"max_batch_size": rows}))
     engine.sync_weights(subject.model.state_dict().items(), 0)
     samples = evaluated_samples(

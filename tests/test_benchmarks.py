@@ -1,0 +1,77 @@
+"""The shipped benchmarks, their problems and protocols; and the progress of an evaluation."""
+
+import pytest
+from evaluation_config import evaluation
+
+from dapo_lit.config import config_folder
+from dapo_lit.config.evaluate import load_benchmark
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import DataError
+from dapo_lit.lit.benchmarks import benchmark_problems
+from dapo_lit.lit.evaluator import Progress, duration
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rollout.evaluation import EvaluatedSample
+
+BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}
+
+
+def test_the_paper_s_protocol_stands_with_aime():
+    for name in ("aime_2024", "aime_2025"):
+        aime = load_benchmark(name)
+        assert (aime.samples, aime.temperature, aime.top_p, aime.max_response_tokens) == (32, 1.0, 0.7, 20480)
+    assert load_benchmark("gsm8k_test").max_response_tokens == 512
+    sums = load_benchmark("chain_sum_heldout")
+    assert (sums.temperature, sums.top_p, sums.max_response_tokens) == (1.0, 1.0, 64)
+
+
+@pytest.mark.parametrize("file", sorted((config_folder() / "benchmark").glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_benchmark_composes_and_is_named_as_its_file(file):
+    assert evaluation(f"benchmark={file.stem}").benchmark == load_benchmark(file.stem)
+    assert load_benchmark(file.stem).name == file.stem
+
+
+@pytest.mark.parametrize(("name", "count"), BENCHMARKS.items())
+def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_every_answer(name, count, data_dir):
+    benchmark = load_benchmark(name)
+    problems = benchmark_problems(benchmark)
+    assert len({p.id for p in problems}) == count
+    with Verifier(rule=benchmark.rule, extraction=benchmark.extraction) as verifier:
+        assert [p.id for p in problems if verifier.check_answer(p.answer)] == []
+        if benchmark.rule == "numeric":  # in process
+            right = verifier.score([(reference(p), f"so it is\nAnswer: ${p.answer}$") for p in problems])
+            assert all(score.correct for score in right)
+
+
+def reference(problem: Problem) -> Reference:
+    return Reference(problem.id, problem.answer)
+
+
+def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    benchmark = load_benchmark("aime_2024").model_copy(update={"path": "mine.jsonl", "hub_id": None})
+    monkeypatch.setenv("DAPO_LIT_DATA", str(tmp_path))
+    assert [p.answer for p in benchmark_problems(benchmark)] == ["2"]
+    monkeypatch.delenv("DAPO_LIT_DATA")
+    with pytest.raises(DataError, match=r"benchmark.path=mine.jsonl.*DAPO_LIT_DATA"):
+        benchmark_problems(benchmark)
+
+
+def test_a_bad_row_is_told_with_file_and_line(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n{"problem": "2 + 2"}\n')
+    benchmark = load_benchmark("aime_2024").model_copy(update={"path": str(tmp_path / "bad.jsonl")})
+    with pytest.raises(DataError, match=r"bad.jsonl, line 2: has no `answer`"):
+        benchmark_problems(benchmark)
+
+
+def test_the_time_left_follows_the_samples_done():
+    seconds = [0.0]
+    progress = Progress(40, clock=lambda: seconds[0])
+    for _ in range(2):
+        seconds[0] += 10
+        progress.add(EvaluatedSample("a", "", 0, "", None, True, False, 30, False, 0.0))
+    assert progress.line() == "2/40 samples, 3 tokens/s, 1.000 right so far, time left not yet known"
+    for _ in range(8):
+        seconds[0] += 10
+        progress.add(EvaluatedSample("a", "", 0, "", None, False, False, 30, False, 0.0))
+    assert progress.line() == "10/40 samples, 3 tokens/s, 0.200 right so far, about 5 min 00 s left"
+    assert duration(7260) == "2 h 01 min"
