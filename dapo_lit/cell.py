@@ -8,23 +8,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.lit.run_folder import config_hash
 from dapo_lit.study.cells import alive
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:
-    """The packed cell that makes this run unnecessary: same arm, seed and config hash, under study.packed.
-
-    Raises:
-        ConfigError: study.packed is no folder.
-    """
+    """The packed cell that makes this run unnecessary: same arm, seed and config hash, under study.packed."""
     if config.study is None or config.study.packed is None or config.resume != "auto":
         return None
-    folder = Path(config.study.packed)
-    if not folder.is_dir():
-        raise ConfigError(f"study.packed={folder}: no such folder; it is what status --pack writes, null for none")
-    cell = folder / arm / f"seed_{config.seed}"
+    cell = Path(config.study.packed) / arm / f"seed_{config.seed}"
     if not (cell / "DONE.json").is_file():
         return None
     there, here = _record(cell).get("config_hash"), config_hash(config)

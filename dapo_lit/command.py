@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.config.groups import group_fault
 from dapo_lit.data.sources import DataError
-from dapo_lit.launch import prepare, with_arm
+from dapo_lit.launch import prepare, quote_arms, with_arm
 from dapo_lit.lit.updates import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 
@@ -80,7 +80,6 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
     remaining runs.
     """
     codes: list[int] = []
-
     parent = os.getpid()
 
     def failed(code: int, error: Exception) -> None:
@@ -109,6 +108,7 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
             failed(1, error)
 
     try:
+        sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
         if schema is Config:
             sys.argv[1:] = prepare(sys.argv[1:])

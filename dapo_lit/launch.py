@@ -28,6 +28,14 @@ LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--
 """Flags with which nothing is run."""
 
 
+def quote_arms(argument: str) -> str:
+    """`study.arm=dapo@clip.high=0.5,dapo` with each name in quotes, which Hydra asks for where a value holds `=`."""
+    names = argument.removeprefix(f"{ARM}=")
+    if names == argument or "'" in names or '"' in names:
+        return argument
+    return f"{ARM}=" + ",".join(f"'{name}'" for name in names.split(","))
+
+
 def prepare(arguments: Sequence[str]) -> list[str]:
     """The command line with the arms and seeds of its study written out; unchanged without a study.
 
@@ -37,14 +45,13 @@ def prepare(arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: an unknown study or arm, no seeds, a sweep over something else, undeclared differences of arms.
     """
-    arguments = [_quoted(argument) for argument in arguments]
     given = OverridesParser.create().parse_overrides([a for a in arguments if "=" in a and not a.startswith("-")])
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen:
-        return arguments
+        return list(arguments)
     _check_choice(chosen[0])
     if any(a.split("=")[0] in LOOKS_ONLY for a in arguments):
-        return arguments
+        return list(arguments)
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     multirun = "-m" in arguments or "--multirun" in arguments
@@ -64,6 +71,8 @@ def prepare(arguments: Sequence[str]) -> list[str]:
         )
     seeds = seeds or [config.seed]
     check_arms(study, tree)
+    if config.study and config.study.packed is not None and not Path(config.study.packed).is_dir():
+        raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
     promise(study, config, seeds)
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
     print(
@@ -251,10 +260,3 @@ def _seed(value: str) -> int:
         return int(value)
     except ValueError:
         raise ConfigError(f"seed={value}: a seed is an integer; a range is written 'seed=range(0,5)'") from None
-
-
-def _quoted(argument: str) -> str:
-    """`study.arm=dapo@clip.high=0.5,dapo` with its values in quotes, which Hydra asks for where a value holds `=`."""
-    if not argument.startswith(f"{ARM}=") or "'" in argument or '"' in argument:
-        return argument
-    return f"{ARM}=" + ",".join(f"'{name}'" for name in argument.removeprefix(f"{ARM}=").split(","))

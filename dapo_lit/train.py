@@ -40,6 +40,7 @@ def train(config: Config, overrides: list[str]) -> None:
 
     Raises:
         ConfigError: another process works on the run, and resume is not auto.
+        SystemExit: with code 0, after the checkpoint, if the process was asked to leave.
     """
     arm = (config.study and config.study.arm) or arm_name(config.algorithm.techniques.model_dump())
     path = run_path(config, arm)
@@ -86,7 +87,7 @@ def train_held(config: Config, overrides: list[str], arm: str) -> None:
         stop.hand_over()
         if stop.wants_requeue:
             requeue()
-        return
+        raise SystemExit(0)  # of a multirun too: the process was asked to leave, not this run alone
     finish(folder, config)
 
 

@@ -1,0 +1,197 @@
+"""A study from one command: every arm and seed, gaps filled, packed and held cells left alone, mistakes told first."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from command_line import run_cli
+from filelock import FileLock
+
+from dapo_lit.cell import held
+from dapo_lit.command import run_command
+from dapo_lit.config import Config
+from dapo_lit.status import main as status
+from dapo_lit.study.plan import read_plan
+from dapo_lit.study.runs import load
+from dapo_lit.train import train
+
+TINY = (
+    "+experiment=four_sums", "budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
+    "evaluation.samples=2", "evaluation.every=0", "logger.progress=none", "study.seeds=[0,1]",
+)  # fmt: skip
+OTHER = "dapo@rollout.noise_stream=1"
+STUDY = Path("runs/placebo_four_sums")
+
+
+def train_here(*arguments: str, cwd: Path) -> int:
+    """The command in this process, which spares it the imports; its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["train", *arguments])
+        return run_command(train, Config, "config")
+
+
+def launch(*arguments: str, cwd: Path) -> int:
+    return train_here("-m", "+study=placebo", *TINY, *arguments, cwd=cwd)
+
+
+def done_at(folder: Path) -> dict[str, int]:
+    return {str(file.parent.relative_to(folder)): file.stat().st_mtime_ns for file in folder.rglob("DONE.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, cache) -> Path:
+    """The folder in which a study of two arms and two seeds was run by one command."""
+    folder = tmp_path_factory.mktemp("study")
+    done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "study placebo on four_sums: 2 arms x 2 seeds, 2 steps of 2 updates" in done.stdout
+    return folder
+
+
+@pytest.fixture
+def study(finished, tmp_path) -> Path:
+    """A copy of it to spoil."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_one_command_runs_every_arm_and_seed_and_registers_the_plan_before_the_first(finished):
+    cells = {f"{arm}/seed_{seed}" for arm in ("dapo", OTHER) for seed in (0, 1)}
+    assert set(done_at(finished / STUDY)) == cells
+    plan, edits = read_plan(finished / STUDY)
+    assert plan is not None
+    assert (plan.study, plan.reference, plan.arms, plan.seeds) == ("placebo", "dapo", ("dapo", OTHER), (0, 1))
+    assert (plan.metric, plan.declared) == ("eval/four_sums/avg@2", ("rollout.noise_stream",))
+    assert edits == []
+    registered = json.loads((finished / STUDY / "study.json").read_text())[0]["at"]
+    assert all(registered <= run.record["started_at"] for run in load(finished / STUDY))
+
+
+def test_the_placebo_changes_the_noise_of_training_and_nothing_else(finished):
+    first, second = (load(finished / STUDY).of(arm)[0] for arm in ("dapo", OTHER))
+    assert first.series("eval/four_sums/avg@2")[0] == second.series("eval/four_sums/avg@2")[0]
+    assert first.series("rollout/entropy")[1] != second.series("rollout/entropy")[1]
+
+
+def test_running_again_fills_only_the_gap_and_registers_nothing_new(study):
+    shutil.rmtree(study / STUDY / OTHER / "seed_1")
+    before = done_at(study / STUDY)
+    assert launch(cwd=study) == 0
+    after = done_at(study / STUDY)
+    assert {cell: at for cell, at in after.items() if cell in before} == before
+    assert set(after) - set(before) == {f"{OTHER}/seed_1"}
+    assert len(json.loads((study / STUDY / "study.json").read_text())) == 1
+
+
+def test_one_cell_can_be_run_by_name_and_a_seed_beyond_the_plan_is_an_edit_of_it(study):
+    assert train_here("+study=placebo", *TINY, f"study.arm={OTHER}", "seed=2", "budget.steps=1", cwd=study) == 0
+    assert f"{OTHER}/seed_2" in done_at(study / STUDY)
+    edits = read_plan(study / STUDY)[1]
+    assert [edit.split(" was changed")[0] for edit in edits] == ["budget", "seeds"]
+
+
+def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
+    packed = study / "experiments" / "runs"
+    assert status([str(study / STUDY), "--pack", str(packed)]) == 0
+    for arm in ("dapo", OTHER):
+        shutil.rmtree(study / STUDY / arm)
+    shutil.rmtree(packed / OTHER / "seed_1")
+    run = packed / OTHER / "seed_0" / "run.json"
+    run.write_text(run.read_text().replace(json.loads(run.read_text())["config_hash"], "0" * 16))
+    capsys.readouterr()
+    assert launch("study.packed=experiments/runs", cwd=study) == 0
+    printed = capsys.readouterr().out
+    assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another hash, and not packed
+    assert printed.count("done, packed in experiments/runs/dapo/seed_") == 2
+    assert printed.count("is packed with another config") == 1
+    shutil.rmtree(packed / OTHER)
+    assert status([str(study / STUDY), str(packed)]) == 0
+    assert "4 done of 4 cells" in capsys.readouterr().out
+
+
+def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
+    shutil.rmtree(study / STUDY / "dapo" / "seed_0")
+    shutil.rmtree(study / STUDY / OTHER / "seed_0")
+    with FileLock(study / STUDY / "dapo" / ".seed_0.lock"):
+        assert launch(cwd=study) == 0
+    assert f"{STUDY}/dapo/seed_0: process unknown on this machine is at it; left alone" in capsys.readouterr().out
+    assert f"{OTHER}/seed_0" in done_at(study / STUDY)
+    assert "dapo/seed_0" not in done_at(study / STUDY)
+
+
+def test_a_cell_on_another_machine_is_left_alone_while_it_writes_and_taken_over_an_hour_later(study):
+    folder = study / STUDY / "dapo" / "seed_0"
+    record = json.loads((folder / "run.json").read_text()) | {"status": "running", "host": "elsewhere"}
+    for minutes, holder in ((10, f"process {record['pid']} on elsewhere"), (70, None)):
+        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+        (folder / "run.json").write_text(json.dumps(record | {"updated_at": at}))
+        with held(folder) as found:
+            assert found == holder
+
+
+def test_of_two_processes_one_holds_a_cell_and_its_end_frees_it(tmp_path):
+    folder = tmp_path / "dapo" / "seed_0"
+    code = f"import sys, pathlib; from dapo_lit.cell import held\nwith held(pathlib.Path({str(folder)!r})): input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
+        lock = folder.with_name(".seed_0.lock")
+        while not lock.exists():
+            time.sleep(0.05)
+        time.sleep(0.2)
+        with held(folder) as holder:
+            assert holder is not None
+        other.kill()
+        other.wait()
+        with held(folder) as holder:
+            assert holder is None
+
+
+def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study, capsys):
+    shutil.rmtree(study / STUDY / "dapo" / "seed_1")
+    changed = study / STUDY / "dapo" / "seed_0"
+    (changed / "DONE.json").unlink()  # unfinished, and started with another config
+    (changed / "config.yaml").write_text((changed / "config.yaml").read_text().replace("low: 0.2", "low: 0.1"))
+    assert launch(cwd=study) == 2
+    assert "algorithm.clip.low: 0.1 -> 0.2" in capsys.readouterr().err
+    assert "dapo/seed_1" in done_at(study / STUDY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", "+study=tabel1"], "did you mean table1?"),
+        (["-m", "study=table1"], "write +study=table1"),
+        (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
+        (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
+        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,5)'"),
+        (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
+        (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),
+        (["+study=table1"], "without -m runs one cell: name its arm, study.arm=naive_grpo"),
+        (["-m", "+study=table1", "algorithm.clip.high=0.3,0.4"], "a study sweeps over study.arm and seed"),
+        (["-m", "+study=table1", "algorithm.techniques.clip_higher=true"], "the arms of a study set the switches"),
+        (["-m", "+study=table1", "study.packed=nowhere"], "study.packed=nowhere: no such folder"),
+        (["-m", "+study=table1", "study.name=mine"], "study.name=mine is no design"),
+        (["-m", "+study=table1", "study.arms=[dapo,naive_grpo]"], "table1 has arms of its own"),
+        (
+            ["-m", "+study=group_size", "evaluation.num_problems=${algorithm.num_prompts}"],
+            "arms differ in evaluation.num_problems, which the study does not declare (dapo: 32,",
+        ),
+        (
+            ["-m", "+study=table1", "study.name=mine", 'study.arms=["dapo","dapo@clip.high=0.5"]'],
+            "arms differ in algorithm.clip.high, which the study does not declare",
+        ),
+        (
+            ["-m", "+study=clip_sweep", "algorithm.clip.high=0.5"],
+            "dapo and dapo@clip.high=0.5 are the same config under two names",
+        ),
+    ],
+)
+def test_a_study_that_cannot_be_right_is_refused_before_anything_is_written(tmp_path, capsys, arguments, message):
+    assert train_here(*arguments, cwd=tmp_path) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
