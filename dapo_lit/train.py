@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from dapo_lit.cell import held, packed_cell
 from dapo_lit.command import run_command
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.families import switches_of
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints, newest_good
@@ -42,7 +43,7 @@ def train(config: Config, overrides: list[str]) -> None:
         ConfigError: another process works on the run, and resume is not auto.
         SystemExit: with code 0, after the checkpoint, if the process was asked to leave.
     """
-    arm = (config.study and config.study.arm) or arm_name(config.algorithm.techniques.model_dump())
+    arm = (config.study and config.study.arm) or arm_of(config)
     path = run_path(config, arm)
     if packed := packed_cell(config, arm):
         print(f"{path}: done, packed in {packed}; nothing to do")
@@ -54,6 +55,12 @@ def train(config: Config, overrides: list[str]) -> None:
             print(f"{path}: {holder} is at it; left alone")
         else:
             raise ConfigError(f"{path}: {holder} is at it; wait for it, or give this run another study_name")
+
+
+def arm_of(config: Config) -> str:
+    """What a run that belongs to no study is called."""
+    family = config.algorithm.family
+    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
 
 def train_held(config: Config, overrides: list[str], arm: str) -> None:

@@ -83,7 +83,7 @@ FROZEN = [
     "sampling/tokens_wasted_frac", "sampling/empty_steps", "policy/entropy", "policy/entropy_seq_mean",
     "policy/prob_mean", "clip/low_frac", "clip/high_frac",
     "clip/symmetric_high_frac", "clip/dual_frac", "clip/high_prob_mean",
-    "clip/high_prob_max", "policy/kl_old", "policy/ratio_max", "mismatch/kl", "mismatch/prob_diff_max",
+    "clip/high_prob_max", "policy/kl_old", "policy/kl_ref", "policy/ratio_max", "mismatch/kl", "mismatch/prob_diff_max",
     "loss/policy", "optim/grad_norm", "optim/lr", "optim/grad_noise", "reward/correctness",
     "reward/length_penalty", "reward/verifier_timeout_frac", "reward/verifier_error_frac", "time/generate_s",
     "time/verify_s", "time/score_s", "time/train_s", "time/sync_s", "perf/tokens_per_s", "perf/mfu",

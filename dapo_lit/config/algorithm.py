@@ -23,8 +23,8 @@ class Techniques(Section):
 
 
 class Clip(Section):
-    low: Annotated[float, Field(gt=0, lt=1)]
-    """epsilon_low: the ratio is clipped below at 1 - low."""
+    low: Annotated[float, Field(gt=0, le=1)]
+    """epsilon_low: the ratio is clipped below at 1 - low; 1: no lower bound."""
     high: PositiveFloat
     """epsilon_high: clipped above at 1 + high when clip_higher is on (off: at 1 + low)."""
     dual: Annotated[float, Field(gt=1)] | None
@@ -38,12 +38,20 @@ class Clip(Section):
 
 
 class Advantage(Section):
+    estimator: Literal["group", "leave_one_out", "returns", "gae"]
+    """Group-relative (Eq. 9), leave-one-out (RLOO), discounted returns (REINFORCE++), or GAE with a critic (PPO)."""
     scale_by_std: bool
     """Divide by the group's standard deviation (Eq. 9); off: Dr. GRPO."""
     unbiased_std: bool
     """Divide the sum of squares by G - 1; off: by G."""
     epsilon: PositiveFloat
     """Added to the standard deviation."""
+    whiten: bool
+    """Shift and scale the advantages to mean 0 and variance 1 over the loss tokens of the rollout batch."""
+    gamma: Fraction
+    """Discount a token, of `returns` and `gae`."""
+    lam: Fraction
+    """lambda of `gae`."""
 
 
 class Overlong(Section):
@@ -81,7 +89,31 @@ class Optimizer(Section):
     """The run stops after this many updates in a row with a loss or gradient that is not finite."""
 
 
+class KL(Section):
+    beta: Annotated[float, Field(ge=0)]
+    """Weight of the divergence from the policy that training began with; 0: none, and no reference is kept."""
+    estimator: Literal["k1", "k2", "k3"]
+    """How the divergence at a token is estimated from the sampled token."""
+    where: Literal["loss", "reward"]
+    """A term of each token's loss (GRPO), or taken off each token's reward (PPO, REINFORCE++, RLOO)."""
+
+
+class Critic(Section):
+    backbone: Literal["separate"]
+    """A copy of the policy's layers of its own."""
+    lr: PositiveFloat
+    """Learning rate of the critic, with the warm-up and schedule of the policy's."""
+    loss_weight: PositiveFloat
+    """Coefficient of the value loss."""
+    clip: PositiveFloat | None
+    """How far a value may move in a step, in the unit of the reward; null: no clip."""
+    warmup_steps: Count
+    """Rollout steps at the begin in which the critic alone is trained."""
+
+
 class Algorithm(Section):
+    family: str
+    """What a run is called in its folder's name: `dapo` for the switches' own names, else the algorithm."""
     techniques: Techniques
     clip: Clip
     advantage: Advantage
@@ -89,12 +121,15 @@ class Algorithm(Section):
     """With token_level_loss: tokens of the mini-batch (the authors' code), or of a prompt's group (Eq. 8 literally)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
+    kl: KL
+    critic: Critic | None
+    """The value model of `advantage.estimator=gae`; null: none."""
     overlong: Overlong
     dynamic_sampling: DynamicSampling
     num_prompts: PositiveInt
     """Groups trained on in a rollout step."""
-    samples_per_prompt: Annotated[int, Field(ge=2)]
-    """G; a group of one has no baseline."""
+    samples_per_prompt: PositiveInt
+    """G; where advantages or dynamic sampling compare within a group, at least 2."""
     minibatch_prompts: PositiveInt
     """Groups in an update; num_prompts / minibatch_prompts updates an epoch."""
     epochs: PositiveInt
@@ -110,5 +145,22 @@ class Algorithm(Section):
             raise ValueError(
                 f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
                 f"use one of {divisors}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _group_of_one(self) -> Self:
+        compares = self.advantage.estimator in ("group", "leave_one_out")
+        if self.samples_per_prompt == 1 and (compares or self.techniques.dynamic_sampling):
+            key = f"advantage.estimator={self.advantage.estimator}" if compares else "techniques.dynamic_sampling=true"
+            raise ValueError(f"samples_per_prompt is 1, and {key} needs a group to compare within; set at least 2")
+        return self
+
+    @model_validator(mode="after")
+    def _critic_of_gae(self) -> Self:
+        if (self.critic is not None) != (self.advantage.estimator == "gae"):
+            raise ValueError(
+                "advantage.estimator=gae and a critic go together: set both (algorithm=ppo shows how), or "
+                "critic=null and another estimator"
             )
         return self

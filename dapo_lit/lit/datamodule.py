@@ -14,7 +14,7 @@ from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import Account
 from dapo_lit.lit.benchmarks import OpenBenchmark
 from dapo_lit.lit.build import Parts
-from dapo_lit.lit.switches import advantages, collection_rules, loss_mask, reward_function
+from dapo_lit.lit.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
@@ -76,7 +76,6 @@ class RolloutDataModule(LightningDataModule):
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
         self._engine_version: int | None = None
-        self._advantages = advantages(config.algorithm)
         self._loss_mask = loss_mask(config.algorithm)
 
     def setup(self, stage: str) -> None:
@@ -133,13 +132,7 @@ class RolloutDataModule(LightningDataModule):
         version = self.trainer.lightning_module.policy_version
         collected = self.collector.collect(step, version)
         groups = collected.accepted
-        tokens = None
-        if groups:
-            values = self._advantages(groups)
-            for group, row in zip(groups, values.tolist(), strict=True):
-                for completion, value in zip(group.completions, row, strict=True):
-                    completion.advantage = value
-            tokens = token_batch(groups, values, self._loss_mask(groups), version)
+        tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
         return RolloutStep(collected, tokens, sync_s, started)
 
     def evaluations(self) -> dict[str, Evaluation]:

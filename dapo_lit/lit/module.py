@@ -5,7 +5,7 @@ reads a switch (lit/switches.py does).
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,31 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
 from dapo_lit.lit.counters import Counters
+from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
+from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.reference import Reference
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
+from dapo_lit.rollout.records import Group
+
+EMPTY_STEP: dict[str, float | None] = {
+    "loss/policy": None,
+    "optim/grad_norm": None,
+    "optim/grad_noise": None,
+    "optim/lr": None,
+    "optim/bad_updates": 0,
+    "time/score_s": 0.0,
+    "time/train_s": 0.0,
+    "perf/mfu": None,
+    "perf/pad_frac": None,
+}
+"""Metrics of the updates in a step without any."""
 
 
 class DAPOModule(LightningModule):
@@ -39,6 +58,8 @@ class DAPOModule(LightningModule):
         self.build_policy = build_policy
         self.objective = objective(config.algorithm, config.task.max_response_tokens)
         self.policy: Any = None  # a PreTrainedModel from configure_model on
+        self.critic: Critic | None = None
+        self.reference: Reference | None = None
         self.counters = Counters()
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
@@ -47,12 +68,22 @@ class DAPOModule(LightningModule):
     def configure_model(self) -> None:
         if self.policy is None:
             self.policy = self.build_policy()
+            algorithm = self.config.algorithm
+            self.reference = Reference(self.policy) if algorithm.kl.beta else None
+            self.critic = Critic(self.policy) if algorithm.critic else None
             freeze_first_layers(self.policy, self.config.policy.freeze_frac)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in self.policy.parameters() if p.requires_grad], "lr_factor": 1.0}
+        ]
+        if self.critic is not None:
+            assert self.config.algorithm.critic is not None
+            factor = self.config.algorithm.critic.lr / settings.lr
+            groups.append({"params": list(self.critic.parameters()), "lr_factor": factor})
         return torch.optim.AdamW(
-            [p for p in self.parameters() if p.requires_grad],
+            groups,
             lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
@@ -71,19 +102,15 @@ class DAPOModule(LightningModule):
                 f"{self.policy_version}; the loader fetched ahead"
             )
         if batch.tokens is None:  # no group to learn from: no update, and the sampled metrics stand alone
-            self.step_metrics = finish({}, {}) | {
-                "loss/policy": None,
-                "optim/grad_norm": None,
-                "optim/grad_noise": None,
-            }
-            self.step_metrics |= {"optim/lr": None, "time/score_s": 0.0, "time/train_s": 0.0, "perf/pad_frac": None}
-            self.step_metrics |= {"optim/bad_updates": 0, "perf/mfu": None}
+            self.step_metrics = finish({}, {}) | finish_critic({}) | EMPTY_STEP
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
         started = time.perf_counter()
-        old_logprobs, statistics = self._old_logprobs(batch.tokens)
+        scores, statistics = self.score(batch.tokens)
+        credit = self.objective.credit(batch.tokens, scores)
+        note_advantages(batch.collected.accepted, completion_means(credit.advantages, batch.tokens))
         scored = time.perf_counter()
-        updates = StepUpdates(self, batch, old_logprobs, statistics)
+        updates = StepUpdates(self, batch, scores, credit, statistics)
         updates.run()
         trained = time.perf_counter()
         self.policy_version += 1
@@ -93,33 +120,49 @@ class DAPOModule(LightningModule):
             "perf/mfu": self._mfu(updates.real_tokens, trained - scored),
         }
 
-    def _old_logprobs(self, batch: TokenBatch) -> tuple[Tensor, Statistics]:
-        """[N] log-probs of pi_old, and the trainer-engine mismatch where the trainer has scored the batch."""
-        if self.config.algorithm.old_logprobs == "rollout":
-            return batch.rollout_logprobs, Statistics({}, {})
-        old = torch.empty_like(batch.rollout_logprobs)
-        with torch.no_grad():
+    @torch.no_grad()
+    def score(self, batch: TokenBatch) -> tuple[Scores, Statistics]:
+        """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it."""
+        recomputes = self.config.algorithm.old_logprobs == "recompute"
+        old, ref, values = (torch.empty_like(batch.rollout_logprobs) for _ in range(3))
+        if recomputes or self.reference or self.critic:
             for micro in self.micro_batches(batch, range(len(batch.sequences))):
-                old[micro.tokens] = self.logprobs(micro)[0].cpu()
-        fresh = batch.fresh[batch.completion_of_token]
-        statistics = mismatch_statistics(old, batch.rollout_logprobs, fresh)
-        # Older weights sampled a carried-over completion: the engine's log-probs are its behaviour policy.
-        return torch.where(fresh, old, batch.rollout_logprobs), statistics
+                if recomputes:
+                    old[micro.tokens] = self.logprobs(micro)[0].cpu()
+                if self.reference:
+                    ref[micro.tokens] = self.logprobs(micro, self.reference.on(self.device))[0].cpu()
+                if self.critic:
+                    values[micro.tokens] = self.values(micro).cpu()
+        statistics = Statistics({}, {})
+        if recomputes:
+            fresh = batch.fresh[batch.completion_of_token]
+            statistics = mismatch_statistics(old, batch.rollout_logprobs, fresh)
+            # Older weights sampled a carried-over completion: the engine's log-probs are its behaviour policy.
+            old = torch.where(fresh, old, batch.rollout_logprobs)
+        else:
+            old = batch.rollout_logprobs
+        return Scores(old, ref if self.reference else None, values if self.critic else None), statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Any) -> Iterator[MicroBatch]:
         return batch.micro_batches(completions, self.config.trainer.micro_batch_tokens)
 
-    def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens."""
+    def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
+        """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens; of the policy by default."""
         device = self.device
         return token_logprobs(
-            self.policy,
+            self.policy if model is None else model,
             micro.input_ids.to(device),
             micro.layout(device),
             micro.rows.to(device),
             micro.targets.to(device),
             temperature=self.config.rollout.temperature,
         )
+
+    def values(self, micro: MicroBatch) -> Tensor:
+        """[n] of the critic, with gradient, for the state before each response token."""
+        assert self.critic is not None
+        device = self.device
+        return self.critic(micro.input_ids.to(device), micro.layout(device), micro.rows.to(device))
 
     def _mfu(self, tokens: int, seconds: float) -> float | None:
         peak = self.config.trainer.peak_tflops
@@ -141,6 +184,13 @@ class DAPOModule(LightningModule):
         self.counters.load_state_dict(state["counters"])
         self.policy_version = state["policy_version"]
         self.bad_updates_in_a_row = state["bad_updates_in_a_row"]
+
+
+def note_advantages(groups: Sequence[Group], means: Tensor) -> None:
+    """Writes [B] advantages to the completions of `groups`, for the tables of rollouts."""
+    completions = [completion for group in groups for completion in group.completions]
+    for completion, mean in zip(completions, means.tolist(), strict=True):
+        completion.advantage = mean
 
 
 def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:

@@ -99,5 +99,6 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
     # The run's own file: it holds optimizer state and counters, which weights_only refuses.
     saved = torch.load(chosen, map_location="cpu", weights_only=False, mmap=True)["state_dict"]
-    model.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in saved.items()})
+    kept = {name: tensor for name, tensor in saved.items() if name.startswith("policy.")}  # PPO's has a critic too
+    model.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in kept.items()})
     return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

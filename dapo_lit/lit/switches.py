@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import Algorithm, Config
-from dapo_lit.objective.advantages import group_advantages
-from dapo_lit.objective.losses import Aggregation, clipped_policy_loss, completion_weights
+from dapo_lit.lit.credit import credit
+from dapo_lit.lit.policy_loss import PolicyLoss, policy_loss
+from dapo_lit.lit.scores import Credit, Scores
+from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights
 from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import CollectionRules, RewardFunction
+from dapo_lit.rollout.packing import TokenBatch
 from dapo_lit.rollout.records import Group
 
 
@@ -26,8 +29,12 @@ class Objective:
     clip_low: float
     clip_high: float
     clip_dual: float | None
-    token_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(logprobs, old_logprobs, advantages), each [n] -> loss of each token [n]."""
+    loss: PolicyLoss
+    kl_beta: float
+    """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
+    kl_estimator: KLEstimator
+    credit: Callable[[TokenBatch, Scores], Credit]
+    """What each token of a batch earned."""
     weights: Callable[[Tensor, Tensor], Tensor]
     """(loss_tokens, group_index), each [B] of a whole mini-batch -> weight of a completion's tokens [B]."""
 
@@ -45,25 +52,12 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         clip_low=clip.low,
         clip_high=high,
         clip_dual=clip.dual,
-        token_loss=partial(clipped_policy_loss, clip_low=clip.low, clip_high=high, clip_dual=clip.dual),
+        loss=policy_loss(algorithm, clip_high=high),
+        kl_beta=algorithm.kl.beta if algorithm.kl.where == "loss" else 0.0,
+        kl_estimator=algorithm.kl.estimator,
+        credit=credit(algorithm),
         weights=partial(completion_weights, aggregation=aggregation, max_response_tokens=max_response_tokens),
     )
-
-
-def advantages(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
-    """Groups of shaped rewards -> [P, G] (Eq. 9)."""
-    settings = algorithm.advantage
-
-    def of_groups(groups: Sequence[Group]) -> Tensor:
-        rewards = torch.tensor([[c.reward_shaped for c in g.completions] for g in groups], dtype=torch.float64)
-        return group_advantages(
-            rewards,
-            scale_by_std=settings.scale_by_std,
-            unbiased_std=settings.unbiased_std,
-            epsilon=settings.epsilon,
-        )
-
-    return of_groups
 
 
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:

@@ -14,7 +14,17 @@ from torch import Tensor
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
-from dapo_lit.objective.diagnostics import Statistics, finish, gradient_noise, merge, policy_statistics
+from dapo_lit.lit.scores import Credit, Scores
+from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
+from dapo_lit.objective.diagnostics import (
+    Statistics,
+    finish,
+    gradient_noise,
+    merge,
+    policy_statistics,
+    reference_statistics,
+)
+from dapo_lit.objective.losses import kl_penalty
 from dapo_lit.rollout.packing import MicroBatch
 
 if TYPE_CHECKING:
@@ -36,41 +46,40 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
 class StepUpdates:
     """The updates of one rollout step, and what is measured during them."""
 
-    def __init__(self, module: "DAPOModule", step: RolloutStep, old_logprobs: Tensor, statistics: Statistics) -> None:
+    def __init__(
+        self, module: "DAPOModule", step: RolloutStep, scores: Scores, credit: Credit, statistics: Statistics
+    ) -> None:
         assert step.tokens is not None
         self.module = module
         self.step = step.step
         self.batch = step.tokens
-        self.old_logprobs = old_logprobs
+        self.scores = scores
+        self.credit = credit
         self.statistics = statistics
         self.losses: list[float] = []
         self.norms: list[float] = []
         self.gradient_sum: list[Tensor] | None = None
         self.bad_updates = 0
         self.real_tokens = self.run_tokens = 0
-        self.trainable = [p for p in module.parameters() if p.requires_grad]
+        self.trainable = [p for p in module.policy.parameters() if p.requires_grad]
+        critic = module.config.algorithm.critic
+        self.warms_up_critic = critic is not None and self.step <= critic.warmup_steps
 
     def run(self) -> None:
         config, module = self.module.config, self.module
         optimizer = module.optimizers()
         self.lr = learning_rate(self.step, config.algorithm.optimizer, config.budget.steps)
         for group in optimizer.param_groups:
-            group["lr"] = self.lr
+            group["lr"] = self.lr * group["lr_factor"]
         for epoch in range(config.algorithm.epochs):
             for minibatch in self._minibatches(epoch):
-                chosen = torch.tensor(minibatch)
-                loss_tokens = self.batch.loss_tokens[chosen]
-                weights = torch.zeros(len(self.batch.sequences))
-                weights[chosen] = module.objective.weights(loss_tokens, self.batch.group_index[chosen]).float()
-                weights *= self.batch.carries_loss
-                loss = sum(
-                    self._accumulate(micro, weights, epoch) for micro in module.micro_batches(self.batch, minibatch)
-                )
-                if loss_tokens.sum() == 0:  # overlong filtering masked everything: measured, but no update
+                loss = self._backward(minibatch, epoch)
+                tokens = int(self.batch.loss_tokens[minibatch].sum())
+                if tokens == 0:  # overlong filtering masked everything: measured, but no update
                     optimizer.zero_grad()
                     continue
-                if self._update(optimizer, float(loss)):
-                    module.counters.tokens_trained += int(loss_tokens.sum())
+                if self._update(optimizer, loss):
+                    module.counters.tokens_trained += tokens
 
     def _minibatches(self, epoch: int) -> Iterator[list[int]]:
         """Whole groups, shuffled by a seed of (run, step, epoch)."""
@@ -80,38 +89,74 @@ class StepUpdates:
         for chosen in order.split(config.algorithm.minibatch_prompts):
             yield torch.isin(groups, chosen).nonzero().flatten().tolist()
 
+    def _backward(self, minibatch: list[int], epoch: int) -> float:
+        """The gradient of a mini-batch, for any split into micro-batches; the policy's loss."""
+        chosen = torch.tensor(minibatch)
+        weights = torch.zeros(len(self.batch.sequences))
+        loss_tokens, groups = self.batch.loss_tokens[chosen], self.batch.group_index[chosen]
+        weights[chosen] = self.module.objective.weights(loss_tokens, groups).float()
+        weights *= self.batch.carries_loss
+        micros = self.module.micro_batches(self.batch, minibatch)
+        return float(sum(self._accumulate(micro, weights, epoch) for micro in micros))
+
     def _accumulate(self, micro: MicroBatch, weights: Tensor, epoch: int) -> Tensor:
-        """Forward and backward of one micro-batch; its addend of the loss."""
-        module, objective = self.module, self.module.objective
-        logprobs, entropy = module.logprobs(micro)
-        old = self.old_logprobs[micro.tokens].to(logprobs.device)
-        advantages = self.batch.advantages[micro.completions].to(logprobs.device)
-        token_loss = objective.token_loss(logprobs, old, advantages)
-        loss = (token_loss * weights[micro.completions].to(logprobs.device)).sum()
-        module.manual_backward(loss)
+        """Forward and backward of one micro-batch; its addend of the policy's loss."""
+        device = self.module.device
+        weight = weights[micro.completions].to(device)
         self.real_tokens += sum(micro.lengths)
         self.run_tokens += micro.input_ids.numel()
+        if self.module.critic is not None:
+            self._accumulate_critic(micro, weight, epoch)
+        if self.warms_up_critic:
+            return torch.zeros(())
+        module, objective = self.module, self.module.objective
+        logprobs, entropy = module.logprobs(micro)
+        old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
+        token_loss = objective.loss.of_tokens(logprobs, old, advantages)
+        ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
+        if ref is not None and objective.kl_beta:
+            token_loss = token_loss + objective.kl_beta * kl_penalty(logprobs, ref, objective.kl_estimator)
+        loss = (token_loss * weight).sum()
+        module.manual_backward(loss)
         if epoch == 0:
-            statistics = policy_statistics(
+            everything = torch.ones_like(old, dtype=torch.bool)
+            measured = policy_statistics(
                 logprobs.detach(),
                 old,
                 advantages,
-                torch.ones_like(old, dtype=torch.bool),
+                everything,
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
                 clip_dual=objective.clip_dual,
                 entropy=entropy,
-                completion_tokens=self.batch.response_lengths[micro.completions].to(logprobs.device),
+                completion_tokens=self.batch.response_lengths[micro.completions].to(device),
             )
-            self.statistics = merge(self.statistics, statistics)
+            self.statistics = merge(self.statistics, measured)
+            if ref is not None:
+                self.statistics = merge(self.statistics, reference_statistics(logprobs.detach(), ref, everything))
         return loss.detach()
+
+    def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int) -> None:
+        module, settings = self.module, self.module.config.algorithm.critic
+        assert settings is not None
+        assert self.scores.values is not None
+        assert self.credit.returns is not None
+        values = module.values(micro)
+        old, returns = (x[micro.tokens].to(values.device) for x in (self.scores.values, self.credit.returns))
+        loss = clipped_value_loss(values, old, returns, clip=settings.clip)
+        module.manual_backward(settings.loss_weight * (loss * weight).sum())
+        if epoch == 0:
+            measured = critic_statistics(values.detach(), old, returns, weight > 0, clip=settings.clip)
+            self.statistics = merge(self.statistics, measured)
 
     def _update(self, optimizer: Any, loss: float) -> bool:
         """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made."""
         module, settings = self.module, self.module.config.algorithm.optimizer
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if not (math.isfinite(loss) and math.isfinite(float(norm))):
+        critic = [] if module.critic is None else list(module.critic.parameters())
+        critic_norm = torch.nn.utils.get_total_norm([p.grad for p in critic if p.grad is not None])
+        if not all(math.isfinite(float(x)) for x in (loss, norm, critic_norm)):
             optimizer.zero_grad()
             self.bad_updates += 1
             module.bad_updates_in_a_row += 1
@@ -122,12 +167,14 @@ class StepUpdates:
                 )
             return False
         module.bad_updates_in_a_row = 0
-        self.losses.append(loss)
-        self.norms.append(float(norm))
-        if module.config.trainer.grad_noise:
+        if not self.warms_up_critic:
+            self.losses.append(loss)
+            self.norms.append(float(norm))
+        if module.config.trainer.grad_noise and gradients:
             self._add_to_gradient_sum(gradients)
-        if settings.grad_clip is not None:
+        if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
             torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm)
+            torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm)
         optimizer.step()
         optimizer.zero_grad()
         module.counters.gradient_step += 1
@@ -144,14 +191,18 @@ class StepUpdates:
         if self.gradient_sum is not None:
             summed = float(torch.nn.utils.get_total_norm(self.gradient_sum))
             noise = gradient_noise(sum(n**2 for n in self.norms), summed**2, len(self.norms))
-        return finish(*self.statistics) | {
-            "loss/policy": sum(self.losses) / len(self.losses) if self.losses else None,
-            "optim/grad_norm": sum(self.norms) / len(self.norms) if self.norms else None,
-            "optim/grad_noise": noise,
-            "optim/lr": self.lr,
-            "optim/bad_updates": self.bad_updates,
-            "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
-        }
+        return (
+            finish(*self.statistics)
+            | finish_critic(self.statistics.sums)
+            | {
+                "loss/policy": sum(self.losses) / len(self.losses) if self.losses else None,
+                "optim/grad_norm": sum(self.norms) / len(self.norms) if self.norms else None,
+                "optim/grad_noise": noise,
+                "optim/lr": self.lr,
+                "optim/bad_updates": self.bad_updates,
+                "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
+            }
+        )
 
 
 def counter_seed(*counters: int) -> int:

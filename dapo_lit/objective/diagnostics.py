@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import MAX_LOG_RATIO, importance_ratio
+from dapo_lit.objective.losses import MAX_LOG_RATIO, importance_ratio, kl_penalty
 
 
 class Statistics(NamedTuple):
@@ -133,6 +133,23 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, resp
     return Statistics(sums, {"prob_diff": _largest((trainer.exp() - engine.exp()).abs(), mask)})
 
 
+@torch.no_grad()
+def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor) -> Statistics:
+    """The sum behind `policy/kl_ref`: mean of k3, an estimate of KL(policy || reference) in nats a token.
+
+    k3 whatever estimator a loss uses, log-ratios clamped to +-20. The tokens are those of the old policy, so that it is
+    an estimate of the policy's own divergence at the first update alone.
+
+    Args:
+        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, any shape.
+        ref_logprobs: the same under the frozen reference, in that shape.
+        response_mask: bool, True at response tokens, that shape. Values elsewhere are ignored, also NaN.
+    """
+    mask = response_mask.bool()
+    penalty = kl_penalty(logprobs.double(), ref_logprobs.double(), "k3")
+    return Statistics({"reference_tokens": _total(mask), "kl_ref": _total(torch.where(mask, penalty, 0.0))}, {})
+
+
 def merge(first: Statistics, second: Statistics) -> Statistics:
     """Both together: sums added, maxima by max; a part that only one has is kept."""
     sums, maxima = dict(first.sums), dict(first.maxima)
@@ -169,6 +186,7 @@ def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, floa
         "clip/high_prob_mean": mean("clip_high_prob", "clip_high"),
         "clip/high_prob_max": maximum("clip_high_prob"),
         "policy/kl_old": mean("kl_old", "response_tokens"),
+        "policy/kl_ref": mean("kl_ref", "reference_tokens"),
         "policy/ratio_max": maximum("ratio"),
         "policy/prob_mean": mean("prob", "response_tokens"),
         "policy/entropy": mean("entropy", "response_tokens"),

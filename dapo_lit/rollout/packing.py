@@ -42,7 +42,7 @@ class MicroBatch:
 
 @dataclass
 class TokenBatch:
-    """Completions as tensors; masks and advantages are per completion, log-probs per token."""
+    """Completions as tensors; masks and rewards are per completion, log-probs per token."""
 
     sequences: list[Tensor]
     """B of [prompt + response]."""
@@ -52,8 +52,8 @@ class TokenBatch:
     """[B]"""
     group_index: Tensor
     """[B] position of the completion's group in the batch."""
-    advantages: Tensor
-    """[B]"""
+    rewards: Tensor
+    """[B] float64, after shaping."""
     carries_loss: Tensor
     """[B] bool; False: masked by overlong filtering. Metrics go over all response tokens, the loss over these."""
     rollout_logprobs: Tensor
@@ -98,11 +98,10 @@ class TokenBatch:
         )
 
 
-def token_batch(groups: Sequence[Group], advantages: Tensor, carries_loss: Tensor, policy_version: int) -> TokenBatch:
+def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: int) -> TokenBatch:
     """Builds the tensors of `groups`, completions in order.
 
     Args:
-        advantages: [P, G].
         carries_loss: [P, G] bool.
         policy_version: of the weights that train; samples of another version are marked as not fresh.
     """
@@ -115,7 +114,7 @@ def token_batch(groups: Sequence[Group], advantages: Tensor, carries_loss: Tenso
         group_index=torch.repeat_interleave(
             torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
         ),
-        advantages=advantages.flatten().float(),
+        rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
         carries_loss=carries_loss.flatten(),
         rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
         fresh=torch.tensor([c.sample.policy_version == policy_version for c in completions]),

@@ -47,7 +47,7 @@ class Completion:
     reward_shaped: float
     """What the advantages see."""
     advantage: float | None = None
-    """Eq. 9; None for a completion that is not trained on."""
+    """Mean over the tokens, which all have the same by Eq. 9; None for a completion that is not trained on."""
 
     @property
     def correct(self) -> bool:

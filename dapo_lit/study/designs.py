@@ -17,13 +17,16 @@ DAPO: Mapping[str, bool] = {**dict.fromkeys(TECHNIQUES, True), "overlong_filteri
 Setting = bool | int | float | str
 
 
-def arm_name(techniques: Mapping[str, bool]) -> str:
+def arm_name(techniques: Mapping[str, bool], family: str = "dapo", switches: Mapping[str, bool] | None = None) -> str:
     """The one name of a switch vector: its nearer reference, then every difference from it in Table 1's order.
 
-    Fewest differences win, a tie goes to `dapo`.
+    Fewest differences win, a tie goes to `dapo`. An algorithm of another family is named after it, and every
+    difference from the `switches` that it sets itself.
 
     >>> arm_name({**NAIVE_GRPO, "overlong_filtering": True, "clip_higher": True})
     'naive_grpo+overlong_filtering+clip_higher'
+    >>> arm_name({**NAIVE_GRPO, "clip_higher": True}, "grpo", NAIVE_GRPO)
+    'grpo+clip_higher'
 
     Raises:
         ValueError: a switch is missing or unknown.
@@ -34,7 +37,10 @@ def arm_name(techniques: Mapping[str, bool]) -> str:
             f"an arm needs exactly the switches {', '.join(TECHNIQUES)}; missing or unknown: {', '.join(wrong)}"
         )
     names = []
-    for reference, base in (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO)):
+    references: tuple[tuple[str, Mapping[str, bool]], ...] = (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO))
+    if family != "dapo":
+        references = ((family, {**NAIVE_GRPO, **(switches or {})}),)
+    for reference, base in references:
         differing = [t for t in TECHNIQUES if techniques[t] != base[t]]
         names.append((len(differing), reference + "".join(("+" if techniques[t] else "-") + t for t in differing)))
     return min(names, key=lambda counted: counted[0])[1]

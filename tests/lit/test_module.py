@@ -1,55 +1,25 @@
 """One denominator whatever the micro-batches, rollouts from the newest weights, updates that are skipped."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from small_runs import Run, collected_step, rows
 
-from dapo_lit.config import Config, Optimizer
-from dapo_lit.lit.build import Parts
-from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import Checkpoints
-from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
-from dapo_lit.lit.loggers import Loggers
+from dapo_lit.config import Optimizer
+from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.preemption import StopSignal
-from dapo_lit.lit.run_folder import open_run
 from dapo_lit.lit.updates import NonFiniteError, StepUpdates, learning_rate
-from dapo_lit.objective.diagnostics import Statistics
-from dapo_lit.train import build_trainer, train
+from dapo_lit.train import train
 
 
-class Run:
-    """A trainer that is ready to fit, with its parts at hand."""
-
-    def __init__(self, config: Config) -> None:
-        self.parts = Parts(config)
-        self.folder = open_run(config, [], "dapo")
-        stop = StopSignal()
-        loggers = Loggers(config, self.folder)
-        self.datamodule = RolloutDataModule(config, self.parts, stop)
-        self.module = DAPOModule(config, lambda: self.parts.policy)
-        self.trainer = build_trainer(
-            config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
-        )
-
-    def fit(self) -> None:
-        self.trainer.fit(self.module, datamodule=self.datamodule)
-
-
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:
-    """A module and a real rollout step that it has not trained on."""
-    run, caught = Run(config), {}
-    monkeypatch.setattr(
-        DAPOModule, "training_step", lambda self, batch, index: caught.setdefault("step", batch) and None
-    )
-    run.fit()
-    return run.module, caught["step"]
+def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """[parameters] of the whole rollout step as one mini-batch."""
+    assert step.tokens is not None
+    monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
+    scores, statistics = module.score(step.tokens)
+    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
+    module.zero_grad()
+    updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize(
@@ -72,14 +42,7 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     gradients = []
     for budget in (10_000, 61, 1):
         object.__setattr__(config.trainer, "micro_batch_tokens", budget)
-        updates = StepUpdates(module, step, step.tokens.rollout_logprobs, Statistics({}, {}))
-        monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-        everything = range(len(step.tokens.sequences))
-        weights = module.objective.weights(step.tokens.loss_tokens, step.tokens.group_index).float()
-        module.zero_grad()
-        for micro in module.micro_batches(step.tokens, everything):
-            updates._accumulate(micro, weights, epoch=0)
-        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+        gradients.append(gradient_of_a_mini_batch(module, step, monkeypatch))
     assert gradients[0].norm() > 1e-4
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-6)
@@ -119,7 +82,7 @@ def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
 
 def test_a_loss_that_is_not_finite_skips_the_update_and_ends_the_run_after_some(compose, monkeypatch):
     run = Run(compose("algorithm.optimizer.max_bad_updates=3"))
-    monkeypatch.setattr(StepUpdates, "_accumulate", lambda self, micro, weights, epoch: torch.tensor(float("nan")))
+    monkeypatch.setattr(StepUpdates, "_backward", lambda self, minibatch, epoch: float("nan"))
     with pytest.raises(NonFiniteError, match="3 updates in a row"):
         run.fit()
     assert run.module.counters.gradient_step == 0

@@ -15,6 +15,7 @@ from dapo_lit.objective.diagnostics import (
     merge,
     mismatch_statistics,
     policy_statistics,
+    reference_statistics,
 )
 from dapo_lit.objective.losses import clipped_policy_loss
 
@@ -26,6 +27,7 @@ KEYS = {
     "clip/high_prob_mean",
     "clip/high_prob_max",
     "policy/kl_old",
+    "policy/kl_ref",
     "policy/ratio_max",
     "policy/prob_mean",
     "policy/entropy",
@@ -346,3 +348,11 @@ def test_one_update_or_a_vanishing_sum_has_no_gradient_noise(
     squares: float, squared_sum: float, num_updates: int
 ) -> None:
     assert gradient_noise(squares, squared_sum, num_updates) is None
+
+
+def test_the_divergence_from_the_reference_is_k3_over_the_response_tokens() -> None:
+    logprobs, ref = rows([math.log(0.5), math.log(0.2), NAN]), rows([math.log(0.25), math.log(0.2), NAN])
+    mask = torch.tensor([[True, True, False]])
+    parts = reference_statistics(logprobs, ref, mask)
+    assert finish(*parts)["policy/kl_ref"] == pytest.approx((0.5 - 1 + math.log(2)) / 2)
+    assert finish(*merge(parts, parts))["policy/kl_ref"] == finish(*parts)["policy/kl_ref"]

@@ -1,6 +1,5 @@
 """Flat tensors and micro-batches: every response token once, at the hidden state that predicts it."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +20,7 @@ def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]],
 
 def batch(groups: list[Group], version: int = 0) -> TokenBatch:
     shape = (len(groups), len(groups[0].completions))
-    return token_batch(
-        groups, torch.arange(shape[0] * shape[1]).reshape(shape), torch.ones(shape, dtype=torch.bool), version
-    )
+    return token_batch(groups, torch.ones(shape, dtype=torch.bool), version)
 
 
 def test_two_completions_of_different_length_worked_by_hand():
@@ -69,7 +66,7 @@ def test_carried_over_completions_are_marked_as_not_fresh():
 
 def test_masked_completions_have_no_loss_tokens():
     groups = [group(0, (1,), [(2, 3), (4, 5, 6)])]
-    made = token_batch(groups, torch.zeros(1, 2), torch.tensor([[True, False]]), 0)
+    made = token_batch(groups, torch.tensor([[True, False]]), 0)
     assert made.loss_tokens.tolist() == [2, 0]
     assert made.response_lengths.tolist() == [2, 3]
 
@@ -77,4 +74,4 @@ def test_masked_completions_have_no_loss_tokens():
 def test_a_sequence_above_the_budget_has_a_micro_batch_of_its_own():
     made = batch([group(0, (1,), [tuple(range(2, 12)), (3,)])])
     assert [m.lengths for m in made.micro_batches([0, 1], budget_tokens=4)] == [[10], [1]]
-    assert pytest.approx(made.advantages.tolist()) == [0, 1]
+    assert made.rewards.tolist() == [-1, -1]

@@ -1,0 +1,49 @@
+"""Small runs without the command around them: a trainer ready to fit, and a step that nothing has trained on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.config import Config
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
+from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal
+from dapo_lit.lit.run_folder import open_run
+from dapo_lit.train import arm_of, build_trainer
+
+
+class Run:
+    """A trainer that is ready to fit, with its parts at hand."""
+
+    def __init__(self, config: Config) -> None:
+        self.parts = Parts(config)
+        self.folder = open_run(config, [], arm_of(config))
+        stop = StopSignal()
+        loggers = Loggers(config, self.folder)
+        self.datamodule = RolloutDataModule(config, self.parts, stop)
+        self.module = DAPOModule(config, lambda: self.parts.policy)
+        self.trainer = build_trainer(
+            config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
+        )
+
+    def fit(self) -> None:
+        self.trainer.fit(self.module, datamodule=self.datamodule)
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:
+    """A module and a real rollout step that it has not trained on."""
+    run, caught = Run(config), {}
+    monkeypatch.setattr(
+        DAPOModule, "training_step", lambda self, batch, index: caught.setdefault("step", batch) and None
+    )
+    run.fit()
+    return run.module, caught["step"]

@@ -1,0 +1,92 @@
+"""Every algorithm trains, and does with a batch what its paper says."""
+
+import pytest
+import torch
+from small_runs import Run, rows
+
+from dapo_lit.config import Config, ConfigError, config_folder
+from dapo_lit.lit.run_folder import run_path
+from dapo_lit.train import train
+
+ALGORITHMS = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))
+
+
+def run_of(config: Config) -> tuple[Run, list[dict]]:
+    """Trains; the run and its rows after step 0."""
+    run = Run(config)
+    run.fit()
+    return run, rows(run.folder.path)[1:]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_four_sums(compose, name):
+    config = compose(
+        f"algorithm={name}",
+        "budget.steps=10",
+        "algorithm.dynamic_sampling.max_empty_steps=10",
+        "trainer.grad_noise=false",
+        "trainer.checkpoint_every=10",
+    )
+    assert config.algorithm.family == ("dapo" if name == "naive_grpo" else name)
+    run, written = run_of(config)
+    assert run.folder.path.parent.name == name
+    assert len(written) == 10
+    assert written[-1]["gradient_step"] > 0
+    assert sum(row["optim/bad_updates"] for row in written) == 0
+    assert any(row["loss/policy"] is not None for row in written)
+    with_reference = config.algorithm.kl.beta > 0
+    assert any(row["policy/kl_ref"] is not None for row in written) == with_reference
+    assert any(row["critic/loss"] is not None for row in written) == (config.algorithm.critic is not None)
+
+
+def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoint(compose):
+    options = ("algorithm=grpo", "algorithm.dynamic_sampling.max_empty_steps=9", "algorithm.optimizer.lr=0.01")
+    whole, written = run_of(compose(*options, "study_name=whole"))
+    run_of(compose(*options, "study_name=halves", "budget.steps=4"))
+    config = compose(*options, "study_name=halves", "resume=true")
+    train(config, [])
+    divergence = [row["policy/kl_ref"] for row in written]
+    assert divergence == [row["policy/kl_ref"] for row in rows(run_path(config, "grpo"))[1:]]  # also after the resume
+    measured = [value for value in divergence if value is not None]
+    assert measured[0] < measured[-1] / 10
+    saved = torch.load(whole.folder.checkpoints[-1], weights_only=False)["state_dict"]
+    assert {name.split(".")[0] for name in saved} == {"policy"}
+
+
+def test_a_stronger_kl_term_holds_the_policy_nearer_to_the_reference(compose):
+    ends = []
+    for beta in (0.001, 10):
+        options = (f"algorithm.kl.beta={beta}", "algorithm.optimizer.lr=0.003", f"study_name=beta_{beta}")
+        ends.append(run_of(compose("algorithm=grpo", *options))[1][-1]["policy/kl_ref"])
+    assert ends[1] < ends[0] / 2
+
+
+def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(compose):
+    config = compose("algorithm=ppo", "algorithm.critic.warmup_steps=3", "algorithm.critic.lr=0.002", "budget.steps=8")
+    _, written = run_of(config)
+    assert [row["loss/policy"] is None for row in written] == [True] * 3 + [False] * 5
+    assert [row["policy/entropy"] is None for row in written] == [True] * 3 + [False] * 5
+    # The untrained policy has nearly nothing right: its return is near -1, and a critic that began at 0 finds it.
+    assert written[0]["critic/value_mean"] == 0
+    assert written[4]["critic/value_mean"] < -0.2
+    assert written[4]["critic/loss"] < written[0]["critic/loss"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm=ppo", "algorithm.critic=null"], "go together"),
+        (["algorithm.advantage.estimator=gae"], "go together"),
+        (
+            ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
+            "dynamic_sampling=true",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(compose, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        compose(*overrides)
+
+
+def test_one_sample_a_prompt_is_enough_for_ppo(compose):
+    assert compose("algorithm=ppo", "algorithm.samples_per_prompt=1").algorithm.samples_per_prompt == 1
