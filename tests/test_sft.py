@@ -6,16 +6,16 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
-from command_line import run_cli
 from omegaconf import OmegaConf
 
-from dapo_lit.command import check_overrides, config_folder
+from dapo_lit.command import check_overrides, config_folder, run_command
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.sft import SftConfig
 from dapo_lit.data.rows import DataError
 from dapo_lit.lit.warm_up import warm_up
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.sft import sft
 
 SMALL = (
     "policy=micro",  # random weights
@@ -103,6 +103,12 @@ def test_what_cannot_work_is_refused_by_name(composed, rows, overrides, error, m
     assert message in str(caught.value)
 
 
+def test_a_bad_row_is_named_with_its_line(composed, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "1+1=", "response": "#2"}\n{"prompt": "1+1="}\n')
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 2: has no `response`"):
+        warm_up(composed(f"data={tmp_path / 'bad.jsonl'}"))
+
+
 def test_a_folder_that_is_there_is_not_overwritten(composed, rows, tmp_path):
     (tmp_path / "warm").mkdir()
     with pytest.raises(ConfigError, match="is there already"):
@@ -119,26 +125,16 @@ def test_a_chat_ends_with_the_token_that_closes_the_turn():
     assert end_id(tokenizer, chat=False) == tokenizer.eos_token_id
 
 
-def test_the_command_makes_a_task_base_prints_its_folder_and_names_a_bad_line(tmp_path, cache):
+def test_the_command_makes_a_task_base_and_prints_its_folder(tmp_path, cache, monkeypatch, capsys):
     mixture = "{immediate: 1, running_sums: 0, checked: 0, rambling: 0}"
     stage = f"{{updates: 3, batch_size: 4, learning_rate: 1e-3, mixture: {mixture}}}"
-    done = run_cli(
-        "task=chain_sum",
-        "policy=micro",
-        "policy.random_init=false",
-        f"task.base.stages=[{stage}]",
-        cwd=tmp_path,
-        module="dapo_lit.sft",
-    )
-    assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.split("policy")[1].strip())
+    overrides = ["task=chain_sum", "policy=micro", "policy.random_init=false", f"task.base.stages=[{stage}]"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["dapo_lit.sft", *overrides])
+    assert run_command(sft, SftConfig, "sft") == 0
+    folder = Path(capsys.readouterr().out.split("policy")[1].strip())
     assert (folder / "config.json").is_file()
     assert folder.is_relative_to(cache)
-    (tmp_path / "bad.jsonl").write_text('{"prompt": "1+1=", "response": "#2"}\n{"prompt": "1+1="}\n')
-    done = run_cli("data=bad.jsonl", "policy=micro", cwd=tmp_path, module="dapo_lit.sft")
-    assert done.returncode == 2
-    assert "bad.jsonl, line 2: has no `response`" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_typo_gets_the_nearest_key_of_this_command():
