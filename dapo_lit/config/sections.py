@@ -137,6 +137,8 @@ class Trainer(Section):
     """Threads of torch in this process; 1 is fastest for tiny models."""
     micro_batch_tokens: PositiveInt
     """Tokens in one forward and backward pass; sequences are packed into it without padding."""
+    shared_prompt: Literal["auto"] | bool
+    """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
     checkpoint_every: PositiveInt
     """Rollout steps between checkpoints; the last two are kept."""
     grace_s: PositiveFloat

@@ -41,6 +41,9 @@ EMPTY_STEP: dict[str, float | None] = {
 }
 """Metrics of the updates in a step without any."""
 
+SHARED_PROMPT_BELOW = 0.85
+"""trainer.shared_prompt=auto: prompts are shared where that leaves less than this share of the tokens."""
+
 
 class DAPOModule(LightningModule):
     """Holds the policy and DAPO's objective.
@@ -144,7 +147,11 @@ class DAPOModule(LightningModule):
         return Scores(old, ref if self.reference else None, values if self.critic else None), statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Any) -> Iterator[MicroBatch]:
-        return batch.micro_batches(completions, self.config.trainer.micro_batch_tokens)
+        settings = self.config.trainer
+        shares = settings.shared_prompt
+        if shares == "auto":
+            shares = batch.shared_prompt_ratio < SHARED_PROMPT_BELOW
+        return batch.micro_batches(completions, settings.micro_batch_tokens, shares_prompts=shares)
 
     def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
         """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens; of the policy by default."""

@@ -1,5 +1,8 @@
 """Causal attention over packed sequences: all tokens in one row, no padding, no mask of tokens x tokens.
 
+Responses to one prompt may share it: its tokens are in the row once, and the gradients of all its sequences meet there
+(the idea of prefix grouping, arXiv 2506.05433).
+
 Registered with transformers, so that every model whose attention goes through its interface computes it. On a GPU in
 half precision it is one variable-length flash kernel. Elsewhere sequences of similar length are laid side by side for
 the attention alone (fewer calls than one a sequence, a little padding), while everything else in the model, which
@@ -35,60 +38,98 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where T packed tokens belong. Tensors lie on the device of the model."""
+    """Where T packed tokens belong. Tensors lie on the device of the model.
+
+    The tokens are those of segments, one after the other. A segment is a sequence, or a prompt, or one of the
+    responses that continue a prompt: a sequence is then the prompt and the response.
+    """
 
     positions: Tensor
     """[1, T] of each token in its sequence."""
     gather: Tensor
     """[R] packed token of each place in the buckets, bucket after bucket; pads repeat a sequence's last token."""
     restore: Tensor
-    """[T] place in the buckets of each packed token."""
+    """[T] place in the buckets of each packed token, of a prompt in its first sequence."""
     buckets: tuple[Bucket, ...]
-    cumulative: Tensor
-    """[number of sequences + 1] int32: first token of each sequence, and T."""
-    longest: int
+    cumulative_queries: Tensor
+    """[segments + 1] int32: first token of each segment, and T."""
+    longest_query: int
+    keys: Tensor | None
+    """[K] packed tokens that each segment attends to, segment after segment: its prompt's and its own. None: all T."""
+    cumulative_keys: Tensor
+    """[segments + 1] int32."""
+    longest_key: int
 
 
-def layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """The layout of sequences that follow each other.
+def layout(lengths: Sequence[int], prompts: Sequence[int] | None = None, device: torch.device | str = "cpu") -> Layout:
+    """The layout of segments that follow each other.
 
-    >>> made = layout([2, 3])
-    >>> made.positions.tolist()
+    Args:
+        lengths: tokens of each segment, at least 1.
+        prompts: for each segment the index of the one that it continues, or -1. None: it continues none.
+
+    >>> layout([2, 3]).positions.tolist()
     [[0, 1, 0, 1, 2]]
+    >>> layout([2, 3, 1], prompts=[-1, 0, 0]).positions.tolist()  # two responses to one prompt
+    [[0, 1, 2, 3, 4, 2]]
     """
-    sizes = torch.tensor(lengths)
-    ends = sizes.cumsum(0)
-    starts, total = ends - sizes, int(ends[-1])
+    own = torch.tensor(lengths)
+    ends = own.cumsum(0)
+    starts, total = ends - own, int(ends[-1])
+    parents = torch.full_like(own, -1) if prompts is None else torch.tensor(prompts)
+    # Of each segment the tokens of its prompt, and where that starts.
+    before = torch.where(parents < 0, 0, own[parents])
+    before_starts = starts[parents]
+    whole = before + own
+    is_sequence = torch.ones_like(own, dtype=torch.bool)
+    is_sequence[parents[parents >= 0]] = False
+
+    def tokens(segments: Tensor, width: int) -> Tensor:
+        """[segments, width] packed tokens of their sequences, the last one repeated."""
+        place = torch.minimum(torch.arange(width), whole[segments, None] - 1)
+        in_prompt = place < before[segments, None]
+        return place + torch.where(in_prompt, before_starts[segments, None], (starts - before)[segments, None])
+
     gather, buckets, restore, offset = [], [], torch.empty(total, dtype=torch.int64), 0
-    for members in _similar(lengths):
-        chosen, width = torch.tensor(members), lengths[members[0]]
-        column = torch.arange(width)
-        within = column < sizes[chosen, None]
-        tokens = starts[chosen, None] + torch.minimum(column, sizes[chosen, None] - 1)
-        restore[tokens[within]] = offset + within.flatten().nonzero().flatten()
-        gather.append(tokens.flatten())
-        buckets.append(Bucket(len(members), width))
-        offset += tokens.numel()
-    positions = torch.arange(total) - torch.repeat_interleave(starts, sizes)
-    cumulative = torch.cat([ends.new_zeros(1), ends]).int()
+    for segments in _similar(whole, is_sequence.nonzero().flatten()):
+        width = int(whole[segments[0]])
+        places = tokens(segments, width)
+        within = torch.arange(width) < whole[segments, None]
+        restore[places[within]] = offset + within.flatten().nonzero().flatten()
+        gather.append(places.flatten())
+        buckets.append(Bucket(len(segments), width))
+        offset += places.numel()
+    positions = torch.arange(total) + torch.repeat_interleave(before - starts, own)
+    keys = None
+    if prompts is not None:
+        every = tokens(torch.arange(len(own)), int(whole.max()))
+        keys = every[torch.arange(every.shape[1]) < whole[:, None]].to(device)
     return Layout(
         positions=positions[None].to(device),
         gather=torch.cat(gather).to(device),
         restore=restore.to(device),
         buckets=tuple(buckets),
-        cumulative=cumulative.to(device),
-        longest=max(lengths),
+        cumulative_queries=_cumulative(own).to(device),
+        longest_query=int(own.max()),
+        keys=keys,
+        cumulative_keys=_cumulative(whole).to(device),
+        longest_key=int(whole.max()),
     )
 
 
-def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices in batches of similar length, longest first."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or lengths[batches[-1][0]] > SIMILAR * lengths[index] + 1:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+def _cumulative(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
+
+
+def _similar(lengths: Tensor, chosen: Tensor) -> list[Tensor]:
+    """The `chosen` indices in batches of similar length, longest first."""
+    order = chosen[lengths[chosen].argsort(descending=True, stable=True)]
+    batches, start, sizes = [], 0, lengths[order].tolist()
+    for place, size in enumerate(sizes):
+        if sizes[start] > SIMILAR * size + 1:
+            batches.append(order[start:place])
+            start = place
+    return [*batches, order[start:]]
 
 
 def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> Tensor:
@@ -143,14 +184,25 @@ def _variable_length(
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # imports kernels that a CPU build need not have
 
+    if packed.keys is not None:
+        key, value = key.index_select(0, packed.keys), value.index_select(0, packed.keys)
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:  # torch 2.11 has no enable_gqa
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    cumulative, longest = packed.cumulative, packed.longest
-    left = -1 if window is None else window - 1
-    return varlen_attn(
-        query, key, value, cumulative, cumulative, longest, longest, scale=scaling, window_size=(left, 0)
+    # The kernel aligns the last query with the last key, so a response sees its whole prompt.
+    out = varlen_attn(
+        query,
+        key,
+        value,
+        packed.cumulative_queries,
+        packed.cumulative_keys,
+        packed.longest_query,
+        packed.longest_key,
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
     )
+    assert isinstance(out, Tensor)
+    return out
 
 
 def _side_by_side(

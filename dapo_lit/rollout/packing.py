@@ -6,6 +6,7 @@ one after the other too: nothing is padded.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,15 +18,18 @@ from dapo_lit.rollout.records import Group
 
 @dataclass
 class MicroBatch:
-    """What one forward pass needs: T tokens of b sequences, one after the other; n response tokens.
+    """What one forward pass needs: T tokens of segments, one after the other; n response tokens.
 
-    The last token of a sequence predicts nothing and is left out.
+    A segment is a prompt with its response, or a prompt that several responses share, or one of those. The last token
+    of a response predicts nothing and is left out.
     """
 
     input_ids: Tensor
     """[T]"""
     lengths: list[int]
-    """b; they sum to T."""
+    """Of the segments; they sum to T."""
+    prompts: list[int] | None
+    """For each segment the one that it continues, or -1; None: no prompt is shared."""
     rows: Tensor
     """[n] the packed token whose hidden state predicts the response token: the one before it."""
     targets: Tensor
@@ -37,7 +41,7 @@ class MicroBatch:
 
     def layout(self, device: torch.device | str) -> Layout:
         """For the attention; made when it is needed."""
-        return layout(self.lengths, device)
+        return layout(self.lengths, self.prompts, device)
 
 
 @dataclass
@@ -71,30 +75,85 @@ class TokenBatch:
         """[N]"""
         return torch.repeat_interleave(torch.arange(len(self.sequences)), self.response_lengths)
 
-    def micro_batches(self, completions: Sequence[int], budget_tokens: int) -> Iterator[MicroBatch]:
+    @cached_property
+    def shared_prompt_ratio(self) -> float:
+        """Tokens with each group's prompt computed once, over tokens with a prompt for each completion."""
+        of_group = dict(zip(self.group_index.tolist(), self.prompt_lengths.tolist(), strict=True))
+        responses = int((self.response_lengths - 1).sum())
+        return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
+
+    def micro_batches(
+        self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
+    ) -> Iterator[MicroBatch]:
         """Splits `completions` into micro-batches of at most `budget_tokens` tokens, none of them a pad.
 
         A sequence longer than the budget has a micro-batch of its own.
-        """
-        lengths = [len(self.sequences[b]) - 1 for b in completions]
-        for chosen in first_fit(lengths, budget_tokens):
-            yield self._micro_batch([completions[i] for i in chosen])
 
-    def _micro_batch(self, chosen: Sequence[int]) -> MicroBatch:
-        which = torch.tensor(chosen)
-        lengths = self.response_lengths[which]
-        packed_lengths = self.prompt_lengths[which] + lengths - 1
-        member = torch.repeat_interleave(torch.arange(len(chosen)), lengths)
-        place = torch.arange(len(member)) - (lengths.cumsum(0) - lengths)[member]  # 0 .. length-1 within each response
-        packed_starts = packed_lengths.cumsum(0) - packed_lengths
+        Args:
+            shares_prompts: compute the prompt of a group once for all its completions in a micro-batch.
+            at_least: the number of micro-batches to make, see `first_fit`.
+        """
+        units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
+        for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
+            yield self._micro_batch([units[i] for i in chosen])
+
+    def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
+        """Completions of one group, as many as the budget holds with their prompt."""
+        units: list[list[int]] = []
+        for b in sorted(completions, key=lambda b: int(self.group_index[b])):
+            last = units[-1] if units else None
+            fits = last is not None and self.group_index[last[0]] == self.group_index[b]
+            if last is not None and fits and self._num_tokens([*last, b]) <= budget_tokens:
+                last.append(b)
+            else:
+                units.append([b])
+        return units
+
+    def _num_tokens(self, unit: Sequence[int]) -> int:
+        """Of completions that share their prompt."""
+        return int(self.prompt_lengths[unit[0]]) + sum(int(self.response_lengths[b]) - 1 for b in unit)
+
+    def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
+        """Each unit: its prompt, then the responses without their last token."""
+        ids: list[Tensor] = []
+        lengths: list[int] = []
+        prompts: list[int] = []
+        last_of_prompt: list[int] = []  # packed token, of each completion
+        first_of_response: list[int] = []
+        size = 0
+        for unit in units:
+            prompt = int(self.prompt_lengths[unit[0]])
+            root = len(lengths)
+            lengths.append(prompt)
+            prompts.append(-1)
+            ids.append(self.sequences[unit[0]][:prompt])
+            size += prompt
+            end = size - 1
+            for b in unit:
+                response = self.sequences[b][prompt:-1]
+                last_of_prompt.append(end)
+                first_of_response.append(size)
+                ids.append(response)
+                size += len(response)
+                if len(unit) == 1:
+                    lengths[root] += len(response)
+                elif len(response):
+                    lengths.append(len(response))
+                    prompts.append(root)
+        chosen = torch.tensor([b for unit in units for b in unit])
+        num_tokens = self.response_lengths[chosen]
+        member = torch.repeat_interleave(torch.arange(len(chosen)), num_tokens)
+        place = torch.arange(len(member)) - (num_tokens.cumsum(0) - num_tokens)[member]  # 0 .. within each response
+        before = torch.tensor(first_of_response)[member] + place - 1
         starts = self.response_lengths.cumsum(0) - self.response_lengths
         return MicroBatch(
-            input_ids=torch.cat([self.sequences[b][:-1] for b in chosen]),
-            lengths=packed_lengths.tolist(),
-            rows=(packed_starts + self.prompt_lengths[which] - 1)[member] + place,
-            targets=torch.cat([self.sequences[b][int(self.prompt_lengths[b]) :] for b in chosen]),
-            tokens=starts[which][member] + place,
-            completions=which[member],
+            input_ids=torch.cat(ids),
+            lengths=lengths,
+            prompts=prompts if max(prompts) >= 0 else None,
+            rows=torch.where(place == 0, torch.tensor(last_of_prompt)[member], before),
+            targets=torch.cat([self.sequences[b][int(self.prompt_lengths[b]) :] for b in chosen.tolist()]),
+            tokens=starts[chosen][member] + place,
+            completions=chosen[member],
         )
 
 

@@ -40,8 +40,9 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     if "algorithm.techniques.overlong_filtering=true" in switches:
         assert 0 < step.tokens.carries_loss.sum() < len(step.tokens.carries_loss)
     gradients = []
-    for budget in (10_000, 61, 1):
+    for budget, shares in ((10_000, False), (61, False), (1, False), (10_000, True), (61, True)):
         object.__setattr__(config.trainer, "micro_batch_tokens", budget)
+        object.__setattr__(config.trainer, "shared_prompt", shares)
         gradients.append(gradient_of_a_mini_batch(module, step, monkeypatch))
     assert gradients[0].norm() > 1e-4
     for other in gradients[1:]:

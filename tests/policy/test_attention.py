@@ -76,10 +76,41 @@ def test_every_token_has_one_place_and_similar_lengths_share_a_bucket(lengths):
     total = sum(lengths)
     assert made.gather[made.restore].tolist() == list(range(total))
     assert made.positions[0].tolist() == [i for n in lengths for i in range(n)]
-    assert made.cumulative[-1] == total
-    assert made.longest == max(lengths)
+    assert made.cumulative_queries[-1] == total
+    assert made.longest_query == max(lengths)
     assert sum(b.num_sequences for b in made.buckets) == len(lengths)
     assert len(made.gather) <= 1.25 * total + len(lengths)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_shared_prompt_gives_the_hidden_states_and_gradients_of_separate_sequences(name):
+    prompt, other, *responses = tokens([11, 4, 6, 1, 20, 9, 15])
+    # two prompts: the first with three responses, the second with one, and a sequence of its own
+    segments = [prompt, *responses[:3], other, responses[3], responses[4]]
+    parents = [-1, 0, 0, 0, -1, 4, -1]
+    sequences = [*(torch.cat([prompt, r]) for r in responses[:3]), torch.cat([other, responses[3]]), responses[4]]
+    weights = torch.randn(sum(map(len, segments)), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    alone = build(FAMILIES[name])
+    apart = [alone.base_model(s[None]).last_hidden_state[0] for s in sequences]
+    # In the order of the segments; the prompt's own states from its first sequence.
+    by_segment = [apart[0][:11], *(h[11:] for h in apart[:3]), apart[3], apart[4]]
+    reference = torch.cat(by_segment)
+    packed_model = build(FAMILIES[name])
+    lengths = [len(s) for s in segments]
+    packed = packed_hidden(packed_model, torch.cat(segments), layout(lengths, parents))
+    torch.testing.assert_close(packed, reference, rtol=0, atol=1e-12)
+    expected = gradient(alone, reference, weights)
+    # Transformers' norms round to float32: there the gradients of three sequences meet in another order.
+    assert (gradient(packed_model, packed, weights) - expected).norm() < 1e-7 * expected.norm()
+
+
+def test_each_segment_attends_to_the_keys_of_its_prompt_and_its_own():
+    made = layout([2, 3, 1, 2], prompts=[-1, 0, 0, -1])
+    assert made.keys is not None
+    assert made.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 0, 1, 5, 6, 7]
+    assert made.cumulative_queries.tolist() == [0, 2, 5, 6, 8]
+    assert made.cumulative_keys.tolist() == [0, 2, 7, 10, 12]
+    assert (made.longest_query, made.longest_key) == (3, 5)
 
 
 def test_without_a_layout_the_model_heeds_a_mask_as_before():

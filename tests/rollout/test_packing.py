@@ -35,28 +35,49 @@ def test_two_completions_of_different_length_worked_by_hand():
     assert micro.completions.tolist() == [1, 1, 1, 0]
 
 
+def test_a_shared_prompt_worked_by_hand():
+    made = batch([group(0, (5, 6), [(7,), (8, 9, 10)]), group(1, (4,), [(3, 2), (1, 0)])])
+    assert made.shared_prompt_ratio == (3 + 0 + 2 + 1 + 1) / (2 + 4 + 2 + 2)
+    (micro,) = made.micro_batches([0, 1, 2, 3], budget_tokens=100, shares_prompts=True)
+    assert micro.input_ids.tolist() == [5, 6, 8, 9, 4, 3, 1]
+    # the response (7,) has no token that predicts another: it is no segment
+    assert micro.lengths == [2, 2, 1, 1, 1]
+    assert micro.prompts == [-1, 0, -1, 2, 2]
+    assert micro.layout("cpu").positions.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
+    assert micro.targets.tolist() == [7, 8, 9, 10, 3, 2, 1, 0]
+    assert micro.rows.tolist() == [1, 1, 2, 3, 4, 5, 4, 6]
+    assert micro.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert micro.completions.tolist() == [0, 1, 1, 1, 2, 2, 3, 3]
+
+
 lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6)
 
 
-@given(lengths, st.integers(1, 60))
-def test_any_budget_covers_every_response_token_once(lengths, budget):
+@given(lengths, st.integers(1, 60), st.booleans(), st.integers(1, 4))
+def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at_least):
     made = batch(
         [
             group(i, tuple(range(p)), [tuple(range(10, 10 + a)), tuple(range(20, 20 + b))])
             for i, (p, a, b) in enumerate(lengths)
         ]
     )
-    micros = list(made.micro_batches(range(len(made.sequences)), budget))
+    everything = range(len(made.sequences))
+    micros = list(made.micro_batches(everything, budget, shares_prompts=shares, at_least=at_least))
     tokens = torch.cat([m.tokens for m in micros])
     assert sorted(tokens.tolist()) == list(range(len(made.rollout_logprobs)))
+    assert len(micros) >= min(at_least, len(lengths))
+    flat = torch.cat([s[p:] for s, p in zip(made.sequences, made.prompt_lengths, strict=True)])
     for micro in micros:
-        assert torch.allclose(made.rollout_logprobs[micro.tokens], -0.1 * micro.targets)
+        assert torch.equal(flat[micro.tokens], micro.targets)
+        assert torch.equal(made.completion_of_token[micro.tokens], micro.completions)
+        # The token whose hidden state predicts: it has the right id, and the right number of tokens before it.
+        starts = (made.response_lengths.cumsum(0) - made.response_lengths)[micro.completions]
+        place = made.prompt_lengths[micro.completions] + micro.tokens - starts - 1
+        assert torch.equal(micro.layout("cpu").positions[0][micro.rows], place)
+        predicting = [made.sequences[b][i] for b, i in zip(micro.completions, place, strict=True)]
+        assert micro.input_ids[micro.rows].tolist() == predicting
         assert len(micro.input_ids) == sum(micro.lengths)
-        assert len(micro.lengths) == 1 or sum(micro.lengths) <= budget
-        follows = micro.rows + 1
-        inside = follows < len(micro.input_ids)
-        same = micro.layout("cpu").positions[0][follows[inside]] > 0
-        assert (micro.input_ids[follows[inside]] == micro.targets[inside])[same].all()
+        assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
 
 
 def test_carried_over_completions_are_marked_as_not_fresh():
