@@ -26,8 +26,11 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.loggers import Loggers
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal, requeue
+from dapo_lit.lit.processes import Opening, Start, joined
 from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
+from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.rollout.collect import StopRequestedError
+from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures import plot_run
 from dapo_lit.study.metrics_file import read_metrics
@@ -43,6 +46,20 @@ def train(config: Config, overrides: list[str]) -> None:
         ConfigError: another process works on the run, and resume is not auto.
         SystemExit: with code 0, after the checkpoint, if the process was asked to leave.
     """
+    with joined(config.trainer) as ranks:
+        torch.set_num_threads(config.trainer.threads)
+        if ranks.rank > 0:
+            follow(config, ranks)
+            return
+        opening = Opening(ranks)
+        try:
+            train_first(config, overrides, opening)
+        finally:
+            opening.tell(None)  # nothing to do, or an error: the others must not wait for more
+
+
+def train_first(config: Config, overrides: list[str], opening: Opening) -> None:
+    """What rank 0 does: finds out whether there is something to do, and holds the run while it does it."""
     arm = (config.study and config.study.arm) or arm_of(config)
     path = run_path(config, arm)
     if packed := packed_cell(config, arm):
@@ -50,7 +67,7 @@ def train(config: Config, overrides: list[str]) -> None:
         return
     with held(path) as holder:
         if holder is None:
-            train_held(config, overrides, arm)
+            train_held(config, overrides, arm, opening)
         elif config.resume == "auto":
             print(f"{path}: {holder} is at it; left alone")
         else:
@@ -63,9 +80,15 @@ def arm_of(config: Config) -> str:
     return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
 
-def train_held(config: Config, overrides: list[str], arm: str) -> None:
+def follow(config: Config, ranks: Ranks) -> None:
+    """What the other ranks do: train with rank 0, and write nothing but their shards."""
+    start = ranks.first(lambda: None)
+    if start is not None:
+        fit(config, Parts(config), start, None, ranks)
+
+
+def train_held(config: Config, overrides: list[str], arm: str, opening: Opening) -> None:
     """Runs one training that this process holds."""
-    torch.set_num_threads(config.trainer.threads)
     if is_done(config, arm):
         print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
         return
@@ -74,13 +97,11 @@ def train_held(config: Config, overrides: list[str], arm: str) -> None:
     folder = open_run(config, overrides, arm)
     loggers = None
     try:
-        stop = StopSignal()
-        datamodule = RolloutDataModule(config, parts, stop)
+        checkpoint = newest_good(folder.path / "checkpoints") if folder.resumes else None
+        start = Start(folder, checkpoint)
+        opening.tell(start)
         loggers = Loggers(config, folder)
-        trainer = build_trainer(config, [Recorder(config, folder, loggers), Checkpoints(config, folder, stop)])
-        module = DAPOModule(config, lambda: parts.policy)
-        fit(trainer, module, datamodule, folder)
-        preempted = stop.requested
+        module, stop = fit(config, parts, start, loggers, opening.ranks)
     except BaseException as error:
         status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
         folder.write_run(status=status, error=f"{type(error).__name__}: {error}")
@@ -88,7 +109,7 @@ def train_held(config: Config, overrides: list[str], arm: str) -> None:
             loggers.close(exit_code=1)
         raise
     loggers.close()
-    if preempted:
+    if stop.requested:
         folder.write_run(status="preempted")
         print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
         stop.hand_over()
@@ -100,8 +121,7 @@ def train_held(config: Config, overrides: list[str], arm: str) -> None:
 
 def build_trainer(config: Config, callbacks: list) -> Trainer:
     return Trainer(
-        accelerator=config.trainer.accelerator,
-        devices=config.trainer.devices,
+        **trainer_arguments(config.trainer),
         max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
         callbacks=callbacks,
         logger=False,
@@ -113,12 +133,21 @@ def build_trainer(config: Config, callbacks: list) -> Trainer:
     )
 
 
-def fit(trainer: Trainer, module: DAPOModule, datamodule: RolloutDataModule, folder: RunFolder) -> None:
-    checkpoint = newest_good(folder.path / "checkpoints") if folder.resumes else None
-    if checkpoint:
-        print(f"continuing from {checkpoint}")
+def fit(
+    config: Config, parts: Parts, start: Start, loggers: Loggers | None, ranks: Ranks
+) -> tuple[DAPOModule, StopSignal]:
+    """Trains, on every rank; `loggers` on rank 0 alone."""
+    stop = StopSignal()
+    datamodule = RolloutDataModule(config, parts, stop, ranks)
+    callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
+    trainer = build_trainer(config, callbacks)
+    sharded = config.trainer.strategy == "fsdp"
+    module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    if start.checkpoint and ranks.rank == 0:
+        print(f"continuing from {start.checkpoint}")
     with suppress(StopRequestedError):  # the checkpoint is written, the half-collected step given up
-        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=False)
+    return module, stop
 
 
 def finish(folder: RunFolder, config: Config) -> None:

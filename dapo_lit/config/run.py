@@ -15,9 +15,9 @@ from dapo_lit.config.sections import (
     Rollout,
     Section,
     Task,
-    Trainer,
 )
 from dapo_lit.config.study import Study
+from dapo_lit.config.trainer import Trainer
 
 
 class Config(Section):
@@ -52,5 +52,14 @@ class Config(Section):
             raise ValueError(
                 "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
                 "or a hub id"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sharded(self) -> Self:
+        if self.trainer.strategy == "fsdp" and (self.algorithm.critic is not None or self.algorithm.kl.beta):
+            raise ValueError(
+                "trainer.strategy=fsdp shards the policy alone: a value model (algorithm.critic) or a reference policy "
+                "(algorithm.kl.beta) needs trainer.strategy=single"
             )
         return self

@@ -130,25 +130,6 @@ class Rollout(Section):
         return self
 
 
-class Trainer(Section):
-    accelerator: Literal["cpu", "gpu", "auto"]
-    devices: PositiveInt
-    threads: PositiveInt
-    """Threads of torch in this process; 1 is fastest for tiny models."""
-    micro_batch_tokens: PositiveInt
-    """Tokens in one forward and backward pass; sequences are packed into it without padding."""
-    shared_prompt: Literal["auto"] | bool
-    """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
-    checkpoint_every: PositiveInt
-    """Rollout steps between checkpoints; the last two are kept."""
-    grace_s: PositiveFloat
-    """Seconds from SIGTERM to the end of the process."""
-    grad_noise: bool
-    """Log optim/grad_noise, which keeps one more copy of the gradient."""
-    peak_tflops: PositiveFloat | None
-    """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
-
-
 class Budget(Section):
     """A run ends at the first of these that is reached."""
 

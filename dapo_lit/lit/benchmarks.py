@@ -17,6 +17,7 @@ from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
 from dapo_lit.rollout.engine import RolloutEngine, Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
+from dapo_lit.rollout.ranks import ALONE, Ranks
 
 DATA_FOLDER = "DAPO_LIT_DATA"
 
@@ -33,9 +34,9 @@ class OpenBenchmark:
     messages: list[str]
     """What was changed to fit the policy."""
 
-    def evaluate(self, engine: RolloutEngine) -> Evaluation:
+    def evaluate(self, engine: RolloutEngine, ranks: Ranks = ALONE) -> Evaluation:
         """Everything at once with the engine's weights; nothing is written."""
-        return evaluate(self.prompts, self.settings.samples, engine, self.verifier, self.decode, self.sampling)
+        return evaluate(self.prompts, self.settings.samples, engine, self.verifier, self.decode, self.sampling, ranks)
 
 
 def open_benchmark(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
@@ -20,6 +21,7 @@ from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.lit.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
+from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
@@ -132,7 +134,11 @@ class Parts:
 
     @cached_property
     def policy(self) -> PreTrainedModel:
-        model = load_model(self.policy_folder, dtype=getattr(torch, self.config.policy.dtype))
+        dtype = getattr(torch, self.config.policy.dtype)
+        if self.config.trainer.strategy == "fsdp":
+            model = empty_model(self.local_policy_folder, dtype)
+        else:
+            model = load_model(self.policy_folder, dtype=dtype)
         limit = getattr(model.config, "max_position_embeddings", None)
         needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
         if limit is not None and needed > limit:
@@ -142,8 +148,27 @@ class Parts:
             )
         return model
 
+    @cached_property
+    def local_policy_folder(self) -> Path:
+        """The policy's folder on this machine; of a hub id, the downloaded one."""
+        folder = Path(self.policy_folder).expanduser()
+        if folder.is_dir():
+            return folder
+        return Path(snapshot_download(str(self.policy_folder), allow_patterns=["*.safetensors", "*.json", "*.txt"]))
+
+    def fill(self, policy: PreTrainedModel, device: torch.device) -> None:
+        """Reads a sharded policy's weights, each rank its own."""
+        load_shards(policy, self.local_policy_folder, device)
+
+    @property
+    def engine_device(self) -> torch.device:
+        if self.config.trainer.strategy == "single":
+            return self.policy.device
+        uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()
+        return torch.device("cuda", torch.cuda.current_device()) if uses_gpu else torch.device("cpu")
+
     def engine(self) -> TorchEngine:
-        return build_engine(self.policy, self.tokenizer, self.config.rollout)
+        return build_engine(self.policy, self.tokenizer, self.config.rollout, self.engine_device)
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -242,12 +267,14 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
 
 
-def build_engine(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rollout: Rollout) -> TorchEngine:
+def build_engine(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rollout: Rollout, device: torch.device | None = None
+) -> TorchEngine:
     """The engine that samples; it has no weights before its first sync_weights."""
     return TorchEngine(
         model.config,
         eos_ids=eos_ids(model, tokenizer),
-        device=model.device,
+        device=device or model.device,
         dtype=model.dtype,
         max_batch_size=rollout.max_batch_size,
     )

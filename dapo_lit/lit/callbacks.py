@@ -5,6 +5,7 @@ import sys
 import time
 from typing import Any
 
+import torch
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
@@ -14,13 +15,15 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.tables import write_evaluation, write_rollouts
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
+from dapo_lit.rollout.ranks import ALONE, Ranks
 
 
 class Recorder(Callback):
     """Evaluates when it is due and writes one row a step; step 0 is the policy before training."""
 
-    def __init__(self, config: Config, folder: RunFolder, loggers: Loggers) -> None:
+    def __init__(self, config: Config, folder: RunFolder, loggers: Loggers | None, ranks: Ranks = ALONE) -> None:
         self.config = config
+        self.ranks = ranks
         self.folder = folder
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
@@ -28,8 +31,9 @@ class Recorder(Callback):
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         account = trainer.datamodule.account
-        self.folder.write_run(problems=account.counts)
-        print("\n".join(account.lines), flush=True)
+        if self.ranks.rank == 0:
+            self.folder.write_run(problems=account.counts)
+            print("\n".join(account.lines), flush=True)
         if module.counters.step == 0:
             self._write(trainer.datamodule, module, {}, evaluates=True)
 
@@ -57,11 +61,21 @@ class Recorder(Callback):
             "memory/peak_gb": peak_memory_gb(),
         }
         every = self.config.logger.rollouts_every
-        if every and batch.step % every == 0:
+        if every and batch.step % every == 0 and self.ranks.rank == 0:
             write_rollouts(self.folder.path, collected)
+        row |= self._slowest(row)
         self._end(trainer, module)
         self._write(datamodule, module, row, evaluates=self._evaluation_due(trainer, batch.step))
-        self.loggers.completions(collected)
+        if self.loggers is not None:
+            self.loggers.completions(collected)
+
+    def _slowest(self, row: dict[str, Any]) -> dict[str, float]:
+        """Times and memory of the rank that took most: the others wait for it."""
+        if self.ranks.size == 1:
+            return {}
+        keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
+        largest = self.ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64)).amax(0)
+        return dict(zip(keys, largest.tolist(), strict=True))
 
     def _count_empty(self, batch: RolloutStep) -> None:
         empty = batch.tokens is None
@@ -69,6 +83,8 @@ class Recorder(Callback):
         self.empty_steps_in_a_row = self.empty_steps_in_a_row + 1 if empty else 0
         if self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
             correct = [c.correct for g in batch.collected.generated for c in g.completions]
+            if self.ranks.rank > 0:
+                return
             self.folder.write_run(status="solved" if all(correct) else "exhausted")
 
     def _end(self, trainer: Trainer, module: DAPOModule) -> None:
@@ -79,6 +95,7 @@ class Recorder(Callback):
             or (budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated)
             or (budget.wall_s is not None and counters.wall_s >= budget.wall_s)
         )
+        spent = any(self.ranks.gather(spent))  # clocks differ: all ranks stop after one step
         if spent or self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
             trainer.should_stop = True
 
@@ -89,7 +106,10 @@ class Recorder(Callback):
     def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
         for label, evaluation in (datamodule.evaluations() if evaluates else {}).items():
             row |= evaluation.metrics(label)
-            write_evaluation(self.folder.path, label, module.counters.step, evaluation)
+            if self.ranks.rank == 0:
+                write_evaluation(self.folder.path, label, module.counters.step, evaluation)
+        if self.loggers is None:
+            return
         row = module.counters.state_dict() | row
         self.folder.append_row(row)
         self.loggers.row(row)

@@ -20,8 +20,13 @@ from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import RunFolder
+from dapo_lit.lit.updates import NonFiniteError
+from dapo_lit.rollout.collect import ExhaustedError, StopRequestedError
+from dapo_lit.rollout.ranks import ALONE, Ranks
 
 KEPT = 2
+TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError)
+"""What all ranks raise at the same place."""
 LIST = "files.json"
 """In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
@@ -29,7 +34,8 @@ LIST = "files.json"
 class Checkpoints(Callback):
     """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on the way out."""
 
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal) -> None:
+    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.every = config.trainer.checkpoint_every
         self.grace_s = config.trainer.grace_s
         self.folder = folder
@@ -41,6 +47,7 @@ class Checkpoints(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
     ) -> None:
+        self.stop.requested = any(self.ranks.gather(self.stop.requested))  # a signal reaches the ranks one by one
         if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
             self.save(trainer, batch.step)
         if self.stop.requested:
@@ -48,26 +55,34 @@ class Checkpoints(Callback):
 
     def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
         """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
+        if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
+            return  # the other ranks are elsewhere; saving needs all of them
         step = module.counters.step
         if step and module.policy is not None and not isinstance(exception, OSError):
             self.save(trainer, step)
 
     def save(self, trainer: Trainer, step: int) -> None:
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
-        if not final.exists():
-            write_checkpoint(final, lambda path: trainer.save_checkpoint(path, weights_only=False))
+        if not self.ranks.first(final.exists):
+            write_checkpoint(final, lambda path: trainer.save_checkpoint(path, weights_only=False), self.ranks)
 
 
-def write_checkpoint(final: Path, write: Callable[[Path], None]) -> None:
+def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE) -> None:
     """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last two.
+
+    With several ranks all of them write, and rank 0 does the rest once they have.
 
     Raises:
         OSError: it could not be written; the earlier checkpoints are untouched.
     """
     beside = final.with_suffix(".part")
-    if beside.is_dir():  # of a process that was killed while it wrote
+    if ranks.rank == 0 and beside.is_dir():  # of a process that was killed while it wrote
         shutil.rmtree(beside)
+    ranks.gather(None)
     write(beside)
+    ranks.gather(None)
+    if ranks.rank > 0:
+        return
     if beside.is_dir():
         (beside / LIST).write_text(json.dumps(_contents(beside)))
         for file in beside.iterdir():

@@ -15,11 +15,13 @@ from dapo_lit.data.selection import Account
 from dapo_lit.lit.benchmarks import OpenBenchmark
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.switches import collection_rules, loss_mask, reward_function
+from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
 from dapo_lit.rollout.noise import stream_seed
 from dapo_lit.rollout.packing import TokenBatch, token_batch
+from dapo_lit.rollout.ranks import Ranks
 
 
 @dataclass
@@ -64,11 +66,18 @@ class RolloutSteps(IterableDataset):
 class RolloutDataModule(LightningDataModule):
     """Holds problems, engine, verifier and dynamic sampling. Its state is the same on every rank."""
 
-    def __init__(self, config: Config, parts: Parts, stop_requested: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        parts: Parts,
+        stop_requested: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.parts = parts
         self.stop_requested = stop_requested
+        self.ranks = ranks or Ranks()
         self.next_step = 1
         self.account = Account()
         self.heldout: list[Prompt] = []
@@ -103,6 +112,7 @@ class RolloutDataModule(LightningDataModule):
                 seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
             stop_requested=self.stop_requested,
+            ranks=self.ranks,
         )
         if self._restored is not None:
             self.collector.load_state_dict(self._restored)
@@ -120,7 +130,7 @@ class RolloutDataModule(LightningDataModule):
             return 0.0
         started = time.perf_counter()
         assert self.collector is not None
-        self.collector.engine.sync_weights(module.policy.state_dict().items(), module.policy_version)
+        self.collector.engine.sync_weights(full_tensors(module.policy), module.policy_version)
         self._engine_version = module.policy_version
         return time.perf_counter() - started
 
@@ -150,9 +160,15 @@ class RolloutDataModule(LightningDataModule):
                 seed=self.config.seed,
             )
             found[self.config.task.label] = evaluate(
-                self.heldout, settings.samples, collector.engine, collector.verifier, collector.decode, sampling
+                self.heldout,
+                settings.samples,
+                collector.engine,
+                collector.verifier,
+                collector.decode,
+                sampling,
+                self.ranks,
             )
-        return found | {b.settings.name: b.evaluate(collector.engine) for b in self.benchmarks}
+        return found | {b.settings.name: b.evaluate(collector.engine, self.ranks) for b in self.benchmarks}
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None

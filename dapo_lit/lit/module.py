@@ -5,7 +5,8 @@ reads a switch (lit/switches.py does).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from dapo_lit.lit.counters import Counters
 from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.scores import Scores
+from dapo_lit.lit.shares import cost_of, rank_micro_batches
+from dapo_lit.lit.strategy import shard_policy
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.objective.critic import finish_critic
@@ -25,7 +28,9 @@ from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statisti
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.reference import Reference
+from dapo_lit.policy.sharding import checkpoint_layers
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
+from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import Group
 
 EMPTY_STEP: dict[str, float | None] = {
@@ -52,13 +57,23 @@ class DAPOModule(LightningModule):
         config: the whole run.
         build_policy: makes the model; called once, in `configure_model`, so that nothing heavy happens before the
             strategy is there.
+        ranks: the processes that train together.
+        fill: gives a sharded policy that was built without weights its shards.
     """
 
-    def __init__(self, config: Config, build_policy: Callable[[], PreTrainedModel]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        build_policy: Callable[[], PreTrainedModel],
+        ranks: Ranks | None = None,
+        fill: Callable[[PreTrainedModel, torch.device], None] | None = None,
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.config = config
         self.build_policy = build_policy
+        self.ranks = ranks or Ranks()
+        self.fill = fill
         self.objective = objective(config.algorithm, config.task.max_response_tokens)
         self.policy: Any = None  # a PreTrainedModel from configure_model on
         self.critic: Critic | None = None
@@ -75,6 +90,12 @@ class DAPOModule(LightningModule):
             self.reference = Reference(self.policy) if algorithm.kl.beta else None
             self.critic = Critic(self.policy) if algorithm.critic else None
             freeze_first_layers(self.policy, self.config.policy.freeze_frac)
+            checkpoint_layers(self.policy, self.config.trainer.activation_checkpointing)
+            if self.config.trainer.strategy == "fsdp":
+                self.ranks = shard_policy(self.policy, self.config, self.ranks, self.device_mesh)
+                if self.fill is not None:
+                    offloads = self.config.trainer.sharding.cpu_offload
+                    self.fill(self.policy, torch.device("cpu") if offloads else self.trainer.strategy.root_device)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
@@ -127,37 +148,47 @@ class DAPOModule(LightningModule):
     def score(self, batch: TokenBatch) -> tuple[Scores, Statistics]:
         """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it."""
         recomputes = self.config.algorithm.old_logprobs == "recompute"
-        old, ref, values = (torch.empty_like(batch.rollout_logprobs) for _ in range(3))
+        old, ref, values = (torch.zeros_like(batch.rollout_logprobs) for _ in range(3))
         if recomputes or self.reference or self.critic:
-            for micro in self.micro_batches(batch, range(len(batch.sequences))):
+            for micro, counts in self.micro_batches(batch, range(len(batch.sequences))):
+                place = micro.tokens if counts else micro.tokens[:0]
                 if recomputes:
-                    old[micro.tokens] = self.logprobs(micro)[0].cpu()
+                    old[place] = self.logprobs(micro)[0].cpu()[: len(place)]
                 if self.reference:
-                    ref[micro.tokens] = self.logprobs(micro, self.reference.on(self.device))[0].cpu()
+                    ref[place] = self.logprobs(micro, self.reference.on(self.device))[0].cpu()[: len(place)]
                 if self.critic:
-                    values[micro.tokens] = self.values(micro).cpu()
+                    values[place] = self.values(micro).cpu()[: len(place)]
+            for scored in (old, ref, values):
+                self.ranks.sum(scored)
         statistics = Statistics({}, {})
         if recomputes:
             fresh = batch.fresh[batch.completion_of_token]
-            statistics = mismatch_statistics(old, batch.rollout_logprobs, fresh)
+            # The same on every rank by now, so that one rank's part is the whole.
+            own = fresh if self.ranks.rank == 0 else torch.zeros_like(fresh)
+            statistics = mismatch_statistics(old, batch.rollout_logprobs, own)
             # Older weights sampled a carried-over completion: the engine's log-probs are its behaviour policy.
             old = torch.where(fresh, old, batch.rollout_logprobs)
         else:
             old = batch.rollout_logprobs
         return Scores(old, ref if self.reference else None, values if self.critic else None), statistics
 
-    def micro_batches(self, batch: TokenBatch, completions: Any) -> Iterator[MicroBatch]:
+    def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
+        """This rank's micro-batches of `completions`, as many on every rank; False: one that only keeps step."""
         settings = self.config.trainer
         shares = settings.shared_prompt
         if shares == "auto":
             shares = batch.shared_prompt_ratio < SHARED_PROMPT_BELOW
-        return batch.micro_batches(completions, settings.micro_batch_tokens, shares_prompts=shares)
+        split = partial(batch.micro_batches, budget_tokens=settings.micro_batch_tokens, shares_prompts=shares)
+        return rank_micro_batches(batch, completions, split, self.ranks, cost_of(self.policy.config))
 
     def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
         """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens; of the policy by default."""
         device = self.device
-        return token_logprobs(
-            self.policy if model is None else model,
+        of_policy = (
+            self.policy.score if self.config.trainer.strategy == "fsdp" else partial(token_logprobs, self.policy)
+        )
+        score = of_policy if model is None else partial(token_logprobs, model)
+        return score(
             micro.input_ids.to(device),
             micro.layout(device),
             micro.rows.to(device),

@@ -25,7 +25,15 @@ from dapo_lit.config import Config, ConfigError
 
 NOT_SCIENCE = ("runs_dir", "study_name", "study", "resume", "logger", "reflection")
 """Keys that do not change a run's result; the config hash leaves them out."""
-MAY_CHANGE = (*NOT_SCIENCE, "budget", "trainer.checkpoint_every", "trainer.grace_s")
+MAY_CHANGE = (
+    *NOT_SCIENCE,
+    "budget",
+    "trainer.checkpoint_every",
+    "trainer.grace_s",
+    "trainer.timeout_min",
+    "trainer.devices",
+    "trainer.num_nodes",
+)
 """Keys that a resumed run may have changed."""
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
@@ -90,21 +91,25 @@ class StepUpdates:
             yield torch.isin(groups, chosen).nonzero().flatten().tolist()
 
     def _backward(self, minibatch: list[int], epoch: int) -> float:
-        """The gradient of a mini-batch, for any split into micro-batches; the policy's loss."""
+        """The gradient of a mini-batch, for any split into micro-batches and ranks; the loss over all ranks."""
         chosen = torch.tensor(minibatch)
         weights = torch.zeros(len(self.batch.sequences))
         loss_tokens, groups = self.batch.loss_tokens[chosen], self.batch.group_index[chosen]
         weights[chosen] = self.module.objective.weights(loss_tokens, groups).float()
         weights *= self.batch.carries_loss
-        micros = self.module.micro_batches(self.batch, minibatch)
-        return float(sum(self._accumulate(micro, weights, epoch) for micro in micros))
+        # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
+        nothing, losses = torch.zeros_like(weights), list[Tensor]()
+        for micro, counts in self.module.micro_batches(self.batch, minibatch):
+            losses.append(self._accumulate(micro, weights if counts else nothing, epoch, counts))
+        return float(self.module.ranks.sum(torch.stack(losses).double().sum().cpu()))
 
-    def _accumulate(self, micro: MicroBatch, weights: Tensor, epoch: int) -> Tensor:
-        """Forward and backward of one micro-batch; its addend of the policy's loss."""
+    def _accumulate(self, micro: MicroBatch, weights: Tensor, epoch: int, counts: bool = True) -> Tensor:
+        """Forward and backward of one micro-batch; its addend of the policy's loss. `counts`: it is measured."""
         device = self.module.device
         weight = weights[micro.completions].to(device)
-        self.real_tokens += sum(micro.lengths)
-        self.run_tokens += micro.input_ids.numel()
+        if counts:
+            self.real_tokens += sum(micro.lengths)
+            self.run_tokens += micro.input_ids.numel()
         if self.module.critic is not None:
             self._accumulate_critic(micro, weight, epoch)
         if self.warms_up_critic:
@@ -118,7 +123,7 @@ class StepUpdates:
             token_loss = token_loss + objective.kl_beta * kl_penalty(logprobs, ref, objective.kl_estimator)
         loss = (token_loss * weight).sum()
         module.manual_backward(loss)
-        if epoch == 0:
+        if epoch == 0 and counts:
             everything = torch.ones_like(old, dtype=torch.bool)
             measured = policy_statistics(
                 logprobs.detach(),
@@ -153,7 +158,7 @@ class StepUpdates:
         """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made."""
         module, settings = self.module, self.module.config.algorithm.optimizer
         gradients = [p.grad for p in self.trainable if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
         critic = [] if module.critic is None else list(module.critic.parameters())
         critic_norm = torch.nn.utils.get_total_norm([p.grad for p in critic if p.grad is not None])
         if not all(math.isfinite(float(x)) for x in (loss, norm, critic_norm)):
@@ -186,10 +191,24 @@ class StepUpdates:
         else:
             torch._foreach_add_(self.gradient_sum, gradients)
 
+    def _reduce(self) -> None:
+        """Adds up over the ranks what each measured on its share: one collective a step."""
+        sums, maxima = merge(_nothing_measured(), self.statistics)  # the same names on a rank without a share
+        values = [float(value) for value in (*sums.values(), *maxima.values())]
+        stacked = self.module.ranks.stack(
+            torch.tensor([*values, self.real_tokens, self.run_tokens], dtype=torch.float64)
+        )
+        total, largest = stacked.sum(0), stacked.amax(0)
+        self.statistics = Statistics(
+            dict(zip(sums, total, strict=False)), dict(zip(maxima, largest[len(sums) :], strict=False))
+        )
+        self.real_tokens, self.run_tokens = (int(count) for count in total[-2:])
+
     def metrics(self) -> dict[str, float | None]:
+        self._reduce()
         noise = None
         if self.gradient_sum is not None:
-            summed = float(torch.nn.utils.get_total_norm(self.gradient_sum))
+            summed = float(global_norm(self.gradient_sum))
             noise = gradient_noise(sum(n**2 for n in self.norms), summed**2, len(self.norms))
         return (
             finish(*self.statistics)
@@ -203,6 +222,28 @@ class StepUpdates:
                 "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
             }
         )
+
+
+def _nothing_measured() -> Statistics:
+    """policy_statistics of no token."""
+    none = torch.zeros(0)
+    return policy_statistics(
+        none,
+        none,
+        none,
+        none.bool(),
+        clip_low=0.2,
+        clip_high=0.2,
+        clip_dual=None,
+        entropy=none,
+        completion_tokens=none,
+    )
+
+
+def global_norm(gradients: list[Tensor]) -> Tensor:
+    """The norm of all gradients together, shards on other ranks included."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def counter_seed(*counters: int) -> int:

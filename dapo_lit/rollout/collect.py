@@ -16,6 +16,7 @@ from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import KeepRate, accept, groups_to_request, sampling_metrics
 from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 
 
@@ -77,6 +78,8 @@ class Collector:
     stop_requested: Callable[[], bool] = lambda: False
     keep_rate: KeepRate = field(default_factory=KeepRate)
     carried: list[Group] = field(default_factory=list)
+    ranks: Ranks = field(default_factory=Ranks)
+    """Who generates which of a round's groups; all ranks end a round with all of them."""
 
     def collect(self, step: int, policy_version: int) -> CollectedStep:
         """Collects step `step` with the weights the engine holds.
@@ -130,20 +133,21 @@ class Collector:
         return groups
 
     def _generate(self, groups: Sequence[Group], step: int, seconds: dict[str, float]) -> None:
-        """Samples and scores every completion of `groups`, in place."""
+        """Samples and scores every completion of `groups`, in place, this rank its own and the others theirs."""
+        own = [groups[position] for position in self.ranks.own(groups)]
         requests = [
             SampleRequest(SampleKey(step, g.problem.id, g.attempt, i), g.prompt_ids)
-            for g in groups
+            for g in own
             for i in range(self.rules.samples_per_prompt)
         ]
-        references = {g.problem.id: _reference(g.problem) for g in groups}
+        references = {g.problem.id: _reference(g.problem) for g in own}
         texts: dict[SampleKey, tuple[Sample, str]] = {}
         scores: list[tuple[Any, Score]] = []
         started = time.perf_counter()
         for sample in self.engine.generate(requests, self.sampling):
             arrived = time.perf_counter()
             seconds["generate"] += arrived - started
-            if self.stop_requested():
+            if self.ranks.size == 1 and self.stop_requested():
                 raise StopRequestedError
             text = self.decode(sample.response_ids)
             texts[sample.key] = (sample, text)
@@ -154,11 +158,15 @@ class Collector:
         scores += self.verifier.drain()
         seconds["verify"] += time.perf_counter() - started
         completions = {key: self._completion(*texts[key], score) for key, score in scores}
-        for group in groups:
+        for group in own:
             group.completions = [
                 completions[SampleKey(step, group.problem.id, group.attempt, i)]
                 for i in range(self.rules.samples_per_prompt)
             ]
+        # All ranks give up the same round, or none.
+        if self.ranks.size > 1 and any(self.ranks.gather(self.stop_requested())):
+            raise StopRequestedError
+        self.ranks.exchange(groups)
 
     def _completion(self, sample: Sample, text: str, score: Score) -> Completion:
         penalty, shaped = self.reward(score, len(sample.response_ids), not sample.finished)

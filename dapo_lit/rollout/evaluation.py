@@ -11,6 +11,7 @@ from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import Prompt
 from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.rollout.ranks import ALONE, Ranks
 from dapo_lit.rollout.records import Sample, SampleKey
 from dapo_lit.rollout.voting import Ballot, ballots, consensus
 
@@ -76,9 +77,12 @@ def evaluate(
     verifier: Verifier,
     decode: Callable[[Sequence[int]], str],
     sampling: Sampling,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """Samples k responses to every prompt with the engine's weights and scores them."""
-    return summarise(prompts, k, evaluated_samples(prompts, k, engine, verifier, decode, sampling), verifier)
+    """Samples k responses to every prompt with the engine's weights and scores them; each rank some of the prompts."""
+    own = prompts[ranks.rank :: ranks.size]
+    parts = ranks.gather(list(evaluated_samples(own, k, engine, verifier, decode, sampling)))
+    return summarise(prompts, k, [sample for part in parts for sample in part], verifier)
 
 
 def evaluated_samples(

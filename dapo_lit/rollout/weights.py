@@ -129,7 +129,7 @@ class Weights:
                 for slot in self._slots[name]:
                     slot.copy_(tensor.reshape(slot.shape))
             else:
-                tied_head = tensor
+                tied_head = tensor.clone()  # the sender may free it once the next is asked for
         problems += [f"{name} is missing" for name in self._slots if name in missing]
         if tied_head is not None and not problems and not torch.equal(self.head, tied_head.to(self.head)):
             problems.append("lm_head.weight differs from model.embed_tokens.weight, but the config ties them")

@@ -152,7 +152,9 @@ def test_slurms_signals_save_and_end_the_run_as_preempted(tmp_path, compose, mon
         original(self, trainer, module, outputs, batch, batch_idx)
 
     monkeypatch.setattr(Recorder, "on_train_batch_end", signalled)
-    train(compose("trainer.checkpoint_every=100"), [])
+    with pytest.raises(SystemExit) as left:
+        train(compose("trainer.checkpoint_every=100"), [])
+    assert left.value.code == 0
     assert "stopped on request after step 3" in capsys.readouterr().out
     assert json.loads((tmp_path / RUN / "run.json").read_text())["status"] == "preempted"
     assert [c.name for c in complete(tmp_path / RUN / "checkpoints")] == ["step_000003.ckpt"]

@@ -1,0 +1,69 @@
+"""The group `trainer`: on what a run computes, and how the policy lies there."""
+
+from typing import Literal, Self
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
+
+from dapo_lit.config.sections import Section
+
+
+class Sharding(Section):
+    dtype: Literal["bfloat16", "float16", "float32"] | None
+    """Of the weights and activations in forward and backward while the shards stay in policy.dtype; null: the same."""
+    cpu_offload: bool
+    """Shards, gradients and optimiser states lie in the host's memory, and the optimiser runs there."""
+    tensor_parallel: PositiveInt
+    """Devices that share each layer's matrices; the others are data parallel."""
+    replicas: PositiveInt
+    """Copies of the sharded policy (HSDP): gradients are reduced within one, then over them."""
+
+    @model_validator(mode="after")
+    def _one_mesh(self) -> Self:
+        if self.tensor_parallel > 1 and self.replicas > 1:
+            raise ValueError(
+                "tensor_parallel and replicas exclude each other: the mesh has two dimensions; set one of them to 1"
+            )
+        return self
+
+
+class Trainer(Section):
+    accelerator: Literal["cpu", "gpu", "auto"]
+    strategy: Literal["single", "fsdp"]
+    """One process with the whole policy, or the policy in shards over devices x num_nodes processes."""
+    devices: PositiveInt
+    """Processes on each machine."""
+    num_nodes: PositiveInt
+    """Machines; more than one are started by torchrun or srun."""
+    timeout_min: PositiveFloat
+    """Minutes that a process waits for the others; above the longest rollout round."""
+    sharding: Sharding
+    threads: PositiveInt
+    """Threads of torch in this process; 1 is fastest for tiny models."""
+    micro_batch_tokens: PositiveInt
+    """Tokens in one forward and backward pass; sequences are packed into it without padding."""
+    shared_prompt: Literal["auto"] | bool
+    """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
+    checkpoint_every: PositiveInt
+    """Rollout steps between checkpoints; the last two are kept."""
+    grace_s: PositiveFloat
+    """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
+    activation_checkpointing: Literal["none", "selective", "full"]
+    """What backward computes again: nothing; all but attention and every other matrix product; whole layers."""
+    grad_noise: bool
+    """Log optim/grad_noise, which keeps one more copy of the gradient."""
+    peak_tflops: PositiveFloat | None
+    """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
+
+    @model_validator(mode="after")
+    def _processes(self) -> Self:
+        size = self.devices * self.num_nodes
+        if self.strategy == "single" and size > 1:
+            raise ValueError(
+                f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
+            )
+        for name in ("tensor_parallel", "replicas"):
+            if size % getattr(self.sharding, name):
+                raise ValueError(
+                    f"sharding.{name} ({getattr(self.sharding, name)}) does not divide the {size} processes"
+                )
+        return self

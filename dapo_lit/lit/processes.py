@@ -1,0 +1,159 @@
+"""The processes of a run: started here on one machine, or from outside by torchrun or srun, joined to one group.
+
+The group is there before anything is read or written, so that rank 0 alone opens the run's folder and tells the others
+what it found. Lightning takes the group over as it is.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+
+from dapo_lit.config import ConfigError
+from dapo_lit.config.trainer import Trainer
+from dapo_lit.lit.run_folder import RunFolder
+from dapo_lit.rollout.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those of the run."""
+
+    rank: int
+    local_rank: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """What rank 0 found before training: where the run writes, and what it goes on from."""
+
+    folder: RunFolder
+    checkpoint: Path | None
+
+
+class Opening:
+    """Rank 0's word to the others, given once: where to start, or None for nothing to do."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._told = False
+
+    def tell(self, start: Start | None) -> None:
+        if not self._told:
+            self._told = True
+            self.ranks.first(lambda: start)
+
+
+def place_from_outside() -> Place | None:
+    """What torchrun or srun says in the environment; None where nobody started several processes."""
+    if SLURMEnvironment.detect() and int(os.environ.get("SLURM_NTASKS", "1")) > 1:
+        slurm = SLURMEnvironment(auto_requeue=False)
+        os.environ.setdefault("MASTER_ADDR", slurm.main_address)
+        os.environ.setdefault("MASTER_PORT", str(slurm.main_port))
+        os.environ["RANK"], os.environ["LOCAL_RANK"] = str(slurm.global_rank()), str(slurm.local_rank())
+        os.environ["WORLD_SIZE"] = str(slurm.world_size())
+    if "RANK" in os.environ and "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return Place(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
+    return None
+
+
+@contextmanager
+def joined(settings: Trainer) -> Iterator[Ranks]:
+    """Joins the processes of the run; alone where there is one.
+
+    Without torchrun or srun, the other processes of this machine are started here with the same command line; they
+    are ended where this one fails.
+
+    Raises:
+        ConfigError: the processes that were started from outside are not those of the config.
+    """
+    if settings.strategy == "single":
+        yield Ranks()
+        return
+    place, children = place_from_outside(), list[subprocess.Popen[bytes]]()
+    size = settings.devices * settings.num_nodes
+    if place is None:
+        if settings.num_nodes > 1:
+            raise ConfigError(
+                f"trainer.num_nodes={settings.num_nodes}, but only this process was started; start one a device with "
+                "torchrun or srun (docs/scaling.md)"
+            )
+        place, children = start_others(size)
+    if place.size != size:
+        raise ConfigError(
+            f"{place.size} processes were started, but trainer.devices x trainer.num_nodes = {settings.devices} x "
+            f"{settings.num_nodes}; make them agree"
+        )
+    uses_gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
+    if uses_gpu:
+        torch.cuda.set_device(place.local_rank)
+    timeout = timedelta(minutes=settings.timeout_min)
+    dist.init_process_group("nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout)
+    try:
+        group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
+        yield Ranks(place.rank, place.size, group)
+        dist.barrier()
+    except SystemExit:  # asked to leave, as all of them are
+        dist.barrier()
+        raise
+    except BaseException:
+        for child in children:
+            child.terminate()
+        raise
+    finally:
+        dist.destroy_process_group()
+    failed = [code for child in children if (code := child.wait())]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of the processes of this run failed")
+
+
+def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
+    """This command line once more for each of the ranks 1 .. size - 1 of this machine; this process is rank 0."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "NODE_RANK": "0"}
+    module = sys.modules["__main__"].__spec__
+    assert module is not None
+    name = module.name.removesuffix(".__main__")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", name, *sys.argv[1:]],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(1, size)
+    ]
+    os.environ.update(shared, RANK="0", LOCAL_RANK="0")
+    return Place(0, 0, size), children
+
+
+class JoinedEnvironment(LightningEnvironment):
+    """Tells Lightning that the processes are there, whoever started them."""
+
+    def __init__(self, devices: int) -> None:
+        super().__init__()
+        self.place = place_from_outside() or Place(0, 0, 1)
+        self.devices = devices
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    def local_rank(self) -> int:
+        return self.place.local_rank
+
+    def node_rank(self) -> int:
+        return self.place.rank // self.devices
+
+    def teardown(self) -> None:
+        """Leaves the environment as it is."""

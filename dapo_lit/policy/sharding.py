@@ -1,0 +1,234 @@
+"""The policy in shards (FSDP2): a group of parameters a layer, the head, the rest; loading and gathering by group.
+
+The root's forward is `score`, not the model's own: hidden states, then the head for the response tokens. Gradients
+are summed over the ranks, not averaged: the loss is divided by one denominator that counts all ranks' tokens.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+from accelerate import init_empty_weights
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from dapo_lit.policy.head import token_logprobs
+
+Recomputed = Literal["none", "selective", "full"]
+
+
+def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
+    """Has backward compute activations again: of no layer, of all, or all but the costly half of each (selective).
+
+    The layers' own names and the state dict stay as they are.
+    """
+    if recomputed == "none":
+        return
+    contexts: dict[str, Any] = {} if recomputed == "full" else {"context_fn": _keep_costly}
+    for layer in model.base_model.layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
+
+
+def _keep_costly() -> Any:
+    """Keeps every other matrix product and all of attention, as torchtitan's selective checkpointing does."""
+    products = 0
+    product = torch.ops.aten.mm.default
+
+    def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        nonlocal products
+        if operator == product:
+            products += not context.is_recompute
+            return CheckpointPolicy.PREFER_RECOMPUTE if products % 2 else CheckpointPolicy.MUST_SAVE
+        if "attention" in str(operator):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(choose)
+
+
+def shard(
+    model: PreTrainedModel,
+    mesh: DeviceMesh,
+    *,
+    tensor_mesh: DeviceMesh | None = None,
+    dtype: torch.dtype | None = None,
+    cpu_offload: bool = False,
+) -> None:
+    """Turns the parameters into shards over `mesh`, in place. The model may be on the meta device.
+
+    Args:
+        mesh: one dimension (data parallel), or two (copies, shards within one).
+        tensor_mesh: the devices that share each layer's matrices; None: tensor parallelism is off.
+        dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
+    """
+    precision = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False
+    )
+    offload: OffloadPolicy = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": offload}
+    for layer in model.base_model.layers:
+        if tensor_mesh is not None:
+            parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
+        fully_shard(layer, **group)
+    head = model.get_output_embeddings()
+    if not model.config.tie_word_embeddings:  # a tied one is the embedding, which is in the root's group
+        fully_shard(head, **group)
+    fully_shard(model, **group)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    model.score = MethodType(_score, model)
+    register_fsdp_forward_method(model, "score")
+
+
+_TENSOR_PLAN = {
+    **{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"},
+    **{f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")},
+    "self_attn.o_proj": RowwiseParallel(),
+    "mlp.down_proj": RowwiseParallel(),
+}
+
+
+def _score(model: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+    head = model.get_output_embeddings()
+    own_group = isinstance(head, FSDPModule)
+    if own_group:  # token_logprobs reads its weight, so that its forward, which would gather it, is never called
+        head.unshard()
+    result = token_logprobs(model, *args, **kwargs)
+    if own_group and not torch.is_grad_enabled():  # else backward does it
+        head.reshard()
+    return result
+
+
+def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a local HF folder without weights (on the meta device); buffers such as rotary frequencies exist.
+
+    Raises:
+        FileNotFoundError: there are no safetensors there; `load_shards` reads those alone.
+    """
+    if not list(Path(folder).glob("*.safetensors")):
+        raise FileNotFoundError(
+            f"policy.path={folder}: trainer.strategy=fsdp reads safetensors, and there are none in this folder"
+        )
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
+    model.tie_weights()  # the context gave each module a parameter of its own
+    if (Path(folder) / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model.eval()
+
+
+@torch.no_grad()
+def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device) -> None:
+    """Gives every shard memory on `device` and reads its part of the safetensors: no rank holds more than its shards.
+
+    Raises:
+        KeyError: the files lack a parameter of the model.
+    """
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    model.to_empty(device=device)
+    for module, name, buffer in buffers:  # these had their values
+        module._buffers[name] = None if buffer is None else buffer.to(device)
+    places = _files_of_tensors(Path(folder))
+    tied = model.config.tie_word_embeddings
+    for name, parameter in model.named_parameters():
+        if name not in places:
+            if tied and name == "lm_head.weight":
+                continue
+            raise KeyError(f"{folder}: no tensor {name!r} in the safetensors; they are of another architecture")
+        _read(parameter, places[name], name)
+
+
+def _read(parameter: Tensor, file: Path, name: str) -> None:
+    with safe_open(file, framework="pt") as opened:
+        if not isinstance(parameter, DTensor):
+            parameter.copy_(opened.get_tensor(name))
+        elif parameter.device_mesh.ndim == 1:
+            shape, offset = compute_local_shape_and_global_offset(
+                parameter.shape, parameter.device_mesh, parameter.placements
+            )
+            rows = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+            local = parameter.to_local()
+            if local.numel():
+                local.copy_(opened.get_slice(name)[rows])
+        else:  # a matrix that is cut in two ways: one at a time passes through whole
+            whole = opened.get_tensor(name).to(parameter.dtype)
+            cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            parameter.to_local().copy_(cut.to_local())
+
+
+def _files_of_tensors(folder: Path) -> dict[str, Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+    places: dict[str, Path] = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as opened:
+            places |= dict.fromkeys(opened.keys(), file)
+    return places
+
+
+def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter whole, under its name in the state dict, one group after the other: no rank holds two groups.
+
+    A collective: all ranks take all tensors, in this order, and copy each before they ask for the next. Adapters are
+    merged into their matrices. A tied head comes under both names.
+    """
+    sharded: list[tuple[str, Any]] = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, FSDPModule)
+    ]
+    if not sharded:
+        yield from merged(model.state_dict().items(), model)
+        return
+    prefixes = {f"{name}." for name, _ in sharded if name}
+    for prefix, module in sharded:
+        module.unshard()
+        start = f"{prefix}." if prefix else ""
+        below = {p for p in prefixes if p.startswith(start) and p != start}
+        own = [
+            (start + name, parameter.detach())
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+            if not any((start + name).startswith(p) for p in below)
+        ]
+        yield from merged([(name, _whole(tensor)) for name, tensor in own], model)
+        module.reshard()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors under the names of the model without adapters: each adapter's product is added to its matrix.
+
+    A matrix and its adapter must come in one call.
+    """
+    tensors = dict(named)
+    scales = {name: m.scaling["default"] for name, m in model.named_modules() if hasattr(m, "lora_A")}
+    for name, tensor in tensors.items():
+        if ".lora_" in name:
+            continue
+        matrix, _, kind = name.partition(".base_layer")
+        if kind == ".weight" and matrix in scales:
+            a, b = (tensors[f"{matrix}.lora_{side}.default.weight"] for side in "AB")
+            tensor = tensor + scales[matrix] * (b @ a).to(tensor.dtype)
+        yield matrix + kind, tensor

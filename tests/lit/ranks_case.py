@@ -1,0 +1,149 @@
+"""Rollout steps and updates on several gloo processes; `python ranks_case.py OUT` writes what each rank came to.
+
+One process imports, then forks the ranks of every world size: the imports cost more than the runs.
+"""
+
+import os
+import socket
+import sys
+import traceback
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import hydra
+import torch
+from omegaconf import OmegaConf
+from torch.distributed.tensor import DTensor
+
+from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal
+from dapo_lit.lit.processes import joined
+from dapo_lit.lit.run_folder import RunFolder
+from dapo_lit.lit.scores import Scores
+from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.objective.losses import Aggregation, completion_weights
+from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.train import build_trainer
+
+SIZES = (1, 2, 4)
+COMMON = (
+    "+experiment=four_sums", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
+    "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
+    "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=finished",
+    "trainer.grad_noise=true", "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
+)  # fmt: skip
+CASES = {
+    "tied": (),
+    "untied": ("policy.architecture.tie_word_embeddings=false", "trainer.activation_checkpointing=selective"),
+}
+
+
+def compose(*overrides: str) -> Config:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+    assert isinstance(tree, dict)
+    return parse({str(key): value for key, value in tree.items()})
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+class Probe(DAPOModule):
+    """Before each real step, the loss and gradient of its mini-batches for every aggregation, masked or not."""
+
+    found: dict
+
+    def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
+        assert batch.tokens is not None
+        self.policy.eval()
+        record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
+        record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
+        scores, _ = self.score(batch.tokens)
+        kept, objective = batch.tokens.carries_loss, self.objective
+        for aggregation in get_args(Aggregation):
+            for filtered in (False, True):
+                lengths = batch.tokens.response_lengths
+                batch.tokens.carries_loss = lengths < lengths.max() if filtered else kept
+                weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
+                self.objective = replace(objective, weights=weights)
+                record[f"{aggregation}, filtered {filtered}"] = self.loss_and_gradient(batch, scores)
+        batch.tokens.carries_loss, self.objective = kept, objective
+        super().training_step(batch, batch_idx)
+        untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
+        record["metrics"] = untimed
+        record["collected"] = {k: v for k, v in batch.collected.metrics.items() if not k.startswith("time/")}
+        record["weights"] = {name: whole(tensor) for name, tensor in full_tensors(self.policy)}
+        self.found[batch.step] = record
+
+    def loss_and_gradient(self, batch: RolloutStep, scores: Scores) -> tuple[float, torch.Tensor]:
+        assert batch.tokens is not None
+        credit = self.objective.credit(batch.tokens, scores)
+        updates = StepUpdates(self, batch, scores, credit, Statistics({}, {}))
+        loss = updates._backward(next(iter(updates._minibatches(0))), 0)
+        gradient = torch.cat([whole(p.grad).flatten() for p in self.policy.parameters()])
+        self.zero_grad()
+        return loss, gradient
+
+
+def case(out: Path, name: str, size: int) -> None:
+    config = compose(*COMMON, *CASES[name], f"trainer.devices={size}", f"runs_dir={out / name / str(size)}")
+    with joined(config.trainer) as ranks:
+        parts, stop = Parts(config), StopSignal()
+        folder = RunFolder(out / name / str(size), resumes=False)
+        for sub in ("rollouts", "eval", "checkpoints"):
+            (folder.path / sub).mkdir(parents=True, exist_ok=True)
+        module = Probe(config, lambda: parts.policy, ranks, parts.fill)
+        module.found = {}
+        datamodule = RolloutDataModule(config, parts, stop, ranks)
+        rows: list[dict] = []
+        recorder = Recorder(config, folder, None, ranks)
+        evaluated = recorder._write
+
+        def kept(datamodule, module, row, evaluates):
+            evaluated(datamodule, module, row, evaluates)
+            rows.append(dict(row))
+
+        recorder._write = kept
+        trainer = build_trainer(config, [recorder, Checkpoints(config, folder, stop, ranks)])
+        trainer.fit(module, datamodule=datamodule)
+        torch.save({"steps": module.found, "rows": rows}, out / f"{name}_{size}_{ranks.rank}.pt")
+
+
+def forked(out: Path, size: int) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank))
+                for number, name in enumerate(CASES):
+                    os.environ["MASTER_PORT"] = str(port + number)
+                    case(out, name, size)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    if any(codes):
+        sys.exit(f"{size} ranks ended with {codes}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for size in SIZES:
+        forked(Path(sys.argv[1]), size)
