@@ -10,7 +10,7 @@ started and warmed before the clock starts; that time is reported beside. Servic
 time in a worker, without waiting; `others` are the responses that were not killed. math-verify scores a sample of the
 clean corpus in one process, as its users run it.
 
-    OMP_NUM_THREADS=1 python benchmarks/verify.py --data $DAPO_LIT_DATA --out benchmarks/verify.json
+    OMP_NUM_THREADS=1 python benchmarks/verify.py --data $DAPO_LIT_DATA --out benchmarks/results/verify.json
 """
 
 import argparse

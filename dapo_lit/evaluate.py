@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -95,7 +96,8 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     for correct, word in ((True, "right"), (False, "wrong")):
         some = table[table["correct"] == correct]
         if len(some):
-            print(f"{word} responses: {len(some)}, reflecting {some['reflects'].mean():.3f}")
+            silent = f", {some['extracted'].isna().sum()} without an answer" if not correct else ""
+            print(f"{word} responses: {len(some)}{silent}, reflecting {some['reflects'].mean():.3f}")
     timeouts = int(table["timed_out"].sum())
     if timeouts:
         print(f"{timeouts} responses reached the verifier's deadline and count as wrong")
@@ -170,7 +172,7 @@ def report_comparison(first: Result, second: Result) -> None:
 
 
 def comparison_table(rows: dict[str, PairedQuestions]) -> Table:
-    shown = Table()
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits into 80 columns
     for column in ("", "difference", "95 % interval", "better", "worse", "equal", "p"):
         shown.add_column(column, justify="right" if column else "left")
     for key, paired in rows.items():
