@@ -29,6 +29,7 @@ from dapo_lit.lit.preemption import StopSignal, requeue
 from dapo_lit.lit.processes import Opening, Start, joined
 from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.lit.strategy import trainer_arguments
+from dapo_lit.lit.switches import objective
 from dapo_lit.rollout.collect import StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.study.designs import arm_name
@@ -94,6 +95,7 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
         return
     parts = Parts(config)
     parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
+    objective(config.algorithm, config.task.max_response_tokens)  # finds a loss that cannot be used
     folder = open_run(config, overrides, arm)
     loggers = None
     try:

@@ -1,6 +1,6 @@
 """The group `algorithm`: the switches of DAPO and the settings of its relatives."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -89,6 +89,13 @@ class Optimizer(Section):
     """The run stops after this many updates in a row with a loss or gradient that is not finite."""
 
 
+class Entropy(Section):
+    bonus: Annotated[float, Field(ge=0)]
+    """Weight of the entropy (nats) that each token's loss is lowered by."""
+    top_frac: Annotated[float, Field(gt=0, le=1)]
+    """Only the share of the mini-batch's tokens with the highest entropy carries loss; 1: all."""
+
+
 class KL(Section):
     beta: Annotated[float, Field(ge=0)]
     """Weight of the divergence from the policy that training began with; 0: none, and no reference is kept."""
@@ -115,12 +122,17 @@ class Algorithm(Section):
     family: str
     """What a run is called in its folder's name: `dapo` for the switches' own names, else the algorithm."""
     techniques: Techniques
+    loss: str
+    """`clip`, `reinforce`, `cispo`, `gspo`, `gspo_token`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
+    loss_options: dict[str, Any]
+    """What the loss takes beside tokens and bounds."""
     clip: Clip
     advantage: Advantage
     token_level_denominator: Literal["minibatch", "group"]
     """With token_level_loss: tokens of the mini-batch (the authors' code), or of a prompt's group (Eq. 8 literally)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
+    entropy: Entropy
     kl: KL
     critic: Critic | None
     """The value model of `advantage.estimator=gae`; null: none."""

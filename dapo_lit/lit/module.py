@@ -194,6 +194,7 @@ class DAPOModule(LightningModule):
             micro.rows.to(device),
             micro.targets.to(device),
             temperature=self.config.rollout.temperature,
+            entropy_gradient=self.objective.entropy_bonus > 0,
         )
 
     def values(self, micro: MicroBatch) -> Tensor:

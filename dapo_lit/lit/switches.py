@@ -30,6 +30,8 @@ class Objective:
     clip_high: float
     clip_dual: float | None
     loss: PolicyLoss
+    entropy_bonus: float
+    """Nats of entropy count this much against the loss of a token."""
     kl_beta: float
     """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
     kl_estimator: KLEstimator
@@ -53,6 +55,7 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         clip_high=high,
         clip_dual=clip.dual,
         loss=policy_loss(algorithm, clip_high=high),
+        entropy_bonus=algorithm.entropy.bonus,
         kl_beta=algorithm.kl.beta if algorithm.kl.where == "loss" else 0.0,
         kl_estimator=algorithm.kl.estimator,
         credit=credit(algorithm),

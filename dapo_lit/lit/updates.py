@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.linearised import Linearised, linearised
 from dapo_lit.lit.scores import Credit, Scores
 from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
 from dapo_lit.objective.diagnostics import (
@@ -97,13 +98,21 @@ class StepUpdates:
         loss_tokens, groups = self.batch.loss_tokens[chosen], self.batch.group_index[chosen]
         weights[chosen] = self.module.objective.weights(loss_tokens, groups).float()
         weights *= self.batch.carries_loss
+        micros = self.module.micro_batches(self.batch, minibatch)
+        linear = None
+        if self.module.objective.loss.of_whole_minibatch and not self.warms_up_critic:
+            seed = counter_seed(self.module.config.seed, self.step, epoch, *minibatch)
+            linear = linearised(self.module, self.batch, self.scores, self.credit, chosen, micros, weights, seed)
         # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
         nothing, losses = torch.zeros_like(weights), list[Tensor]()
-        for micro, counts in self.module.micro_batches(self.batch, minibatch):
-            losses.append(self._accumulate(micro, weights if counts else nothing, epoch, counts))
+        for micro, counts in micros:
+            addend = self._accumulate(micro, weights if counts else nothing, epoch, counts, linear)
+            losses.append(addend)
         return float(self.module.ranks.sum(torch.stack(losses).double().sum().cpu()))
 
-    def _accumulate(self, micro: MicroBatch, weights: Tensor, epoch: int, counts: bool = True) -> Tensor:
+    def _accumulate(
+        self, micro: MicroBatch, weights: Tensor, epoch: int, counts: bool = True, linear: Linearised | None = None
+    ) -> Tensor:
         """Forward and backward of one micro-batch; its addend of the policy's loss. `counts`: it is measured."""
         device = self.module.device
         weight = weights[micro.completions].to(device)
@@ -117,12 +126,19 @@ class StepUpdates:
         module, objective = self.module, self.module.objective
         logprobs, entropy = module.logprobs(micro)
         old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
-        token_loss = objective.loss.of_tokens(logprobs, old, advantages)
         ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
+        terms = torch.zeros_like(logprobs)  # what every loss has beside the policy's own part
         if ref is not None and objective.kl_beta:
-            token_loss = token_loss + objective.kl_beta * kl_penalty(logprobs, ref, objective.kl_estimator)
-        loss = (token_loss * weight).sum()
-        module.manual_backward(loss)
+            terms = terms + objective.kl_beta * kl_penalty(logprobs, ref, objective.kl_estimator)
+        if objective.entropy_bonus:
+            terms = terms - objective.entropy_bonus * entropy
+        if linear is None:
+            loss = ((objective.loss.of_tokens(logprobs, old, advantages) + terms) * weight).sum()
+            module.manual_backward(loss)
+        else:
+            slopes, losses = (x[micro.tokens].to(device) for x in (linear.slopes, linear.losses))
+            module.manual_backward((float(counts) * slopes * logprobs + terms * weight).sum())
+            loss = ((losses + terms) * weight).sum()
         if epoch == 0 and counts:
             everything = torch.ones_like(old, dtype=torch.bool)
             measured = policy_statistics(
@@ -133,7 +149,7 @@ class StepUpdates:
                 clip_low=objective.clip_low,
                 clip_high=objective.clip_high,
                 clip_dual=objective.clip_dual,
-                entropy=entropy,
+                entropy=entropy.detach(),
                 completion_tokens=self.batch.response_lengths[micro.completions].to(device),
             )
             self.statistics = merge(self.statistics, measured)

@@ -23,6 +23,7 @@ def token_logprobs(
     targets: Tensor,
     *,
     temperature: float,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Scores `targets` under the sampling distribution (temperature applied), in fp32.
 
@@ -34,25 +35,27 @@ def token_logprobs(
         targets: [n].
 
     Returns:
-        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, without.
+        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, with `entropy_gradient` too.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
     head = model.get_output_embeddings()
     size = max(1, CHUNK_ELEMENTS // head.weight.shape[0])
     if len(hidden) <= size:
-        return _score(hidden, head.weight, targets, temperature)
+        return _score(hidden, head.weight, targets, temperature, entropy_gradient)
     parts = [
-        checkpoint(_score, h, head.weight, t, temperature, use_reentrant=False)
+        checkpoint(_score, h, head.weight, t, temperature, entropy_gradient, use_reentrant=False)
         for h, t in zip(hidden.split(size), targets.split(size), strict=True)
     ]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
-def _score(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     logits = (hidden @ weight.t()).float() / temperature
     log_normaliser = logits.logsumexp(-1)
     logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normaliser
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         probabilities = (logits - log_normaliser[:, None]).exp()
         entropy = log_normaliser - (probabilities * logits).sum(-1)
     return logprobs, entropy

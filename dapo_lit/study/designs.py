@@ -21,12 +21,14 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", switches: Map
     """The one name of a switch vector: its nearer reference, then every difference from it in Table 1's order.
 
     Fewest differences win, a tie goes to `dapo`. An algorithm of another family is named after it, and every
-    difference from the `switches` that it sets itself.
+    difference from the `switches` that it sets itself; where those are not known, after it and the vector's own name.
 
     >>> arm_name({**NAIVE_GRPO, "overlong_filtering": True, "clip_higher": True})
     'naive_grpo+overlong_filtering+clip_higher'
     >>> arm_name({**NAIVE_GRPO, "clip_higher": True}, "grpo", NAIVE_GRPO)
     'grpo+clip_higher'
+    >>> arm_name({**DAPO, "clip_higher": False}, "mine")
+    'mine_dapo-clip_higher'
 
     Raises:
         ValueError: a switch is missing or unknown.
@@ -39,7 +41,9 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", switches: Map
     names = []
     references: tuple[tuple[str, Mapping[str, bool]], ...] = (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO))
     if family != "dapo":
-        references = ((family, {**NAIVE_GRPO, **(switches or {})}),)
+        if not switches:
+            return f"{family}_{arm_name(techniques)}"
+        references = ((family, switches),)
     for reference, base in references:
         differing = [t for t in TECHNIQUES if techniques[t] != base[t]]
         names.append((len(differing), reference + "".join(("+" if techniques[t] else "-") + t for t in differing)))

@@ -23,6 +23,7 @@ from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.policy_loss import PolicyLoss
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.processes import joined
 from dapo_lit.lit.run_folder import RunFolder
@@ -30,6 +31,7 @@ from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.objective.losses import Aggregation, completion_weights
+from dapo_lit.objective.sequence_losses import gmpo_loss
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.train import build_trainer
 
@@ -76,7 +78,13 @@ class Probe(DAPOModule):
                 weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
                 self.objective = replace(objective, weights=weights)
                 record[f"{aggregation}, filtered {filtered}"] = self.loss_and_gradient(batch, scores)
-        batch.tokens.carries_loss, self.objective = kept, objective
+        batch.tokens.carries_loss = kept
+        of_sequences = PolicyLoss(
+            partial(gmpo_loss, clip_low=0.4, clip_high=0.4), ("completions",), top_entropy_frac=0.5
+        )
+        self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
+        record["gmpo on forking tokens"] = self.loss_and_gradient(batch, scores)
+        self.objective = objective
         super().training_step(batch, batch_idx)
         untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
         record["metrics"] = untimed

@@ -1,5 +1,7 @@
 """One denominator whatever the micro-batches, rollouts from the newest weights, updates that are skipped."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_runs import Run, collected_step, rows
@@ -7,8 +9,17 @@ from small_runs import Run, collected_step, rows
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.updates import NonFiniteError, StepUpdates, learning_rate
+from dapo_lit.lit.policy_loss import Tokens
+from dapo_lit.lit.updates import NonFiniteError, StepUpdates, counter_seed, learning_rate
 from dapo_lit.train import train
+
+
+def shift_weights(module: DAPOModule) -> None:
+    """Moves policy and critic a little, so that ratios are not 1, values not 0, and the reference is left behind."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
 
 
 def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
@@ -16,6 +27,7 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
     assert step.tokens is not None
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
     scores, statistics = module.score(step.tokens)
+    scores = replace(scores, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
     updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
     module.zero_grad()
     updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
@@ -30,11 +42,19 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
         ["algorithm.techniques.token_level_loss=false"],
         ["algorithm.techniques.token_level_loss=false", "algorithm.completion_level_denominator=constant"],
         ["algorithm.techniques.overlong_filtering=true", "task.max_response_tokens=8"],
+        ["algorithm=gspo"],
+        ["algorithm=gmpo"],
+        ["algorithm=kl_cov", "algorithm.loss_options.frac=0.2"],
+        ["algorithm=top_entropy"],
+        ["algorithm=dapo_entropy_bonus", "algorithm.entropy.bonus=0.5"],
+        ["algorithm=grpo"],
+        ["algorithm=ppo", "algorithm.critic.warmup_steps=0"],
     ],
 )
 def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compose, monkeypatch, switches):
     config = compose("budget.steps=1", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=8", *switches)
     module, step = collected_step(config, monkeypatch)
+    shift_weights(module)
     assert step.tokens is not None
     assert step.tokens.response_lengths.unique().numel() > 3  # unequal lengths, or the test says nothing
     if "algorithm.techniques.overlong_filtering=true" in switches:
@@ -47,6 +67,38 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     assert gradients[0].norm() > 1e-4
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gspo", "gmpo", "clip_cov", "kl_cov", "top_entropy"])
+def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose, monkeypatch, name):
+    options = ["algorithm.loss_options.frac=0.2", "algorithm.loss_options.cov_low=0.01"][: 2 * (name == "clip_cov")]
+    mixed = "algorithm.techniques.dynamic_sampling=true"  # or all advantages may be 0
+    config = compose(f"algorithm={name}", *options, mixed, "budget.steps=1", "trainer.micro_batch_tokens=100000")
+    module, step = collected_step(config, monkeypatch)
+    shift_weights(module)
+    two_passes = gradient_of_a_mini_batch(module, step, monkeypatch)
+    batch, everything = step.tokens, list(range(len(step.tokens.sequences)))
+    ((micro, _),) = module.micro_batches(batch, everything)
+    logprobs, entropy = module.logprobs(micro)
+    scores, _ = module.score(batch)
+    tokens = Tokens(
+        logprobs=logprobs,
+        old_logprobs=batch.rollout_logprobs[micro.tokens],
+        advantages=module.objective.credit(batch, scores).advantages[micro.tokens],
+        completions=micro.completions,
+        mask=torch.ones(len(logprobs), dtype=torch.bool),
+        entropy=entropy,
+        generator=torch.Generator().manual_seed(counter_seed(config.seed, step.step, 0, *everything)),
+    )
+    if name == "clip_cov":  # draws among the tokens in their order
+        order = micro.tokens.argsort()
+        tokens = Tokens(**{f: v if f == "generator" else v[order] for f, v in vars(tokens).items()})
+    weights = module.objective.weights(batch.loss_tokens, batch.group_index).float()[tokens.completions]
+    module.zero_grad()
+    (module.objective.loss.of_minibatch(tokens) * weights).sum().backward()
+    at_once = torch.cat([p.grad.flatten() for p in module.parameters()])
+    assert at_once.norm() > 1e-4
+    torch.testing.assert_close(two_passes, at_once, rtol=1e-4, atol=1e-6)
 
 
 def test_rollouts_use_the_weights_after_the_last_update(compose):

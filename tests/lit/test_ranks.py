@@ -22,6 +22,7 @@ from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 SIZES = (2, 4)
 CASES = ("tied", "untied")
 LOSSES = [f"{aggregation}, filtered {filtered}" for aggregation in get_args(Aggregation) for filtered in (False, True)]
+LOSSES.append("gmpo on forking tokens")
 
 
 @pytest.fixture(scope="module")

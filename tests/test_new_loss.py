@@ -1,0 +1,123 @@
+"""A loss from outside the package: the page's example runs as it stands, and what a loss must be is said at once."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import SMALL
+from torch import Tensor
+
+from dapo_lit.config import ConfigError
+from dapo_lit.lit.policy_loss import BUILT_IN, policy_loss
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
+
+
+def test_the_page_shows_the_files_of_the_example_in_less_than_30_lines_of_code():
+    page = (ROOT / "docs" / "new_loss.md").read_text()
+    blocks = dict(re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', page, re.DOTALL))
+    assert len(blocks) == 3
+    for name, text in blocks.items():
+        assert (EXAMPLE / name).read_text() == text
+    lines = [line for text in blocks.values() for line in text.splitlines() if line.strip()]
+    assert len(lines) < 30
+
+
+def test_the_example_trains_from_outside_the_package(tmp_path, cache):
+    folder = shutil.copytree(EXAMPLE, tmp_path / "elsewhere")
+    small = [option for option in SMALL if not option.startswith("+experiment")]
+    command = ["--config-dir", "conf", "+experiment=soft_clip", "policy=micro", "task=four_sums", "reward=number"]
+    command += [*small, "algorithm.overlong.cache_tokens=5", "algorithm.samples_per_prompt=4", "budget.steps=2"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-m", "dapo_lit.train", *command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (folder / "runs" / "soft_clip" / "soft_clip_dapo" / "seed_0" / "DONE.json").is_file()
+
+
+def test_the_examples_own_test_passes(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    import test_my_losses
+
+    test_my_losses.test_it_has_the_gradient_of_reinforce_on_policy_and_none_far_away()
+
+
+def too_few(logprobs: Tensor) -> Tensor:
+    return -logprobs
+
+
+def summed(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    return -(advantages * logprobs).sum()
+
+
+def constant(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    return torch.zeros(len(old_logprobs))
+
+
+def mixing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    return -(advantages - advantages.mean()) * logprobs
+
+
+def mixing_openly(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, completions: Tensor) -> Tensor:
+    return mixing(logprobs, old_logprobs, advantages)
+
+
+def with_option(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_high: float, width: float
+) -> Tensor:
+    return -advantages * logprobs * width * clip_high
+
+
+def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    raise RuntimeError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "message"),
+    [
+        ("clipp", "{}", "no such loss; there are clip, reinforce"),
+        ("nowhere.loss", "{}", "No module named 'nowhere'; the folder that holds nowhere must be in PYTHONPATH"),
+        ("test_new_loss.nothing", "{}", "test_new_loss has no nothing"),
+        ("test_new_loss.EXAMPLE", "{}", "it is no function"),
+        ("test_new_loss.too_few", "{}", "must take (logprobs, old_logprobs, advantages)"),
+        ("test_new_loss.summed", "{}", "it must return the loss of each token, (8,) for 8; it returned ()"),
+        ("test_new_loss.constant", "{}", "depend on logprobs differentiably"),
+        ("test_new_loss.mixing", "{}", "add a parameter `completions`"),
+        ("test_new_loss.with_option", "{}", "nothing fills its parameter width; give algorithm.loss_options.width"),
+        (
+            "test_new_loss.with_option",
+            "{width: 1, hight: 2}",
+            "loss_options.hight: test_new_loss.with_option has no such",
+        ),
+        ("clip", "{clip_high: 0.5}", "loss_options.clip_high: clip has no such option"),
+        ("test_new_loss.failing", "{}", "fails on a small batch: RuntimeError: no such thing"),
+    ],
+)
+def test_a_loss_that_cannot_be_used_is_told_in_one_message(compose, loss, options, message):
+    algorithm = compose(f"algorithm.loss={loss}", f"++algorithm.loss_options={options}").algorithm
+    with pytest.raises(ConfigError) as caught:
+        policy_loss(algorithm, clip_high=0.28)
+    assert message in str(caught.value)
+
+
+def test_bounds_and_options_are_filled_in_by_name(compose):
+    algorithm = compose("algorithm.loss=test_new_loss.with_option", "++algorithm.loss_options={width: 10}").algorithm
+    loss = policy_loss(algorithm, clip_high=0.5)
+    values = torch.tensor([-2.0], requires_grad=True)
+    assert loss.of_tokens(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
+    assert not loss.of_whole_minibatch
+    algorithm = compose("algorithm.loss=test_new_loss.mixing_openly").algorithm
+    assert policy_loss(algorithm, clip_high=0.5).of_whole_minibatch
+
+
+def test_every_loss_that_is_built_in_passes_the_trial(compose):
+    for name in BUILT_IN:
+        policy_loss(compose(f"algorithm.loss={name}").algorithm, clip_high=0.28)
