@@ -128,8 +128,9 @@ class Algorithm(Section):
     """What the loss takes beside tokens and bounds."""
     clip: Clip
     advantage: Advantage
-    token_level_denominator: Literal["minibatch", "group"]
-    """With token_level_loss: tokens of the mini-batch (the authors' code), or of a prompt's group (Eq. 8 literally)."""
+    token_level_denominator: Literal["minibatch", "group", "microbatch"]
+    """With token_level_loss: tokens of the mini-batch (the authors' code), of a prompt's group (Eq. 8 literally), or of
+    the micro-batch (older trainers; the gradient then depends on trainer.micro_batch_tokens)."""
     completion_level_denominator: Literal["sample", "constant"]
     """Without token_level_loss: the completion's own length (GRPO), or the response limit (Dr. GRPO)."""
     entropy: Entropy

@@ -37,8 +37,8 @@ class Objective:
     kl_estimator: KLEstimator
     credit: Callable[[TokenBatch, Scores], Credit]
     """What each token of a batch earned."""
-    weights: Callable[[Tensor, Tensor], Tensor]
-    """(loss_tokens, group_index), each [B] of a whole mini-batch -> weight of a completion's tokens [B]."""
+    weights: Callable[..., Tensor]
+    """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
 
 
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:

@@ -92,13 +92,9 @@ class StepUpdates:
             yield torch.isin(groups, chosen).nonzero().flatten().tolist()
 
     def _backward(self, minibatch: list[int], epoch: int) -> float:
-        """The gradient of a mini-batch, for any split into micro-batches and ranks; the loss over all ranks."""
-        chosen = torch.tensor(minibatch)
-        weights = torch.zeros(len(self.batch.sequences))
-        loss_tokens, groups = self.batch.loss_tokens[chosen], self.batch.group_index[chosen]
-        weights[chosen] = self.module.objective.weights(loss_tokens, groups).float()
-        weights *= self.batch.carries_loss
-        micros = self.module.micro_batches(self.batch, minibatch)
+        """The gradient of a mini-batch; the loss over all ranks."""
+        chosen, micros = torch.tensor(minibatch), self.module.micro_batches(self.batch, minibatch)
+        weights = self._weights(chosen, [micro for micro, counts in micros if counts])
         linear = None
         if self.module.objective.loss.of_whole_minibatch and not self.warms_up_critic:
             seed = counter_seed(self.module.config.seed, self.step, epoch, *minibatch)
@@ -109,6 +105,18 @@ class StepUpdates:
             addend = self._accumulate(micro, weights if counts else nothing, epoch, counts, linear)
             losses.append(addend)
         return float(self.module.ranks.sum(torch.stack(losses).double().sum().cpu()))
+
+    def _weights(self, chosen: Tensor, micros: list[MicroBatch]) -> Tensor:
+        """[completions of the step] weight of the tokens of each completion of a mini-batch, 0 elsewhere."""
+        batch, ranks = self.batch, self.module.ranks
+        micro_batch = torch.zeros(len(batch.sequences), dtype=torch.int64)
+        for index, micro in enumerate(micros):
+            micro_batch[micro.completions] = ranks.rank * len(batch.sequences) + index
+        micro_batch = ranks.sum(micro_batch)  # each completion is in one micro-batch of one rank
+        weights = torch.zeros(len(batch.sequences))
+        found = self.module.objective.weights(batch.loss_tokens[chosen], batch.group_index[chosen], micro_batch[chosen])
+        weights[chosen] = found.float()
+        return weights * batch.carries_loss
 
     def _accumulate(
         self, micro: MicroBatch, weights: Tensor, epoch: int, counts: bool = True, linear: Linearised | None = None

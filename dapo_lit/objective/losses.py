@@ -6,8 +6,8 @@ The loss of a mini-batch is
 
 with `token_loss` from `clipped_policy_loss` and `weight` from `completion_weights`. The weights hold the only
 denominator. They are computed once for the whole mini-batch over all ranks, before the first micro-batch, so any split
-into micro-batches or ranks adds up to the same loss and gradient. What a strategy that averages over ranks divides by
-is the caller's to undo; nothing here knows of ranks.
+into micro-batches or ranks adds up to the same loss and gradient (but for `microbatch`, which is there to be compared).
+What a strategy that averages over ranks divides by is the caller's to undo; nothing here knows of ranks.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Aggregation = Literal["minibatch", "group", "sample", "constant"]
+Aggregation = Literal["minibatch", "group", "sample", "constant", "microbatch"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
 MAX_LOG_RATIO = 20.0
@@ -92,7 +92,12 @@ def clipped_policy_loss(
 
 
 def completion_weights(
-    loss_tokens: Tensor, group_index: Tensor, *, aggregation: Aggregation, max_response_tokens: int
+    loss_tokens: Tensor,
+    group_index: Tensor,
+    micro_batch: Tensor | None = None,
+    *,
+    aggregation: Aggregation,
+    max_response_tokens: int,
 ) -> Tensor:
     """The weight that each loss token of a completion carries in the loss of its mini-batch (DAPO 3.3, Eq. 12).
 
@@ -104,6 +109,7 @@ def completion_weights(
     | `group` | 1 / (groups with loss tokens * loss tokens of b's group) | Eq. 8 and 12 as printed, mean over prompts |
     | `sample` | 1 / (N * loss tokens of b) | GRPO, Eq. 5: every completion weighs the same |
     | `constant` | 1 / (N * max_response_tokens) | Dr. GRPO, arXiv 2503.20783 |
+    | `microbatch` | n / (N * loss tokens of b's micro-batch of n completions) | older trainers: a mean of means |
 
     A completion without loss tokens weighs 0 and counts in no denominator. For `constant` this is a choice: Dr. GRPO's
     code divides by the completions including the masked ones. Without masked completions the two are the same.
@@ -112,13 +118,17 @@ def completion_weights(
         loss_tokens: [B] number of tokens of each completion that carry loss, integer, 0 for a masked completion.
         group_index: [B] integers, equal for the completions of one prompt and unique to it within the mini-batch.
         aggregation: what weighs the same, see above.
+        micro_batch: [B] integers, equal for the completions of one micro-batch of one rank; only `microbatch` uses it.
+            Its loss and gradient depend on the split into micro-batches and ranks, so on memory settings: with 3 and
+            100 tokens of losses 1 and 0 it is 0.029 in one micro-batch and 0.5 in two.
         max_response_tokens: the longest possible response in tokens; only `constant` uses it.
 
     Returns:
         [B] float64 weights in 1 / token; all 0 if no completion carries loss, so that the loss is 0 and not NaN.
 
     Raises:
-        ValueError: shapes that are not one and the same [B], max_response_tokens < 1, or an unknown aggregation.
+        ValueError: shapes that are not one and the same [B], max_response_tokens < 1, an unknown aggregation, or
+            `microbatch` without the micro-batches.
 
     >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
     tensor([0.1667, 0.5000], dtype=torch.float64)
@@ -137,16 +147,29 @@ def completion_weights(
         case "minibatch":  # DAPO 3.3 token-level loss
             denominator = tokens.sum().expand_as(tokens)
         case "group":
-            groups, position = torch.unique(group_index, return_inverse=True)
-            group_tokens = tokens.new_zeros(len(groups)).index_add_(0, position, tokens)
-            denominator = (group_tokens > 0).sum() * group_tokens[position]
+            group_tokens = _sums(tokens, group_index)
+            num_groups = len(torch.unique(group_index[carries_loss]))
+            denominator = num_groups * group_tokens
         case "sample":
             denominator = num_completions * tokens
         case "constant":
             denominator = (num_completions * max_response_tokens).expand_as(tokens)
+        case "microbatch":
+            if micro_batch is None or micro_batch.shape != loss_tokens.shape:
+                raise ValueError("aggregation microbatch needs micro_batch, [B] as loss_tokens")
+            share = _sums(carries_loss.double(), micro_batch) / num_completions
+            denominator = _sums(tokens, micro_batch) / share
         case _:
-            raise ValueError(f"aggregation must be minibatch, group, sample or constant, got {aggregation!r}")
+            raise ValueError(
+                f"aggregation must be minibatch, group, sample, constant or microbatch, got {aggregation!r}"
+            )
     return torch.where(carries_loss, 1.0 / denominator, 0.0)
+
+
+def _sums(values: Tensor, index: Tensor) -> Tensor:
+    """For each element the sum of `values` over the elements with its index."""
+    found, position = torch.unique(index, return_inverse=True)
+    return values.new_zeros(len(found)).index_add_(0, position, values)[position]
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:

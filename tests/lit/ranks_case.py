@@ -71,7 +71,7 @@ class Probe(DAPOModule):
         record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
         scores, _ = self.score(batch.tokens)
         kept, objective = batch.tokens.carries_loss, self.objective
-        for aggregation in get_args(Aggregation):
+        for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
             for filtered in (False, True):
                 lengths = batch.tokens.response_lengths
                 batch.tokens.carries_loss = lengths < lengths.max() if filtered else kept

@@ -101,6 +101,24 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     torch.testing.assert_close(two_passes, at_once, rtol=1e-4, atol=1e-6)
 
 
+def test_with_micro_batch_means_the_gradient_depends_on_the_micro_batch_size(compose, monkeypatch):
+    config = compose(
+        "budget.steps=1", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=8",
+        "algorithm.token_level_denominator=microbatch",
+    )  # fmt: skip
+    module, step = collected_step(config, monkeypatch)
+    assert step.tokens is not None
+    gradients = []
+    for budget in (10_000, 61):
+        object.__setattr__(config.trainer, "micro_batch_tokens", budget)
+        gradients.append(gradient_of_a_mini_batch(module, step, monkeypatch))
+    one_micro_batch = module.objective.weights(
+        step.tokens.loss_tokens, step.tokens.group_index, torch.zeros_like(step.tokens.group_index)
+    )
+    assert torch.allclose(one_micro_batch, torch.full_like(one_micro_batch, 1 / int(step.tokens.loss_tokens.sum())))
+    assert (gradients[1] - gradients[0]).norm() > 0.05 * gradients[0].norm()
+
+
 def test_rollouts_use_the_weights_after_the_last_update(compose):
     run = Run(compose("algorithm.optimizer.lr=0.01"))
     before = run.parts.policy.base_model.embed_tokens.weight.clone()

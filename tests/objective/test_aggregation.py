@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dapo_lit.objective.losses import Aggregation, clipped_policy_loss, completion_weights
 
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+AGGREGATIONS: tuple[Aggregation, ...] = tuple(name for name in get_args(Aggregation) if name != "microbatch")
+"""Those that no split of a mini-batch changes."""
 MAX_RESPONSE_TOKENS = 40
 
 
@@ -105,6 +106,37 @@ def test_a_masked_completion_weighs_nothing_and_counts_in_no_denominator() -> No
     assert weights(lengths, groups, "group") == pytest.approx([1 / 8, 0, 1 / 12, 0, 0])
     assert weights(lengths, groups, "sample") == pytest.approx([1 / 8, 0, 1 / 12, 0, 0])
     assert weights(lengths, groups, "constant") == pytest.approx([1 / 200, 0, 1 / 200, 0, 0])
+
+
+def micro_batch_weights(lengths: list[int], micro_batch: list[int]) -> list[float]:
+    return completion_weights(
+        torch.tensor(lengths),
+        torch.zeros(len(lengths), dtype=torch.int64),
+        torch.tensor(micro_batch),
+        aggregation="microbatch",
+        max_response_tokens=100,
+    ).tolist()
+
+
+def test_the_mean_of_micro_batch_means_depends_on_the_split_as_it_says() -> None:
+    def loss(micro_batch: list[int]) -> float:
+        first, _ = micro_batch_weights([3, 100], micro_batch)
+        return 3 * first  # three tokens of loss 1, a hundred of loss 0
+
+    assert loss([0, 0]) == pytest.approx(3 / 103)
+    assert loss([0, 1]) == pytest.approx(1 / 2)
+
+
+def test_micro_batches_count_by_their_completions_with_loss() -> None:
+    # Micro-batch 4 has two completions of 3 and 7 tokens, micro-batch 9 one of 5 and a masked one.
+    found = micro_batch_weights([3, 5, 7, 0], [4, 9, 4, 9])
+    assert found == pytest.approx([2 / (3 * 10), 1 / (3 * 5), 2 / (3 * 10), 0])
+    assert sum(w * n for w, n in zip(found, [3, 5, 7, 0], strict=True)) == pytest.approx(1)
+
+
+def test_micro_batch_means_without_micro_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs micro_batch"):
+        weights([1, 2], [0, 0], "microbatch")
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
