@@ -125,6 +125,7 @@ def registration(results: Results, late: str | None) -> list[Block]:
 
 def commands_section(results: Results, command: str) -> list[Block]:
     """Section 8: how to make the runs and this report again."""
-    study, seeds = results.runs.studies[0], ",".join(map(str, results.runs.seeds))
+    study = results.plan.study if results.plan else results.runs.studies[0]
+    seeds = ",".join(map(str, results.runs.seeds))
     lines: Sequence[str] = (f"python -m dapo_lit.train -m +study={study} 'seed={seeds}'", command)
     return [Heading("8. Commands"), Code("\n".join(lines))]
