@@ -22,7 +22,14 @@ DIFFERS = {
     "ablate_overlong_shaping": {"study_name", T + "soft_overlong_punishment"},
 }
 """The keys in which an experiment may differ from the default run."""
-ANOTHER_TASK = {"chain_sum_rare", "four_sums", "smollm2_arithmetic", "smollm2_gsm8k"}
+ANOTHER_TASK = {
+    "chain_sum_rare",
+    "four_sums",
+    "smollm2_arithmetic",
+    "smollm2_gsm8k",
+    "paper_qwen2_5_32b",
+    "verl_qwen2_5_32b",
+}
 """Experiments with a task and a size of their own."""
 
 
@@ -144,3 +151,28 @@ def test_every_fault_is_told_at_once(compose):
     with pytest.raises(ConfigError) as caught:
         compose("algorithm.optimizer.lr=-1", "trainer.threads=0")
     assert len(str(caught.value).splitlines()) == 2
+
+
+SCRIPT_DIFFERS = {
+    "study_name", "algorithm.clip.dual", "algorithm.token_level_denominator", "algorithm.optimizer.warmup_steps",
+    "algorithm.optimizer.weight_decay", "algorithm.dynamic_sampling.request_groups",
+    "algorithm.dynamic_sampling.max_rounds", "algorithm.dynamic_sampling.on_exhausted",
+}  # fmt: skip
+"""Where the authors' script is not the paper; docs/paper_and_script.md has a row for each."""
+
+
+def test_the_paper_at_its_size_makes_16_updates_of_512_completions_a_step(compose):
+    algorithm = compose("+experiment=paper_qwen2_5_32b", small=False).algorithm
+    assert algorithm.num_prompts * algorithm.samples_per_prompt == 8192
+    assert algorithm.minibatch_prompts * algorithm.samples_per_prompt == 512
+    assert algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs == 16
+
+
+def test_the_script_differs_from_the_paper_where_the_page_says_so_and_nowhere_else(compose):
+    paper, script = (
+        flatten(compose(f"+experiment={name}_qwen2_5_32b", small=False).model_dump()) for name in ("paper", "verl")
+    )
+    assert {key for key in paper if paper[key] != script[key]} == SCRIPT_DIFFERS
+    page = (config_folder().parent / "docs" / "paper_and_script.md").read_text()
+    for key in SCRIPT_DIFFERS - {"study_name"}:
+        assert key.rpartition(".")[2] in page, key

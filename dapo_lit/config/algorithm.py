@@ -70,6 +70,8 @@ class DynamicSampling(Section):
     """When they run out: end with an error, train on the groups there are, or fill up with unmixed groups."""
     carry_over: Literal["none", "finished"]
     """What happens to kept groups beyond num_prompts: dropped, or used first in the next step."""
+    request_groups: PositiveInt | None
+    """Groups submitted at once; null: as many as the share of mixed groups so far asks for."""
     max_empty_steps: PositiveInt
     """The run ends after this many steps in a row without any mixed group."""
 

@@ -13,7 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Callback, Trainer
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from dapo_lit.config import Config
 from dapo_lit.lit.datamodule import RolloutStep
@@ -137,6 +142,18 @@ def newest_good(folder: Path) -> Path | None:
         checkpoint.rename(aside)
         print(f"{checkpoint} is damaged ({reason}); it is now {aside.name}, and an earlier one is taken", flush=True)
     return None
+
+
+def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """The policy's state dict from a checkpoint of one process or of several, whole and on the CPU."""
+    if checkpoint.is_dir():
+        found: dict[str, Any] = {}
+        reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner(keys={"state_dict"})
+        _load_state_dict(found, storage_reader=reader, planner=planner, no_dist=True)
+    else:  # the run's own file: it holds optimizer state and counters, which weights_only refuses
+        found = torch.load(checkpoint, map_location="cpu", weights_only=False, mmap=True)
+    prefix = "policy."
+    return {name.removeprefix(prefix): t for name, t in found["state_dict"].items() if name.startswith(prefix)}
 
 
 def _contents(folder: Path) -> dict[str, list[int]]:

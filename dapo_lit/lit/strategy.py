@@ -16,6 +16,14 @@ from dapo_lit.policy.sharding import shard
 from dapo_lit.rollout.ranks import Ranks
 
 
+class ShardedStrategy(ModelParallelStrategy):
+    """Loads the run's own checkpoints whole: Lightning 2.6.6 drops fit's `weights_only=False` on the way to a strategy
+    that restores after its setup, and their metadata hold groups that are carried over."""
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return super().load_checkpoint(checkpoint_path, weights_only=False)
+
+
 def trainer_arguments(settings: Trainer) -> dict[str, Any]:
     """The arguments of Lightning's Trainer that say where to compute.
 
@@ -26,7 +34,7 @@ def trainer_arguments(settings: Trainer) -> dict[str, Any]:
     if settings.strategy == "single":
         return arguments
     tensor = settings.sharding.tensor_parallel
-    strategy = ModelParallelStrategy(
+    strategy = ShardedStrategy(
         data_parallel_size=settings.devices * settings.num_nodes // tensor,
         tensor_parallel_size=tensor,
         timeout=timedelta(minutes=settings.timeout_min),

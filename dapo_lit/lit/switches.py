@@ -106,4 +106,5 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         max_rounds=sampling.max_rounds,
         on_exhausted=sampling.on_exhausted,
         carry_finished=sampling.carry_over == "finished",
+        request_groups=sampling.request_groups,
     )

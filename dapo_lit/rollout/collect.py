@@ -38,6 +38,8 @@ class CollectionRules:
     max_rounds: int
     on_exhausted: Literal["error", "train_smaller", "top_up"]
     carry_finished: bool
+    request_groups: int | None = None
+    """Groups submitted at once; None: as many as the keep rate asks for."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Collector:
                 self.keep_rate.value if rules.filter_unmixed else 1.0,
                 allowance - len(generated),
             )
+            if rules.request_groups is not None and rules.filter_unmixed:
+                wanted = min(rules.request_groups, allowance - len(generated))
             groups = self._submit(wanted, step, len(generated), attempts)
             self._generate(groups, step, seconds)
             generated += groups

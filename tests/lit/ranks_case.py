@@ -37,14 +37,31 @@ from dapo_lit.train import build_trainer
 
 SIZES = (1, 2, 4)
 COMMON = (
-    "+experiment=four_sums", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
+    "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
     "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=finished",
     "trainer.grad_noise=true", "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
 )  # fmt: skip
+SHRUNKEN = (
+    "policy=micro", "task=four_sums", "reward=number", "trainer.num_nodes=1", "algorithm.overlong.cache_tokens=5",
+    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "evaluation.num_problems=4",
+    "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
+)  # fmt: skip
+"""What makes the experiments at the paper's size small; all their other keys stay."""
 CASES = {
-    "tied": (),
-    "untied": ("policy.architecture.tie_word_embeddings=false", "trainer.activation_checkpointing=selective"),
+    "tied": ("+experiment=four_sums",),
+    "paper": ("+experiment=paper_qwen2_5_32b", *SHRUNKEN),
+    "verl": (
+        "+experiment=verl_qwen2_5_32b",
+        *SHRUNKEN,
+        "algorithm.dynamic_sampling.request_groups=18",
+        "algorithm.dynamic_sampling.on_exhausted=train_smaller",
+    ),
+    "untied": (
+        "+experiment=four_sums",
+        "policy.architecture.tie_word_embeddings=false",
+        "trainer.activation_checkpointing=selective",
+    ),
 }
 
 
@@ -102,11 +119,14 @@ class Probe(DAPOModule):
         return loss, gradient
 
 
-def case(out: Path, name: str, size: int) -> None:
-    config = compose(*COMMON, *CASES[name], f"trainer.devices={size}", f"runs_dir={out / name / str(size)}")
+def case(out: Path, name: str, size: int, checkpoint: Path | None = None) -> None:
+    """Runs a case and writes every step's record; with a checkpoint it goes on from there for one step."""
+    overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
+    config = compose(*overrides, *(["budget.steps=3"] if checkpoint else []))
+    label = f"{name}_resumed" if checkpoint else name
     with joined(config.trainer) as ranks:
         parts, stop = Parts(config), StopSignal()
-        folder = RunFolder(out / name / str(size), resumes=False)
+        folder = RunFolder(out / label / str(size), resumes=False)
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)
         module = Probe(config, lambda: parts.policy, ranks, parts.fill)
@@ -122,14 +142,16 @@ def case(out: Path, name: str, size: int) -> None:
 
         recorder._write = kept
         trainer = build_trainer(config, [recorder, Checkpoints(config, folder, stop, ranks)])
-        trainer.fit(module, datamodule=datamodule)
-        torch.save({"steps": module.found, "rows": rows}, out / f"{name}_{size}_{ranks.rank}.pt")
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
+        torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
 
 
-def forked(out: Path, size: int) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+def forked(out: Path, size: int, names: tuple[str, ...], checkpoint: Path | None = None) -> None:
+    ports = []
+    for _ in names:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            ports.append(found.getsockname()[1])
     children = []
     for rank in range(size):
         child = os.fork()
@@ -137,9 +159,9 @@ def forked(out: Path, size: int) -> None:
             code = 1
             try:
                 os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank))
-                for number, name in enumerate(CASES):
-                    os.environ["MASTER_PORT"] = str(port + number)
-                    case(out, name, size)
+                for port, name in zip(ports, names, strict=True):
+                    os.environ["MASTER_PORT"] = str(port)
+                    case(out, name, size, checkpoint)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -153,5 +175,9 @@ def forked(out: Path, size: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    out = Path(sys.argv[1])
     for size in SIZES:
-        forked(Path(sys.argv[1]), size)
+        forked(out, size, ("tied", "untied"))
+    forked(out, 2, ("paper", "verl"))
+    for size in (1, 4):
+        forked(out, size, ("tied",), out / "tied" / "2" / "checkpoints" / "step_000002.ckpt")

@@ -5,6 +5,7 @@ micro-batches on some ranks than on others.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.lit.checkpoints import fault, policy_weights
 from dapo_lit.objective.losses import Aggregation
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.ranks import Ranks, packed, unpacked
@@ -34,11 +36,13 @@ def runs(cache, tmp_path_factory) -> dict:
         [sys.executable, script, out], capture_output=True, text=True, timeout=600, check=False, env={**os.environ}
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return {
+    ran = [(case, size) for case in CASES for size in (1, *SIZES)]
+    ran += [("paper", 2), ("verl", 2), ("tied_resumed", 1), ("tied_resumed", 4)]
+    found: dict = {
         (case, size): [torch.load(out / f"{case}_{size}_{rank}.pt", weights_only=False) for rank in range(size)]
-        for case in CASES
-        for size in (1, *SIZES)
+        for case, size in ran
     }
+    return found | {"folder": out}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -94,6 +98,46 @@ def test_metrics_evaluations_and_weights_after_two_steps_are_those_of_one_proces
         assert [row["rollout/accuracy"] for row in rank["rows"][1:]] == [
             row["rollout/accuracy"] for row in alone["rows"][1:]
         ]
+
+
+@pytest.mark.parametrize("experiment", ["paper", "verl"])
+def test_the_experiments_at_the_papers_size_run_shrunken_on_two_ranks(runs, experiment):
+    first, second = runs[experiment, 2]
+    assert sorted(first["steps"]) == [1, 2]
+    for step, record in first["steps"].items():
+        assert record["metrics"]["loss/policy"] is not None
+        for name, tensor in record["weights"].items():
+            assert torch.equal(second["steps"][step]["weights"][name], tensor), name
+    if experiment == "verl":  # 3 x num_prompts at once, whatever the keep rate says
+        assert first["steps"][1]["collected"]["sampling/groups_generated"] % 18 == 0
+
+
+def test_a_run_of_two_ranks_goes_on_with_one_and_with_four_alike(runs):
+    (alone,) = runs["tied_resumed", 1]
+    expected = alone["steps"][3]
+    before = runs["tied", 2][0]["steps"][2]
+    assert list(alone["steps"]) == [3]
+    assert expected["groups"] != before["groups"]
+    for rank in runs["tied_resumed", 4]:
+        found = rank["steps"][3]
+        assert found["groups"] == expected["groups"]
+        assert found["ids"] == expected["ids"]
+        for name, tensor in expected["weights"].items():
+            torch.testing.assert_close(found["weights"][name], tensor, rtol=1e-4, atol=2e-5)
+            assert not torch.equal(tensor, before["weights"][name])
+
+
+def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):
+    saved = runs["folder"] / "tied" / "2" / "checkpoints" / "step_000002.ckpt"
+    assert {"files.json", "meta.pt", "__0_0.distcp", "__1_0.distcp"} <= {file.name for file in saved.iterdir()}
+    assert fault(saved) is None
+    weights = policy_weights(saved)
+    for name, tensor in runs["tied", 2][0]["steps"][2]["weights"].items():
+        assert torch.equal(weights[name], tensor), name
+    copy = tmp_path / "step_000002.ckpt"
+    shutil.copytree(saved, copy)
+    (copy / "__1_0.distcp").unlink()
+    assert fault(copy) == "__1_0.distcp is missing"
 
 
 def test_groups_are_dealt_out_in_submission_order_and_none_is_left_out():
