@@ -125,7 +125,7 @@ def test_a_typo_on_the_command_line_gets_the_nearest_key(override, hint):
         ),
         ("experiment=dapo", "write +experiment=dapo, with a plus"),
         ("+study=table_1", "did you mean study=table1?"),
-        ("algorithm=zzz", "known: dapo, naive_grpo"),
+        ("algorithm=zzz", "there is no such algorithm; known: "),
     ],
 )
 def test_a_choice_that_a_group_does_not_have_gets_the_nearest(override, hint):
