@@ -23,6 +23,7 @@ from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints, newest_good
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.idle_settings import idle_settings
 from dapo_lit.lit.loggers import Loggers
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal, requeue
@@ -95,7 +96,8 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
         return
     parts = Parts(config)
     parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
-    objective(config.algorithm, config.task.max_response_tokens)  # finds a loss that cannot be used
+    for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
+        print(f"warning: {line}", flush=True)
     folder = open_run(config, overrides, arm)
     loggers = None
     try:

@@ -65,6 +65,8 @@ class PolicyLoss:
     """Those of OF_THE_BATCH that it takes."""
     top_entropy_frac: float
     """Below 1: tokens of lower entropy than this share of the mini-batch carry no loss."""
+    options: frozenset[str] = frozenset()
+    """Bounds and options that it takes."""
 
     @property
     def of_whole_minibatch(self) -> bool:
@@ -119,7 +121,7 @@ def policy_loss(algorithm: Algorithm, *, clip_high: float) -> PolicyLoss:
             f"{unfilled[0]} or a default. Filled are {', '.join((*OF_THE_BATCH, *bounds))}"
         )
     needs = tuple(key for key in OF_THE_BATCH if key in others)
-    loss = PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac)
+    loss = PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac, frozenset(filled))
     try_out(loss, name)
     return loss
 

@@ -14,7 +14,7 @@ from dapo_lit.config import Algorithm, Config
 from dapo_lit.lit.credit import credit
 from dapo_lit.lit.policy_loss import PolicyLoss, policy_loss
 from dapo_lit.lit.scores import Credit, Scores
-from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights
+from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights, kl_penalty
 from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import CollectionRules, RewardFunction
@@ -39,6 +39,15 @@ class Objective:
     """What each token of a batch earned."""
     weights: Callable[..., Tensor]
     """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
+
+    def terms(self, logprobs: Tensor, ref_logprobs: Tensor | None, entropy: Tensor) -> Tensor:
+        """[n] what stands beside the policy's own loss of each token: the divergence and the entropy bonus."""
+        terms = torch.zeros_like(logprobs)
+        if self.kl_beta and ref_logprobs is not None:
+            terms = terms + self.kl_beta * kl_penalty(logprobs, ref_logprobs, self.kl_estimator)
+        if self.entropy_bonus:
+            terms = terms - self.entropy_bonus * entropy
+        return terms
 
 
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:

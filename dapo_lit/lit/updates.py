@@ -26,7 +26,6 @@ from dapo_lit.objective.diagnostics import (
     policy_statistics,
     reference_statistics,
 )
-from dapo_lit.objective.losses import kl_penalty
 from dapo_lit.rollout.packing import MicroBatch
 
 if TYPE_CHECKING:
@@ -135,11 +134,7 @@ class StepUpdates:
         logprobs, entropy = module.logprobs(micro)
         old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
         ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
-        terms = torch.zeros_like(logprobs)  # what every loss has beside the policy's own part
-        if ref is not None and objective.kl_beta:
-            terms = terms + objective.kl_beta * kl_penalty(logprobs, ref, objective.kl_estimator)
-        if objective.entropy_bonus:
-            terms = terms - objective.entropy_bonus * entropy
+        terms = objective.terms(logprobs, ref, entropy)
         if linear is None:
             loss = ((objective.loss.of_tokens(logprobs, old, advantages) + terms) * weight).sum()
             module.manual_backward(loss)
