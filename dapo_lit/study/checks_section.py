@@ -1,12 +1,13 @@
 """The second half of a report, whether to believe it: health, missing runs, power, versions, commands."""
 
-from collections.abc import Sequence
+import shlex
 
 from dapo_lit.study.document import Block, Bullets, Code, Heading, Prose, Table
 from dapo_lit.study.guard import code_versions, config_differences
 from dapo_lit.study.health import findings
 from dapo_lit.study.outcomes import amount, unit
 from dapo_lit.study.results import Results, spoilt
+from dapo_lit.study.runs import Runs
 from dapo_lit.study.statistics import seeds_for_exact, seeds_needed, smallest_effect
 
 
@@ -125,7 +126,23 @@ def registration(results: Results, late: str | None) -> list[Block]:
 
 def commands_section(results: Results, command: str) -> list[Block]:
     """Section 8: how to make the runs and this report again."""
-    study = results.plan.study if results.plan else results.runs.studies[0]
-    seeds = ",".join(map(str, results.runs.seeds))
-    lines: Sequence[str] = (f"python -m dapo_lit.train -m +study={study} 'seed={seeds}'", command)
-    return [Heading("8. Commands"), Code("\n".join(lines))]
+    return [Heading("8. Commands"), Code("\n".join((train_command(results.runs), command)))]
+
+
+def train_command(runs: Runs) -> str:
+    """The multirun that makes these runs, from the overrides that each was started with.
+
+    A key that they were started with different values of is swept over; a study brings its arms itself.
+    """
+    values: dict[str, list[str]] = {}
+    for run in runs:
+        file = run.folder / "overrides.txt"
+        for override in file.read_text().splitlines() if file.is_file() else []:
+            key, _, value = override.partition("=")
+            if key != "seed" and not key.startswith("logger") and value not in values.setdefault(key, []):
+                values[key].append(value)
+    if "+study" in values:
+        values.pop("study.arm", None)
+    values["seed"] = [str(seed) for seed in runs.seeds]
+    overrides = [f"{key}={','.join(of)}" for key, of in values.items() if of]
+    return " ".join(["python -m dapo_lit.train -m", *map(shlex.quote, overrides)])

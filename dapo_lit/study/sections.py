@@ -8,12 +8,12 @@ import pandas as pd
 from dapo_lit.study.contrasts import Comparison
 from dapo_lit.study.document import Block, Bullets, Heading, Prose, Table
 from dapo_lit.study.effect_figures import effects_figure, interactions_figure, outcomes_figure
-from dapo_lit.study.events import first_passage, restricted_mean_time
+from dapo_lit.study.emergence import emergence, registered_sentence
 from dapo_lit.study.outcomes import amount, outcome, unit
 from dapo_lit.study.paper_figures import paper_figures
 from dapo_lit.study.questions import error_parts, score_array
 from dapo_lit.study.results import Results
-from dapo_lit.study.runs import Run, StudyError
+from dapo_lit.study.runs import StudyError
 from dapo_lit.study.sentences import interval, sentence, technique_card
 from dapo_lit.study.statistics import mcnemar_p, t_interval
 
@@ -21,11 +21,15 @@ from dapo_lit.study.statistics import mcnemar_p, t_interval
 def findings_section(results: Results) -> list[Block]:
     """Section 1: a sentence a comparison of the primary family, and of a registered contrast."""
     blocks: list[Block] = [Heading("1. Findings")]
-    spoken: list[Comparison] = [*results.of("registered contrast"), *results.of(results.family)]
+    registered, family = results.of("registered contrast"), results.of(results.family)
+    # a registered pair that is one of the family's is spoken of once
+    spoken: list[Comparison] = [r for r in registered if all(r.contrast.pair != f.contrast.pair for f in family)]
+    spoken += family
+    found = emergence(results.runs, results.plan) if registered else None
     if not spoken:
         blocks.append(Prose("There is one arm only, or no two arms that differ in one technique: nothing is compared."))
         return blocks
-    lines = []
+    lines = [registered_sentence(found, results.plan)] if found and results.plan else []
     for result in spoken:
         act = results.act.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
@@ -96,44 +100,23 @@ def _arms_table(results: Results) -> list[Block]:
 
 def _emergence(results: Results) -> list[Block]:
     """Time to an event where a task logs one: runs that never get there are censored, not dropped."""
-    event = results.plan.event if results.plan and results.plan.event else {}
-    key, threshold = str(event.get("key", "task/steps_frac")), float(event.get("threshold", 0.5))
-    table = {
-        arm: {run.seed: first_passage(run.series(key), threshold) for run in results.runs.of(arm) if _logged(run, key)}
-        for arm in results.runs.usable.arms
-    }
-    everyone = [e for seeds in table.values() for e in seeds.values()]
-    if not everyone or (not event and all(e.reached and e.step <= 1 for e in everyone)):
+    found = emergence(results.runs, results.plan)
+    if found is None:
         return []
-    horizon = int(event.get("horizon") or max(e.step for e in everyone))
-    rows = []
-    for arm, seeds in table.items():
-        reached = [e for e in seeds.values() if e.reached and e.step <= horizon]
-        try:
-            mean, error = restricted_mean_time(list(seeds.values()), horizon)
-            time = f"{mean:.1f} (standard error {error:.1f})"
-        except ValueError as reason:
-            time = f"not given: {reason}"
-        rows.append([arm, f"{len(reached)} of {len(seeds)}", time])
+    rows = [[arm, found.share(arm), found.mean_time(arm)] for arm in found.times]
     for result in [*results.of("registered contrast"), *results.of(results.family)]:
         pair = result.contrast.pair
         if pair is None:
             continue
-        seeds_both = sorted(set(table.get(pair[0], {})) & set(table.get(pair[1], {})))
-        yes = [[table[arm][s].reached and table[arm][s].step <= horizon for s in seeds_both] for arm in pair]
-        first = sum(a and not b for a, b in zip(*yes, strict=True))
-        second = sum(b and not a for a, b in zip(*yes, strict=True))
+        counted = found.pairs(*pair)
+        _, first, second, _ = counted
         text = f"{first} pairs only with, {second} only without; exact McNemar p {mcnemar_p(first, second):.3g}"
-        rows.append([result.contrast.label, f"{len(seeds_both)} pairs", text])
+        rows.append([result.contrast.label, f"{sum(counted)} pairs", text])
     caption = (
-        f"Time until {key} passes {threshold:g}, restricted mean up to step {horizon} (area under the Kaplan-Meier "
-        "curve); runs that never get there are censored."
+        f"Time until {found.key} passes {found.threshold:g}, restricted mean up to step {found.horizon} (area under "
+        "the Kaplan-Meier curve); runs that never get there are censored."
     )
     return [Table("emergence", caption, ["arm or comparison", "reached", "restricted mean steps, or test"], rows)]
-
-
-def _logged(run: Run, key: str) -> bool:
-    return run.usable and len(run.series(key)) > 0
 
 
 def _question_errors(results: Results) -> list[Block]:

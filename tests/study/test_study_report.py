@@ -11,6 +11,7 @@ import pytest
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
+from dapo_lit.study.checks_section import train_command
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
 from dapo_lit.study.document import markdown
 from dapo_lit.study.html import dark
@@ -228,6 +229,24 @@ def test_a_registered_event_is_counted_with_runs_that_never_get_there_as_censore
     assert "| dapo | 6 of 6 | 7.5 (" in text
     assert "| dapo-clip_higher | 1 of 6 | 18.3 (" in text  # (10 + 5 x 20) / 6
     assert "5 pairs only with, 0 only without; exact McNemar p 0.0625" in text
+    first = text.split("## 1. Findings")[1].split("\n- ")[1]
+    assert "in 6 of 6 runs of dapo and 1 of 6 of dapo-clip_higher" in first
+    assert "1 in both, 5 only in the first, 0 only in the second, 0 in neither" in first
+    assert "decides nothing" in first  # 2 / 2^5 is above 0.05
+
+
+def test_the_command_names_the_study_and_sweeps_over_what_the_runs_were_started_with(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=2, every=1)
+    for file in folder.glob("*/*/overrides.txt"):
+        arm, seed = file.parent.parent.name, file.parent.name.removeprefix("seed_")
+        file.write_text(f"logger.progress=plain\nbudget.steps=2\n+study=emergence\nseed={seed}\nstudy.arm='{arm}'\n")
+    runs = load(folder)
+    assert train_command(runs) == "python -m dapo_lit.train -m budget.steps=2 +study=emergence seed=0,1"
+    for file in folder.glob("*/*/overrides.txt"):
+        clip = str(file.parent.parent.name == "dapo").lower()
+        file.write_text(f"+experiment=x\nalgorithm.techniques.clip_higher={clip}\nseed=0\n")
+    assert train_command(runs).startswith("python -m dapo_lit.train -m +experiment=x algorithm.techniques.clip_higher=")
+    assert "false,true" in train_command(runs) or "true,false" in train_command(runs)
 
 
 @pytest.mark.parametrize("name", ["factorial_half", "clip_sweep"])
