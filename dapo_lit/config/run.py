@@ -11,6 +11,7 @@ from dapo_lit.config.sections import (
     Logger,
     Policy,
     Reflection,
+    Replay,
     Reward,
     Rollout,
     Section,
@@ -39,6 +40,7 @@ class Config(Section):
     logger: Logger
     evaluation: Evaluation
     reflection: Reflection
+    replay: Replay
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:
@@ -48,6 +50,8 @@ class Config(Section):
                 f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
                 "or every response is punished"
             )
+        if late := [step for step in self.replay.record if step > self.budget.steps]:
+            raise ValueError(f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}")
         if self.task.name == "file" and not self.task.path:
             raise ValueError(
                 "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "

@@ -160,6 +160,11 @@ class Reflection(Section):
     """Name to regular expression; a response that one occurs in reflects. A space stands for any white space."""
 
 
+class Replay(Section):
+    record: tuple[PositiveInt, ...]
+    """Rollout steps kept for `python -m dapo_lit.replay`: their rollouts and the state of training before them."""
+
+
 class Evaluation(Section):
     every: Count
     """Rollout steps between evaluations; 0: before and after training only."""

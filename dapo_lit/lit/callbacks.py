@@ -61,7 +61,8 @@ class Recorder(Callback):
             "memory/peak_gb": peak_memory_gb(),
         }
         every = self.config.logger.rollouts_every
-        if every and batch.step % every == 0 and self.ranks.rank == 0:
+        wanted = (every and batch.step % every == 0) or batch.step in self.config.replay.record
+        if wanted and self.ranks.rank == 0:
             write_rollouts(self.folder.path, collected)
         row |= self._slowest(row)
         self._end(trainer, module)

@@ -42,12 +42,14 @@ class Checkpoints(Callback):
     def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
         self.every = config.trainer.checkpoint_every
+        self.record = config.replay.record
         self.grace_s = config.trainer.grace_s
         self.folder = folder
         self.stop = stop
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         self.stop.install(self.grace_s)
+        self.save_for_replay(trainer, module.counters.step + 1)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
@@ -55,6 +57,8 @@ class Checkpoints(Callback):
         self.stop.requested = any(self.ranks.gather(self.stop.requested))  # a signal reaches the ranks one by one
         if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
             self.save(trainer, batch.step)
+        if not trainer.should_stop:
+            self.save_for_replay(trainer, batch.step + 1)
         if self.stop.requested:
             trainer.should_stop = True
 
@@ -71,11 +75,30 @@ class Checkpoints(Callback):
         if not self.ranks.first(final.exists):
             write_checkpoint(final, lambda path: trainer.save_checkpoint(path, weights_only=False), self.ranks)
 
+    def save_for_replay(self, trainer: Trainer, step: int) -> None:
+        """The state before `step`, if that step is to be recorded: a replay goes on from it as a resumed run would."""
+        final = before_step(self.folder.path, step)
+        if step in self.record and not self.ranks.first(final.exists):
+            final.parent.mkdir(exist_ok=True)
+            write_checkpoint(
+                final, lambda path: trainer.save_checkpoint(path, weights_only=False), self.ranks, kept=None
+            )
 
-def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE) -> None:
-    """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last two.
+
+def before_step(run: Path, step: int) -> Path:
+    """The training state before a recorded step."""
+    return run / "replay" / f"step_{step:06d}.ckpt"
+
+
+def write_checkpoint(
+    final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT
+) -> None:
+    """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last ones.
 
     With several ranks all of them write, and rank 0 does the rest once they have.
+
+    Args:
+        kept: how many stay; None: all.
 
     Raises:
         OSError: it could not be written; the earlier checkpoints are untouched.
@@ -95,7 +118,7 @@ def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = 
     _force_to_disk(beside)
     beside.replace(final)
     _force_to_disk(final.parent)  # the new name itself
-    for old in complete(final.parent)[:-KEPT]:
+    for old in complete(final.parent)[:-kept] if kept else ():
         _remove(old)
 
 

@@ -22,7 +22,7 @@ from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
 from dapo_lit.lit.strategy import shard_policy
 from dapo_lit.lit.switches import objective
-from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
 from dapo_lit.policy.critic import Critic
@@ -78,6 +78,7 @@ class DAPOModule(LightningModule):
         self.policy: Any = None  # a PreTrainedModel from configure_model on
         self.critic: Critic | None = None
         self.reference: Reference | None = None
+        self.observer: Observer | None = None
         self.counters = Counters()
         self.policy_version = 0
         self.bad_updates_in_a_row = 0

@@ -23,7 +23,7 @@ import yaml
 
 from dapo_lit.config import Config, ConfigError
 
-NOT_SCIENCE = ("runs_dir", "study_name", "study", "resume", "logger", "reflection")
+NOT_SCIENCE = ("runs_dir", "study_name", "study", "resume", "logger", "reflection", "replay")
 """Keys that do not change a run's result; the config hash leaves them out."""
 MAY_CHANGE = (
     *NOT_SCIENCE,

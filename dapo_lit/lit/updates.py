@@ -6,8 +6,8 @@ same gradient.
 
 import hashlib
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +42,18 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     if settings.schedule == "constant" or step <= settings.warmup_steps:
         return settings.lr * warmup
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
+
+
+class Observer(Protocol):
+    """What a replay sees of the updates of a step."""
+
+    def micro_batch(
+        self, epoch: int, micro: MicroBatch, logprobs: Tensor, old: Tensor, advantages: Tensor, weights: Tensor
+    ) -> None:
+        """After a micro-batch: [n] of each of its response tokens, the weight in the loss included."""
+
+    def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
+        """Before the optimiser step that the last micro-batches lead to; the gradient is not yet clipped."""
 
 
 class StepUpdates:
@@ -142,6 +154,8 @@ class StepUpdates:
             slopes, losses = (x[micro.tokens].to(device) for x in (linear.slopes, linear.losses))
             module.manual_backward((float(counts) * slopes * logprobs + terms * weight).sum())
             loss = ((losses + terms) * weight).sum()
+        if module.observer and counts:
+            module.observer.micro_batch(epoch, micro, logprobs.detach(), old, advantages, weight)
         if epoch == 0 and counts:
             everything = torch.ones_like(old, dtype=torch.bool)
             measured = policy_statistics(
@@ -194,6 +208,8 @@ class StepUpdates:
         if not self.warms_up_critic:
             self.losses.append(loss)
             self.norms.append(float(norm))
+            if module.observer:
+                module.observer.update(loss, gradients)
         if module.config.trainer.grad_noise and gradients:
             self._add_to_gradient_sum(gradients)
         if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step

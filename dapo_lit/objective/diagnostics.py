@@ -28,6 +28,30 @@ class Statistics(NamedTuple):
     """Reduce by max; -inf where there was nothing to take the maximum of."""
 
 
+def clipped_at(
+    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
+
+    Args:
+        ratio, advantages: of each token, one shape.
+        clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
+
+    Returns:
+        Three bool tensors of that shape; a token is past one bound at most.
+
+    >>> low, high, dual = clipped_at(torch.tensor([1.3, 1.3, 0.7]), torch.tensor([1.0, -1.0, -1.0]),
+    ...                              clip_low=0.2, clip_high=0.28, clip_dual=None)
+    >>> low.tolist(), high.tolist(), dual.tolist()
+    ([False, False, True], [True, False, False], [False, False, False])
+    """
+    return (
+        (advantages < 0) & (ratio < 1 - clip_low),
+        (advantages > 0) & (ratio > 1 + clip_high),
+        (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual)),
+    )
+
+
 @torch.no_grad()
 def policy_statistics(
     logprobs: Tensor,
@@ -80,10 +104,11 @@ def policy_statistics(
     ratio = importance_ratio(logprobs, old_logprobs)  # at the precision of the loss, so that both clip the same tokens
     log_ratio = (logprobs.double() - old_logprobs.double()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     old_prob = old_logprobs.double().exp()
-    clipped_high = mask & (advantages > 0) & (ratio > 1 + clip_high)
+    clipped_low, clipped_high, clipped_dual = (
+        mask & found
+        for found in clipped_at(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+    )
     symmetric_high = mask & (advantages > 0) & (ratio > 1 + clip_low)
-    clipped_low = mask & (advantages < 0) & (ratio < 1 - clip_low)
-    clipped_dual = mask & (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual))
     # 1 / length summed over a completion's tokens is 1: the mean of means adds up over any split of a completion.
     share = torch.where(mask, 1.0 / completion_tokens.double().clamp(min=1.0), 0.0)
     sums = {

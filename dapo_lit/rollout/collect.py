@@ -40,6 +40,8 @@ class CollectionRules:
     carry_finished: bool
     request_groups: int | None = None
     """Groups submitted at once; None: as many as the keep rate asks for."""
+    max_groups: int | None = None
+    """No more groups than this are generated in a step; None: what max_rounds allow."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Collector:
         carried_in, self.carried = self.carried, []
         kept = list(carried_in)
         allowance = rules.max_rounds * rules.num_prompts if rules.filter_unmixed else rules.num_prompts
+        allowance = min(allowance, rules.max_groups or allowance)
         while len(kept) < rules.num_prompts and len(generated) < allowance:
             wanted = groups_to_request(
                 rules.num_prompts - len(kept),

@@ -1,0 +1,187 @@
+"""A recorded step under other switches: `python -m dapo_lit.replay runs/single/dapo/seed_0 step=10`.
+
+Without more, each technique is toggled in turn; with config keys (algorithm.techniques.clip_higher=false,
+algorithm.clip.high=0.5, reward.wrong_value=0), these changes together are one arm beside the recorded one. A step is
+recorded with replay.record=[10] when the run is made. Exit code 2: refused, with the reason.
+"""
+
+import argparse
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
+
+from dapo_lit.command import USER_ERRORS, check_overrides
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.replay import Recording, Replayed, open_recording, replay
+from dapo_lit.lit.replay_tables import summary_row, token_table
+from dapo_lit.study.designs import TECHNIQUES, Arm
+from dapo_lit.study.style import short
+
+CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
+FIXED = {
+    "algorithm.num_prompts": "the recorded step has so many",
+    "algorithm.samples_per_prompt": "the recorded groups have so many",
+    "algorithm.optimizer.betas": "it stands in the recorded optimizer",
+    "algorithm.optimizer.eps": "it stands in the recorded optimizer",
+    "algorithm.optimizer.weight_decay": "it stands in the recorded optimizer",
+}
+"""Keys below CHANGEABLE that a replay cannot change, and why."""
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line: a run, step=N, config keys."""
+    parser = argparse.ArgumentParser(prog="python -m dapo_lit.replay", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, help="runs/<study>/<arm>/seed_<n>")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, and config keys to change")
+    return parser.parse_args(arguments)
+
+
+def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]]:
+    """The step, None if none is named, and the config keys to change.
+
+    Raises:
+        ConfigError: what is no key=value, an unknown key with the nearest one, a key that a replay cannot change.
+    """
+    step: int | None = None
+    others = []
+    for override in overrides:
+        if found := re.fullmatch(r"step=(.*)", override):
+            if not found[1].isdigit():
+                raise ConfigError(f"{override}: a step is a number, such as step=10")
+            step = int(found[1])
+        elif "=" not in override:
+            raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
+        elif (name := override.split("=")[0]) in TECHNIQUES:
+            raise ConfigError(f"{override}: write algorithm.techniques.{name}={override.split('=')[1]}")
+        else:
+            others.append(override)
+    check_overrides(others)
+    changes: dict[str, Any] = {}
+    for parsed in OverridesParser.create().parse_overrides(others):
+        key = parsed.key_or_group
+        if key in FIXED:
+            raise ConfigError(f"{key}: a replay cannot change it, {FIXED[key]}")
+        if not key.startswith(CHANGEABLE) or parsed.is_sweep_override():
+            raise ConfigError(
+                f"{parsed.input_line}: a replay keeps what was sampled; single keys below algorithm and reward can change"
+            )
+        changes[key] = parsed.value()
+    return step, changes
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The config with some keys changed.
+
+    Raises:
+        ConfigError: a value that does not fit.
+    """
+    tree = OmegaConf.create(config.model_dump(mode="json"))
+    for key, value in changes.items():
+        OmegaConf.update(tree, key, value)
+    container = OmegaConf.to_container(tree)
+    assert isinstance(container, dict)
+    return parse({str(key): value for key, value in container.items()})
+
+
+def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
+    """The recorded arm first, then the one that is asked for, or one a technique, each by its one name."""
+    config = recording.config
+    evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # opened at the start of a run, not needed
+    config = config.model_copy(update={"evaluation": evaluation})
+    techniques = config.algorithm.techniques.model_dump()
+    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in TECHNIQUES]
+    arms = {Arm(techniques).name: config}
+    for change in wanted:
+        other = changed(config, change)
+        settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
+        name = Arm(other.algorithm.techniques.model_dump(), settings).name
+        if name in arms:
+            raise ConfigError(f"{', '.join(f'{k}={v}' for k, v in change.items())}: that is the recorded arm, {name}")
+        arms[name] = other
+    return arms
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Replays, writes the tables and prints one."""
+    options = parse_arguments(arguments)
+    step, changes = read_overrides(options.overrides)
+    recording = open_recording(options.run, step)
+    arms = arms_of(recording, changes)
+    torch.set_num_threads(recording.config.trainer.threads)
+    out = options.run / "replay" / f"step_{recording.step:06d}"
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = Parts(recording.config).tokenizer
+    rows = {}
+    recorded: Replayed | None = None
+    for name, config in arms.items():
+        arm = replay(recording, config)
+        recorded = recorded or arm
+        tokens = token_table(arm, lambda ids: str(tokenizer.decode(ids)))
+        tokens.to_parquet(out / f"{name}.parquet", index=False, compression="zstd")
+        rows[name] = summary_row(arm, recorded, tokens)
+        if arm is not recorded:
+            arm.log.first = arm.log.summed = None  # a copy of the weights each
+    pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
+    print_summary(rows, f"{options.run}, step {recording.step}: {recording.num_groups} recorded groups")
+    print(f"tables  {out}/summary.csv, and a row a token: {out}/<arm>.parquet")
+
+
+QUANTITIES = (
+    ("groups kept", "groups_kept", "d"),
+    ("  not in the recorded batch", "groups_in", "d"),
+    ("  missing from it", "groups_out", "d"),
+    ("completions with another reward", "rewards_changed", "d"),
+    ("tokens in the loss", "loss_tokens", ",d"),
+    ("|advantage change|, mean", "advantage_change_mean", ".4f"),
+    ("|advantage change|, max", "advantage_change_max", ".4f"),
+    ("loss, mean of the updates", "loss", "+.5f"),
+    ("gradient norm, mean of the updates", "grad_norm", ".4f"),
+    ("cosine to recorded, first update", "cosine_first", ".4f"),
+    ("cosine to recorded, sum of updates", "cosine_step", ".4f"),
+    ("updates", "updates", "d"),
+    ("tokens clipped at 1 - low", "clipped_low", "d"),
+    ("tokens clipped at 1 + high", "clipped_high", "d"),
+    ("tokens clipped at dual", "clipped_dual", "d"),
+)
+
+
+def print_summary(rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for place, name in enumerate(rows):
+        words = short(name).split(" ", 1)
+        table.add_column("\n".join([*words, "(recorded)"] if place == 0 else words), justify="right")
+    for label, key, form in QUANTITIES:
+        values = [row[key] for row in rows.values()]
+        table.add_row(label, *("" if value is None else format(value, form) for value in values))
+    Console().print(table)
+
+
+def main() -> None:
+    """Runs the command."""
+    warnings.filterwarnings("ignore", module="lightning")
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    disable_progress_bar()
+    try:
+        run()
+    except (*USER_ERRORS, HydraException) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
