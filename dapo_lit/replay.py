@@ -19,22 +19,26 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from dapo_lit.command import USER_ERRORS, check_overrides
 from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.families import switches_of
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.replay import Recording, Replayed, open_recording, replay
 from dapo_lit.lit.replay_tables import summary_row, token_table
-from dapo_lit.study.designs import TECHNIQUES, Arm
+from dapo_lit.study.designs import TECHNIQUES, Arm, arm_name
 from dapo_lit.study.style import short
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
 FIXED = {
     "algorithm.num_prompts": "the recorded step has so many",
     "algorithm.samples_per_prompt": "the recorded groups have so many",
+    "algorithm.family": "it is a name",
+    "algorithm.critic": "its weights stand in the recorded state",
     "algorithm.optimizer.betas": "it stands in the recorded optimizer",
     "algorithm.optimizer.eps": "it stands in the recorded optimizer",
     "algorithm.optimizer.weight_decay": "it stands in the recorded optimizer",
@@ -46,7 +50,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line: a run, step=N, config keys."""
     parser = argparse.ArgumentParser(prog="python -m dapo_lit.replay", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="runs/<study>/<arm>/seed_<n>")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, and config keys to change")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, then config keys to change")
     return parser.parse_args(arguments)
 
 
@@ -73,11 +77,11 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
     changes: dict[str, Any] = {}
     for parsed in OverridesParser.create().parse_overrides(others):
         key = parsed.key_or_group
-        if key in FIXED:
-            raise ConfigError(f"{key}: a replay cannot change it, {FIXED[key]}")
+        if fixed := next((k for k in FIXED if key == k or key.startswith(f"{k}.")), None):
+            raise ConfigError(f"{key}: a replay cannot change it, {FIXED[fixed]}")
         if not key.startswith(CHANGEABLE) or parsed.is_sweep_override():
             raise ConfigError(
-                f"{parsed.input_line}: a replay keeps what was sampled; single keys below algorithm and reward can change"
+                f"{parsed.input_line}: a replay keeps what was sampled; it can change keys below algorithm and reward"
             )
         changes[key] = parsed.value()
     return step, changes
@@ -104,15 +108,23 @@ def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Confi
     config = config.model_copy(update={"evaluation": evaluation})
     techniques = config.algorithm.techniques.model_dump()
     wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in TECHNIQUES]
-    arms = {Arm(techniques).name: config}
+    arms = {named(config, {}): config}
     for change in wanted:
         other = changed(config, change)
-        settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
-        name = Arm(other.algorithm.techniques.model_dump(), settings).name
+        name = named(other, change)
         if name in arms:
             raise ConfigError(f"{', '.join(f'{k}={v}' for k, v in change.items())}: that is the recorded arm, {name}")
         arms[name] = other
     return arms
+
+
+def named(config: Config, change: Mapping[str, Any]) -> str:
+    """An arm's name from its switches, and the changed settings behind @."""
+    algorithm = config.algorithm
+    techniques = algorithm.techniques.model_dump()
+    settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
+    suffix = Arm(techniques, settings).name.partition("@")
+    return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -136,7 +148,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if arm is not recorded:
             arm.log.first = arm.log.summed = None  # a copy of the weights each
     pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
-    print_summary(rows, f"{options.run}, step {recording.step}: {recording.num_groups} recorded groups")
+    print(f"{options.run}, step {recording.step}: {recording.num_groups} groups were generated")
+    print_summary(rows)
     print(f"tables  {out}/summary.csv, and a row a token: {out}/<arm>.parquet")
 
 
@@ -159,8 +172,9 @@ QUANTITIES = (
 )
 
 
-def print_summary(rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
+def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """A column an arm, the recorded one first."""
+    table = Table()
     table.add_column("")
     for place, name in enumerate(rows):
         words = short(name).split(" ", 1)
@@ -171,17 +185,19 @@ def print_summary(rows: Mapping[str, Mapping[str, Any]], title: str) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Runs the command."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
     warnings.filterwarnings("ignore", module="lightning")
-    logging.getLogger("lightning").setLevel(logging.ERROR)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     disable_progress_bar()
     try:
-        run()
-    except (*USER_ERRORS, HydraException) as error:
+        run(arguments)
+    except (*USER_ERRORS, HydraException, OmegaConfBaseException) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

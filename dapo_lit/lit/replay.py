@@ -37,8 +37,6 @@ class Recording:
     checkpoint: Path
     samples: Mapping[SampleKey, Sample]
     """All that were generated in the step; those carried in from an earlier one stand in the checkpoint."""
-    verdicts: Mapping[SampleKey, bool]
-    """Whether each was judged correct."""
 
     @property
     def num_groups(self) -> int:
@@ -83,8 +81,7 @@ def open_recording(run: Path, step: int | None) -> Recording:
         for row in rows.itertuples(index=False)
     ]
     samples = {key: _sample(key, row) for key, row in zip(keys, rows.to_dict("records"), strict=True)}
-    verdicts = dict(zip(keys, rows["correct"].astype(bool).tolist(), strict=True))
-    return Recording(chosen, config, checkpoint, samples, verdicts)
+    return Recording(chosen, config, checkpoint, samples)
 
 
 def _sample(key: SampleKey, row: Mapping[Any, Any]) -> Sample:

@@ -20,9 +20,9 @@ NOT_CLIPPED = "no"
 def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.DataFrame:
     """A row for each response token of the batch and epoch, in the order of the batch.
 
-    Columns: `update` (from 1), `epoch`, `problem_id`, `attempt`, `sample_index`, `position` in the response, `token_id`,
-    `text`, `old_logprob`, `logprob` at the update, `ratio`, `advantage`, `clipped` (low, high, dual or no), `weight` of
-    the token in the loss of its update, 0 where it is masked.
+    Columns: `update` and `epoch` (from 1), `problem_id`, `attempt`, `sample_index`, `position` in the response,
+    `token_id`, `text`, `old_logprob`, `logprob` at the update, `ratio`, `advantage`, `clipped` (low, high, dual or no),
+    `weight` of the token in the loss of its update, 0 where it is masked.
 
     Args:
         text_of: decodes token ids.

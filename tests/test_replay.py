@@ -1,0 +1,237 @@
+"""A recorded step once more: as it was under the recorded switches, and to the token what others change."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from command_line import SMALL
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.launch import compose as compose_tree
+from dapo_lit.launch import with_arm
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.replay import Recording, Replayed, open_recording, recorded_steps, replay
+from dapo_lit.lit.replay_tables import cosine, summary_row, token_table
+from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.replay import arms_of, changed, main
+from dapo_lit.train import train
+
+Compose = Callable[..., Config]
+MEASURED = ("loss/", "optim/", "clip/", "policy/", "mismatch/")
+OFF = "algorithm.techniques."
+
+
+@pytest.fixture(scope="module")
+def recorded_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four steps of four updates each, the first and the last recorded; answers near the limit are common."""
+    runs = tmp_path_factory.mktemp("recorded")
+    tree = compose_tree(
+        [
+            *SMALL, f"runs_dir={runs}", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=2", "budget.steps=4",
+            "algorithm.optimizer.lr=1e-2", "replay.record=[1,4]", "logger.rollouts_every=0",
+        ]
+    )  # fmt: skip
+    train(with_arm(tree), [])
+    return next(runs.rglob("run.json")).parent
+
+
+@pytest.fixture(scope="module")
+def recording(recorded_run: Path) -> Recording:
+    return open_recording(recorded_run, 4)
+
+
+@pytest.fixture(scope="module")
+def as_recorded(recording: Recording) -> Replayed:
+    return replay(recording, recording.config)
+
+
+def toggled(recording: Recording, **switches: bool) -> Replayed:
+    return replay(recording, changed(recording.config, {OFF + name: on for name, on in switches.items()}))
+
+
+def tokens_of(arm: Replayed) -> pd.DataFrame:
+    return token_table(arm, lambda ids: str(ids))
+
+
+def row(run: Path, step: int) -> dict:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return next(r for r in rows if r["step"] == step)
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_the_recorded_switches_give_the_recorded_metrics_bit_for_bit(recorded_run, step):
+    again = replay(found := open_recording(recorded_run, step), found.config)
+    before = {key: value for key, value in row(recorded_run, step).items() if key.startswith(MEASURED)}
+    assert {key: again.metrics[key] for key in before} == before
+    assert before["clip/high_frac"] + before["clip/low_frac"] > 0 or step == 1
+    written = pd.read_parquet(recorded_run / "rollouts" / f"step_{step:06d}.parquet")
+    kept = written[written["kept"]]
+    advantages = [c.advantage for group in again.accepted for c in group.completions]
+    assert advantages == kept.sort_values(["group_index", "sample_index"])["advantage"].tolist()
+    assert len(written) == sum(len(g.completions) for g in again.generated)
+
+
+def test_the_token_table_holds_the_loss_of_every_update_and_the_clipped_tokens(recorded_run, as_recorded):
+    table = tokens_of(as_recorded)
+    assert as_recorded.batch is not None
+    assert len(table) == int(as_recorded.batch.response_lengths.sum())
+    clip = as_recorded.config.algorithm.clip
+    for update, rows in table.groupby("update"):
+        ratio, old, advantage, weight = (
+            torch.tensor(rows[name].to_numpy()) for name in ("logprob", "old_logprob", "advantage", "weight")
+        )
+        assert float(weight.sum()) == pytest.approx(1, abs=1e-6)
+        loss = clipped_policy_loss(ratio, old, advantage, clip_low=clip.low, clip_high=clip.high)
+        assert float((loss * weight).sum()) == pytest.approx(as_recorded.log.losses[int(update) - 1], abs=1e-6)
+    assert table[table["update"] == 1]["ratio"].to_numpy() == pytest.approx(1, abs=1e-5)
+    assert table[table["update"] > 1]["ratio"].sub(1).abs().max() > 0.2
+    logged = row(recorded_run, 4)
+    assert (table["clipped"] == "high").mean() == pytest.approx(logged["clip/high_frac"], abs=1e-12)
+    assert (table["clipped"] == "low").mean() == pytest.approx(logged["clip/low_frac"], abs=1e-12)
+    up = table[table["clipped"] == "high"]
+    assert (up["advantage"] > 0).all()
+    assert (up["ratio"] > 1 + clip.high).all()
+    one = table[(table["attempt"] == table["attempt"][0]) & (table["problem_id"] == table["problem_id"][0])]
+    assert one[one["sample_index"] == 0]["position"].tolist() == list(range(len(one[one["sample_index"] == 0])))
+
+
+def test_without_clip_higher_the_first_gradient_is_the_same_and_later_ones_are_not(recording, as_recorded):
+    lower = toggled(recording, clip_higher=False)
+    table = tokens_of(lower)
+    summary = summary_row(lower, as_recorded, table)
+    assert summary["cosine_first"] == pytest.approx(1, abs=1e-9)
+    assert summary["cosine_step"] < 1 - 1e-6
+    assert summary["advantage_change_max"] == 0
+    assert summary["rewards_changed"] == summary["groups_in"] == summary["groups_out"] == 0
+    assert table[table["clipped"] == "high"]["ratio"].between(1.2, 1.28).any()
+
+
+def test_with_overlong_filtering_the_truncated_tokens_leave_the_loss_and_nothing_else_changes(recording, as_recorded):
+    masked = toggled(recording, overlong_filtering=True)
+    completions = [c for group in masked.accepted for c in group.completions]
+    cut = sum(c.num_tokens for c in completions if c.truncated)
+    assert cut > 0
+    table = tokens_of(masked)
+    summary = summary_row(masked, as_recorded, table)
+    everything = sum(c.num_tokens for c in completions)
+    assert (summary["loss_tokens"], (table["weight"] == 0).sum()) == (everything - cut, cut)
+    assert summary["advantage_change_max"] == 0
+    assert summary["cosine_first"] < 1 - 1e-6
+
+
+def test_without_the_soft_punishment_only_late_and_truncated_answers_have_another_reward(recording, as_recorded):
+    plain = toggled(recording, soft_overlong_punishment=False)
+    limit = recording.config.task.max_response_tokens - recording.config.algorithm.overlong.cache_tokens
+    before = [c for group in as_recorded.generated for c in group.completions]
+    after = [c for group in plain.generated for c in group.completions]
+    changed_tokens = [a.num_tokens for a, b in zip(after, before, strict=True) if a.reward_shaped != b.reward_shaped]
+    assert changed_tokens
+    assert min(changed_tokens) > limit
+    summary = summary_row(plain, as_recorded, tokens_of(plain))
+    assert summary["rewards_changed"] == len(changed_tokens)
+    assert summary["advantage_change_max"] > 0
+    assert summary["groups_kept"] == len(as_recorded.accepted)  # the filter goes by correctness, not by this reward
+
+
+def test_without_dynamic_sampling_the_first_groups_are_taken_whatever_their_rewards(recording, as_recorded):
+    first = toggled(recording, dynamic_sampling=False)
+    assert [group.index for group in first.accepted] == list(range(8))
+    assert not all(group.mixed for group in first.accepted)
+    summary = summary_row(first, as_recorded, tokens_of(first))
+    indices = {g.index for g in as_recorded.accepted}
+    assert summary["groups_in"] == len(set(range(8)) - indices)
+    assert summary["groups_out"] == len(indices - set(range(8)))
+
+
+def test_a_run_without_the_filter_gets_the_mixed_groups_it_has(compose: Compose):
+    train(compose("budget.steps=1", f"{OFF}dynamic_sampling=false", "replay.record=[1]", "algorithm.num_prompts=8",
+                  "algorithm.dynamic_sampling.on_exhausted=error"), [])  # fmt: skip
+    run = next(Path(compose().runs_dir).rglob("run.json")).parent
+    found = open_recording(run, None)
+    assert found.num_groups == 8
+    kept = toggled(found, dynamic_sampling=True)
+    assert len(kept.generated) == 8
+    assert [g.index for g in kept.accepted] == [g.index for g in kept.generated if g.mixed]
+    assert 0 < len(kept.accepted) < 8
+
+
+def test_the_command_writes_a_table_of_tokens_an_arm_and_a_summary(recorded_run, recording, capsys):
+    assert (
+        main([str(recorded_run), "step=4", "algorithm.clip.high=0.5", "algorithm.techniques.overlong_filtering=true"])
+        == 0
+    )
+    out = recorded_run / "replay" / "step_000004"
+    name = "dapo+overlong_filtering@clip.high=0.5"
+    summary = pd.read_csv(out / "summary.csv", index_col="arm")
+    assert summary.index.tolist() == ["dapo", name]
+    texts = Parts(recording.config).tokenizer
+    tokens = pd.read_parquet(out / f"{name}.parquet")
+    assert tokens["text"].tolist() == [texts.decode([i]) for i in tokens["token_id"]]
+    assert summary.loc["dapo", "loss"] == row(recorded_run, 4)["loss/policy"]
+    assert "cosine to recorded" in capsys.readouterr().out
+
+
+def test_without_changes_every_technique_is_toggled_once(recording):
+    arms = arms_of(recording, {})
+    assert list(arms) == [
+        "dapo",
+        "dapo+overlong_filtering",
+        "dapo-clip_higher",
+        "dapo-soft_overlong_punishment",
+        "dapo-token_level_loss",
+        "dapo-dynamic_sampling",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["step=3"], "step 3 is not recorded (recorded: 1, 4)"),
+        ([], "which step? Name one, such as step=1 (recorded: 1, 4)"),
+        (["step=x"], "step=x: a step is a number"),
+        (["step=4", "algorithm.techniques.clip_highr=false"], "did you mean algorithm.techniques.clip_higher?"),
+        (["step=4", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
+        (["step=4", "algorithm.techniques.clip_higher=true"], "that is the recorded arm, dapo"),
+        (["step=4", "task.max_response_tokens=3"], "a replay keeps what was sampled"),
+        (["step=4", "algorithm.samples_per_prompt=2"], "a replay cannot change it, the recorded groups have so many"),
+        (["step=4", "algorithm.clip.high=much"], "algorithm.clip.high: "),
+        (["step=4", "clip"], "clip: not key=value"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_one_message(recorded_run, capsys, arguments, message):
+    assert main([str(recorded_run), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+
+
+def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
+    with pytest.raises(ConfigError, match=r"no config\.yaml; a run is a folder"):
+        open_recording(tmp_path, 1)
+    (tmp_path / "config.yaml").write_text((recorded_run / "config.yaml").read_text())
+    with pytest.raises(ConfigError, match=r"no step is recorded; replay\.record=\[10\]"):
+        open_recording(tmp_path, 1)
+    for name in ("replay/step_000001.ckpt", "rollouts/step_000001.parquet"):
+        (tmp_path / name).parent.mkdir()
+        content = (recorded_run / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2] if name.endswith("ckpt") else content)
+    assert recorded_steps(tmp_path) == [1]
+    with pytest.raises(ConfigError, match="is damaged"):
+        open_recording(tmp_path, 1)
+
+
+def test_a_step_after_the_last_cannot_be_recorded(compose: Compose):
+    with pytest.raises(ConfigError, match=r"step 9 is after the last one, budget\.steps=6"):
+        compose("replay.record=[2,9]")
+
+
+def test_the_cosine_of_gradients_in_parts_is_that_of_the_whole():
+    first = [torch.tensor([1.0, 0.0]), torch.tensor([[2.0]])]
+    second = [torch.tensor([0.0, 3.0]), torch.tensor([[4.0]])]
+    assert cosine(first, second) == pytest.approx(8 / math.sqrt(5 * 25))
+    assert cosine(first, [torch.zeros(2), torch.zeros(1, 1)]) is None
+    assert cosine(first, None) is None
