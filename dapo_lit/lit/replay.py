@@ -76,17 +76,13 @@ def open_recording(run: Path, step: int | None) -> Recording:
         raise ConfigError(f"{checkpoint} is damaged ({reason}); {told}")
     rows = pd.read_parquet(rollouts_file(run, chosen))
     rows = rows[rows["submitted_step"] == chosen]
-    keys = [
-        SampleKey(chosen, str(row.problem_id), int(row.attempt), int(row.sample_index))
-        for row in rows.itertuples(index=False)
-    ]
-    samples = {key: _sample(key, row) for key, row in zip(keys, rows.to_dict("records"), strict=True)}
-    return Recording(chosen, config, checkpoint, samples)
+    samples = [_sample(chosen, row) for row in rows.to_dict("records")]
+    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})
 
 
-def _sample(key: SampleKey, row: Mapping[Any, Any]) -> Sample:
+def _sample(step: int, row: Mapping[Any, Any]) -> Sample:
     return Sample(
-        key=key,
+        key=SampleKey(step, str(row["problem_id"]), int(row["attempt"]), int(row["sample_index"])),
         response_ids=tuple(int(i) for i in row["response_ids"]),
         rollout_logprobs=tuple(float(p) for p in row["rollout_logprobs"]),
         finished=not row["truncated"],
