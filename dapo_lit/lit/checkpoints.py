@@ -90,9 +90,7 @@ def before_step(run: Path, step: int) -> Path:
     return run / "replay" / f"step_{step:06d}.ckpt"
 
 
-def write_checkpoint(
-    final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT
-) -> None:
+def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
     """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last ones.
 
     With several ranks all of them write, and rank 0 does the rest once they have.

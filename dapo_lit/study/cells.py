@@ -15,6 +15,9 @@ import pandas as pd
 
 from dapo_lit.study.runs import USABLE, Run, Runs
 
+LEAN: dict[str, Any] = {"write_statistics": False, "store_schema": False}
+"""Of Parquet files that are packed."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -112,7 +115,10 @@ def pack(runs: Runs, folder: Path) -> list[Path]:
         draft = folder / run.arm / f".seed_{run.seed}.partial"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        run.metrics.reset_index().to_parquet(draft / "metrics.parquet", compression="zstd", index=False)
+        # Many columns of few rows: without the schemas of Arrow and statistics the file is a third as large.
+        run.metrics.reset_index().to_parquet(
+            draft / "metrics.parquet", compression="zstd", index=False, use_dictionary=False, **LEAN
+        )
         for name in ("config.yaml", "overrides.txt", "run.json", "DONE.json"):
             if (run.folder / name).is_file():
                 shutil.copy2(run.folder / name, draft / name)
@@ -124,7 +130,7 @@ def pack(runs: Runs, folder: Path) -> list[Path]:
             (draft / "eval" / benchmark).mkdir(parents=True)
             columns = ["problem_id", "sample_index", "correct"]
             target = draft / "eval" / benchmark / last.name
-            pd.read_parquet(last, columns=columns).to_parquet(target, compression="zstd", index=False)
+            pd.read_parquet(last, columns=columns).to_parquet(target, compression="zstd", index=False, **LEAN)
         if place.resolve() == run.folder.resolve():
             shutil.rmtree(draft)
             continue

@@ -133,7 +133,9 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     draw_metric(grid[0, 0], runs, key, x, arms, look, names, smooth)
     draw_key(figure, names)
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
-    title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}; band: 95 % t-interval{smoothing})", key, AXES[x])
+    several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
+    band_text = "; band: 95 % t-interval" if several else ""
+    title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}{band_text}{smoothing})", key, AXES[x])
     return figure
 
 

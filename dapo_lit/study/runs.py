@@ -1,7 +1,7 @@
 """Run folders read into tables. Nothing is repaired in silence: every oddity of a run becomes one of its `faults`.
 
     runs = load("runs/table1")
-    runs.frame()        # one row a step of every run, with study, arm and seed
+    runs.frame()        # one row a step of every run, with study, arm and seed; "rollouts": one a completion
     runs.missing()      # cells that are not usable, with the reason
 
 A folder is a run when it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run, passed over.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import yaml
@@ -125,8 +125,15 @@ class Runs:
         """Every metric that any run logged."""
         return tuple(sorted({str(key) for run in self.runs for key in run.metrics.columns}))
 
-    def frame(self) -> pd.DataFrame:
-        """All rows of all runs: columns study, arm, seed, step and every metric."""
+    def frame(self, kind: Literal["metrics", "rollouts", "tokens"] = "metrics") -> pd.DataFrame:
+        """All rows of all runs: columns study, arm, seed, step and every metric.
+
+        `rollouts` gives the recorded completions instead, `tokens` those of replayed steps (study/recorded.py).
+        """
+        if kind != "metrics":
+            from dapo_lit.study import recorded  # it reads runs, so it imports this file
+
+            return recorded.rollouts(self) if kind == "rollouts" else recorded.tokens(self)
         parts = [run.metrics.reset_index().assign(study=run.study, arm=run.arm, seed=run.seed) for run in self.runs]
         table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["step"])
         first = ["study", "arm", "seed", "step"]
@@ -227,3 +234,20 @@ def read_run(folder: Path) -> Run:
         faults = (*faults, "no config.yaml")
     status = str(record.get("status", "unknown"))
     return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, tuple(faults))
+
+
+def load_first(*paths: str | Path) -> Runs:
+    """The usable runs of the first folder that holds any: a study of your own before a small one that is shipped.
+
+    Raises:
+        StudyError: none of them does.
+    """
+    reasons = []
+    for path in paths:
+        try:
+            if found := load(path).usable.runs:
+                return Runs(found)
+            reasons.append(f"{path}: no finished run")
+        except StudyError as reason:
+            reasons.append(str(reason))
+    raise StudyError("; ".join(reasons))

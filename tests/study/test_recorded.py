@@ -1,0 +1,128 @@
+"""What notebooks read beside metrics: completions, tokens, Table 1, and the figures made of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_runs import write_run, write_study
+
+from dapo_lit.study.designs import NAIVE_GRPO, Arm, ladder
+from dapo_lit.study.runs import StudyError, load, load_first
+from dapo_lit.study.table1 import PAPER, plot_increments, plot_outcomes, table1
+from dapo_lit.study.token_figures import plot_clipping, plot_room, plot_shares
+
+KEY = "rollout/length_mean"
+
+
+def completions() -> pd.DataFrame:
+    """Two groups of two at each of two steps; one response in four has a `?` at step 1, two at step 2."""
+    rows = [("a", 0, "#1?"), ("a", 1, "#1"), ("b", 0, "#2"), ("b", 1, "#3")]
+    table = pd.DataFrame(rows, columns=["problem_id", "sample_index", "response"]).assign(attempt=0, correct=True)
+    later = table.assign(response=["#1?", "#1?", "#2", "#3"])
+    return pd.concat([table.assign(step=1), later.assign(step=2)], ignore_index=True)
+
+
+def tokens() -> pd.DataFrame:
+    """Three tokens to become likelier, two to become less likely, and one of the first update."""
+    ratio = np.array([1.0, 1.0, 1.25, 1.5, 0.5, 9.0])
+    return pd.DataFrame(
+        {
+            "update": [1, 2, 2, 2, 2, 3],
+            "ratio": ratio,
+            "old_logprob": np.log([0.5, 0.5, 0.05, 0.05, 0.5, 0.5]),
+            "advantage": [1.0, 1.0, 1.0, 1.0, -1.0, -1.0],
+            "clipped": ["no", "no", "no", "high", "low", "no"],
+        }
+    )
+
+
+def test_completions_and_tokens_of_all_runs_stand_in_one_table_each(tmp_path: Path):
+    runs = [write_run(tmp_path, seed=seed, steps=4, every=2) for seed in (0, 1)]
+    with pytest.raises(StudyError, match="no run recorded rollouts; logger"):
+        load(tmp_path).frame("rollouts")
+    with pytest.raises(StudyError, match="no step of these runs was replayed"):
+        load(tmp_path).frame("tokens")
+    (runs[1] / "rollouts").mkdir(exist_ok=True)
+    completions().drop(columns="step").to_parquet(runs[1] / "rollouts" / "step_000003.parquet")
+    (runs[0] / "replay" / "step_000004").mkdir(parents=True)
+    (runs[0] / "replay" / "step_000004.ckpt").write_bytes(b"")
+    tokens().to_parquet(runs[0] / "replay" / "step_000004" / "dapo-clip_higher.parquet")
+    found = load(tmp_path).frame("rollouts")
+    assert list(found.columns[:4]) == ["study", "arm", "seed", "step"]
+    assert (len(found), set(found["seed"]), set(found["step"])) == (8, {1}, {3})
+    found = load(tmp_path).frame("tokens")
+    assert (len(found), set(found["seed"]), set(found["step"])) == (6, {0}, {4})
+    assert set(found["replayed"]) == {"dapo-clip_higher"}
+    assert set(found["arm"]) == {"dapo"}
+
+
+def test_the_first_folder_with_a_finished_run_is_read(tmp_path: Path):
+    write_run(tmp_path / "own", status="failed", steps=4, every=2)
+    write_run(tmp_path / "shipped", steps=4, every=2, seed=7)
+    assert load_first(tmp_path / "none", tmp_path / "own", tmp_path / "shipped").seeds == (7,)
+    with pytest.raises(StudyError, match=r"none: no such folder; .*own: no finished run"):
+        load_first(tmp_path / "none", tmp_path / "own")
+
+
+def test_table1_has_each_rung_with_its_interval_and_what_it_adds_paired_by_seed(tmp_path: Path):
+    runs = load(write_study(tmp_path, "table1", seeds=(0, 1, 2), steps=6, every=3))
+    for run in runs:  # rung r at seed s: 10 r + s, and one of 20 on top at the third rung
+        place = [*PAPER, "dapo"].index(run.arm)
+        run.metrics[KEY] = 10.0 * place + run.seed + (run.seed if place == 2 else 0)
+    found = table1(runs, KEY)
+    assert list(found.index) == [*PAPER, "dapo"]
+    first, third = found.loc["naive_grpo"], found.loc["naive_grpo+overlong_filtering+clip_higher"]
+    half = 4.302652729911275 / 3**0.5  # t of 2 degrees of freedom, standard deviation 1
+    assert first[["paper", "mean", "low", "high", "n"]].tolist() == pytest.approx([30, 1, 1 - half, 1 + half, 3])
+    assert np.isnan(first["adds"])
+    # differences to the rung below: 10 + s
+    assert third[["adds", "adds_low", "adds_high", "pairs", "paper_adds"]].tolist() == pytest.approx(
+        [11, 11 - half, 11 + half, 3, 2]
+    )
+    assert np.isnan(found.loc["dapo", "paper"])
+    for figure in (plot_outcomes(runs, KEY), plot_increments(runs, KEY)):
+        assert "95 % t-interval" in " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+
+
+def test_table1_takes_what_there_is_and_shares_in_percent(tmp_path: Path):
+    for arm in (ladder()[0], ladder()[2]):
+        write_run(tmp_path, arm, steps=6, every=3)
+    runs = load(tmp_path)
+    for run in runs:
+        run.metrics["rollout/accuracy"] = 0.25
+    found = table1(runs, "rollout/accuracy")
+    assert found["mean"].tolist() == [25, 25]
+    assert found["low"].isna().all()
+    assert "adds" not in found
+    with pytest.raises(StudyError, match="no rung of the ladder"):
+        plot_increments(runs, "rollout/accuracy")
+    assert Arm(NAIVE_GRPO).name == found.index[0]
+
+
+def test_the_clipping_figure_marks_the_tokens_past_a_bound_and_leaves_out_the_first_update():
+    figure = plot_clipping(tokens(), 0.2, 0.28)
+    left, right = figure.axes
+    assert left.get_title(loc="left") == "A > 0: to be more likely (1 of 3 clipped)"
+    assert right.get_title(loc="left") == "A < 0: to be less likely (1 of 2 clipped)"
+    triangles = [line for line in left.lines if line.get_marker() == "^"]
+    assert [line.get_ydata().tolist() for line in triangles] == [[1.5]]
+    caption = figure.texts[-1].get_text().replace("\n", " ")
+    assert "n = 5 response tokens of updates 2 to 3" in caption
+    assert "1 tokens beyond them are not drawn" in caption
+
+
+def test_the_room_figure_counts_what_each_bound_would_cut_by_old_probability():
+    axes = plot_room(tokens(), 0.2, 0.28).axes[1]
+    symmetric, higher = (line.get_ydata() for line in axes.lines)
+    assert (symmetric[2], higher[2]) == (1.0, 0.5)  # both tokens of probability 0.05 are past 1.2, one past 1.28
+    assert (symmetric[5], higher[5]) == (0.0, 0.0)
+    assert np.isnan(symmetric[0])
+
+
+def test_the_share_of_a_pattern_has_its_interval_over_groups():
+    figure = plot_shares(completions(), {"checks": r"\?"})
+    line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 2)
+    assert line.get_xdata().tolist() == [1, 2]
+    assert line.get_ydata().tolist() == [0.25, 0.5]
+    assert "4 to 4 responses a recorded step" in figure.texts[-1].get_text()
