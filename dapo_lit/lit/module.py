@@ -26,6 +26,7 @@ from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
 from dapo_lit.policy.critic import Critic
+from dapo_lit.policy.divergence import token_full_kl
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import checkpoint_layers
@@ -89,7 +90,8 @@ class DAPOModule(LightningModule):
             self.policy = self.build_policy()
             algorithm = self.config.algorithm
             self.reference = Reference(self.policy) if algorithm.kl.beta else None
-            self.critic = Critic(self.policy) if algorithm.critic else None
+            if algorithm.critic:
+                self.critic = Critic(self.policy, shares_backbone=algorithm.critic.backbone == "shared")
             freeze_first_layers(self.policy, self.config.policy.freeze_frac)
             checkpoint_layers(self.policy, self.config.trainer.activation_checkpointing)
             if self.config.trainer.strategy == "fsdp":
@@ -198,11 +200,18 @@ class DAPOModule(LightningModule):
             entropy_gradient=self.objective.entropy_bonus > 0,
         )
 
-    def values(self, micro: MicroBatch) -> Tensor:
+    def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """[n] of the critic, with gradient, for the state before each response token."""
         assert self.critic is not None
-        device = self.device
-        return self.critic(micro.input_ids.to(device), micro.layout(device), micro.rows.to(device))
+        place = (micro.input_ids.to(self.device), micro.layout(self.device), micro.rows.to(self.device))
+        return self.critic(self.policy, *place, head_only=head_only)
+
+    def full_kl(self, micro: MicroBatch) -> Tensor:
+        """[n] exact divergence from the reference at each response token, with gradient."""
+        assert self.reference is not None
+        place = (micro.input_ids.to(self.device), micro.layout(self.device), micro.rows.to(self.device))
+        reference = self.reference.on(self.device)
+        return token_full_kl(self.policy, reference, *place, temperature=self.config.rollout.temperature)
 
     def _mfu(self, tokens: int, seconds: float) -> float | None:
         peak = self.config.trainer.peak_tflops

@@ -6,6 +6,7 @@ What comes out knows no switch any more. Each technique is marked at its line.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,16 +35,21 @@ class Objective:
     """Nats of entropy count this much against the loss of a token."""
     kl_beta: float
     """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
-    kl_estimator: KLEstimator
+    kl_estimator: KLEstimator | Literal["full"]
     credit: Callable[[TokenBatch, Scores], Credit]
     """What each token of a batch earned."""
     weights: Callable[..., Tensor]
     """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
 
-    def terms(self, logprobs: Tensor, ref_logprobs: Tensor | None, entropy: Tensor) -> Tensor:
+    def terms(
+        self, logprobs: Tensor, ref_logprobs: Tensor | None, entropy: Tensor, exact_kl: Tensor | None = None
+    ) -> Tensor:
         """[n] what stands beside the policy's own loss of each token: the divergence and the entropy bonus."""
         terms = torch.zeros_like(logprobs)
-        if self.kl_beta and ref_logprobs is not None:
+        if self.kl_beta and self.kl_estimator == "full":
+            assert exact_kl is not None
+            terms = terms + self.kl_beta * exact_kl
+        elif self.kl_beta and self.kl_estimator != "full" and ref_logprobs is not None:
             terms = terms + self.kl_beta * kl_penalty(logprobs, ref_logprobs, self.kl_estimator)
         if self.entropy_bonus:
             terms = terms - self.entropy_bonus * entropy

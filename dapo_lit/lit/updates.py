@@ -146,7 +146,8 @@ class StepUpdates:
         logprobs, entropy = module.logprobs(micro)
         old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
         ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
-        terms = objective.terms(logprobs, ref, entropy)
+        exact = module.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
+        terms = objective.terms(logprobs, ref, entropy, exact)
         if linear is None:
             loss = ((objective.loss.of_tokens(logprobs, old, advantages) + terms) * weight).sum()
             module.manual_backward(loss)
@@ -179,7 +180,7 @@ class StepUpdates:
         assert settings is not None
         assert self.scores.values is not None
         assert self.credit.returns is not None
-        values = module.values(micro)
+        values = module.values(micro, head_only=self.warms_up_critic)
         old, returns = (x[micro.tokens].to(values.device) for x in (self.scores.values, self.credit.returns))
         loss = clipped_value_loss(values, old, returns, clip=settings.clip)
         module.manual_backward(settings.loss_weight * (loss * weight).sum())

@@ -1,8 +1,10 @@
 """Every algorithm trains, and does with a batch what its paper says."""
 
+import math
+
 import pytest
 import torch
-from small_runs import Run, rows
+from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.lit.run_folder import run_path
@@ -53,6 +55,41 @@ def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoi
     assert {name.split(".")[0] for name in saved} == {"policy"}
 
 
+def test_the_exact_divergence_is_that_of_the_whole_distributions_and_0_from_itself(compose, monkeypatch):
+    module, step = collected_step(
+        compose("algorithm=grpo", "algorithm.kl.estimator=full", "budget.steps=1"), monkeypatch
+    )
+    ((micro, _),) = module.micro_batches(step.tokens, [0, 3])
+    assert module.full_kl(micro).abs().max() < 1e-6
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.policy.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    found = module.full_kl(micro)
+    found.sum().backward()
+    assert module.policy.base_model.embed_tokens.weight.grad.abs().max() > 0
+    expected = []
+    for completion in sorted(set(micro.completions.tolist()), key=micro.completions.tolist().index):
+        ids = step.tokens.sequences[completion]
+        log_p, log_q = (
+            m(ids[None]).logits[0].double().log_softmax(-1).tolist() for m in (module.policy, module.reference.model)
+        )
+        begin = int(step.tokens.prompt_lengths[completion]) - 1
+        for p, q in zip(log_p[begin:-1], log_q[begin:-1], strict=True):
+            expected.append(math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q, strict=True)))
+    assert found.tolist() == pytest.approx(expected, abs=1e-4)
+    assert max(expected) > 0.01
+
+
+def test_a_warm_up_on_a_shared_backbone_trains_the_head_alone(compose):
+    run = Run(compose("algorithm=ppo", "algorithm.critic.backbone=shared", "budget.steps=3"))
+    before = {name: p.clone() for name, p in run.parts.policy.named_parameters()}
+    run.fit()
+    assert all(torch.equal(p, before[name]) for name, p in run.module.policy.named_parameters())
+    assert run.module.critic.head.weight.abs().max() > 0
+    assert len(list(run.module.critic.parameters())) == 2
+
+
 def test_a_stronger_kl_term_holds_the_policy_nearer_to_the_reference(compose):
     ends = []
     for beta in (0.001, 10):
@@ -77,6 +114,7 @@ def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(co
     [
         (["algorithm=ppo", "algorithm.critic=null"], "go together"),
         (["algorithm.advantage.estimator=gae"], "go together"),
+        (["algorithm.kl.estimator=full", "algorithm.kl.where=reward"], "estimator=full is a term of the loss"),
         (
             ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
             "dynamic_sampling=true",

@@ -48,7 +48,9 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
         ["algorithm=top_entropy"],
         ["algorithm=dapo_entropy_bonus", "algorithm.entropy.bonus=0.5"],
         ["algorithm=grpo"],
+        ["algorithm=grpo", "algorithm.kl={estimator: full, beta: 1.0}"],
         ["algorithm=ppo", "algorithm.critic.warmup_steps=0"],
+        ["algorithm=ppo", "algorithm.critic={warmup_steps: 0, backbone: shared}"],
     ],
 )
 def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compose, monkeypatch, switches):

@@ -1,0 +1,49 @@
+"""The divergence of the policy from the reference over the whole vocabulary, at each response token."""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from dapo_lit.objective.losses import full_kl
+from dapo_lit.policy.attention import Layout, packed_hidden
+from dapo_lit.policy.head import CHUNK_ELEMENTS
+
+
+def token_full_kl(
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
+    input_ids: Tensor,
+    packed: Layout,
+    rows: Tensor,
+    *,
+    temperature: float,
+) -> Tensor:
+    """KL(policy || reference) of the next-token distributions (temperature applied), exact, nats, [n].
+
+    Both models run over the tokens in every update: the reference's [N, V] distributions are too many to keep. Logits
+    of both exist for a chunk of tokens at a time, and are computed again in backward.
+
+    Args:
+        policy: with gradient.
+        reference: without.
+        input_ids: [T] packed tokens.
+        packed: their layout.
+        rows: [n] the packed token whose hidden state predicts each response token.
+    """
+    hidden = packed_hidden(policy, input_ids, packed)[rows]
+    with torch.no_grad():
+        ref_hidden = packed_hidden(reference, input_ids, packed)[rows]
+    weight, ref_weight = policy.get_output_embeddings().weight, reference.get_output_embeddings().weight
+    size = max(1, CHUNK_ELEMENTS // (2 * weight.shape[0]))
+    parts = [
+        checkpoint(_chunk, h, weight, r, ref_weight, temperature, use_reentrant=False)
+        for h, r in zip(hidden.split(size), ref_hidden.split(size), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def _chunk(hidden: Tensor, weight: Tensor, ref_hidden: Tensor, ref_weight: Tensor, temperature: float) -> Tensor:
+    log_policy = ((hidden @ weight.t()).float() / temperature).log_softmax(-1)
+    log_reference = ((ref_hidden @ ref_weight.t()).float() / temperature).log_softmax(-1)
+    return full_kl(log_policy, log_reference)
