@@ -64,7 +64,7 @@ Schema = TypeVar("Schema", bound=Section)
 
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """The checked config of a run, with the arm of its study if it is a cell of one."""
-    if issubclass(schema, Config):
+    if schema is Config:
         config = with_arm(tree)
         assert isinstance(config, schema)
         return config

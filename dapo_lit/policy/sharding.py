@@ -71,12 +71,14 @@ def shard(
     tensor_mesh: DeviceMesh | None = None,
     dtype: torch.dtype | None = None,
     cpu_offload: bool = False,
+    head_alone: bool = True,
 ) -> None:
     """Turns the parameters into shards over `mesh`, in place. The model may be on the meta device.
 
     Args:
         mesh: one dimension (data parallel), or two (copies, shards within one).
         tensor_mesh: the devices that share each layer's matrices; None: tensor parallelism is off.
+        head_alone: an untied head is a group of its own, gathered when the hidden states are there.
         dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
     """
     precision = MixedPrecisionPolicy(
@@ -89,7 +91,7 @@ def shard(
             parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
         fully_shard(layer, **group)
     head = model.get_output_embeddings()
-    if not model.config.tie_word_embeddings:  # a tied one is the embedding, which is in the root's group
+    if head_alone and not model.config.tie_word_embeddings:  # a tied one is the embedding, which is in the root's group
         fully_shard(head, **group)
     fully_shard(model, **group)
     for module in model.modules():

@@ -1,0 +1,131 @@
+"""Memory of a training step on each GPU, from a simulation of the real module: no weights, no GPU, no other process.
+
+FakeTensorMode gives tensors shapes and no storage, a fake process group the true number of ranks, and FSDPMemTracker
+counts what lives at each moment of forward and backward. The optimiser's step stays outside, because the simulation
+would count its states whole; they are two tensors the size of the shards, and are added.
+"""
+
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.sharding import checkpoint_layers, shard
+
+GIB = 2**30
+PARTS = {
+    "parameters, sharded": ("Sharded Param",),
+    "parameters, gathered": ("Unsharded Param", "All Gather"),
+    "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter"),
+    "activations and temporary": ("Activation", "Temp", "Inputs", "Buffer", "OptState"),
+}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB of one GPU."""
+
+    training: dict[str, float]
+    """By part, at the peak of forward and backward, and the optimiser's states."""
+    parameters: int
+    """Of the whole policy."""
+
+    @property
+    def peak(self) -> float:
+        return sum(self.training.values())
+
+    @property
+    def state(self) -> float:
+        """What stays during rollouts: shards and optimiser states."""
+        return self.training["parameters, sharded"] + self.training["optimiser states"]
+
+
+def training_memory(config: Config, quick: bool = False) -> Memory:
+    """Simulates one micro-batch of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
+
+    Args:
+        quick: simulate 4 and 8 layers and extend to all; from 4 layers on every part is linear in them.
+
+    Raises:
+        ConfigError: the policy's config has no architecture to simulate.
+    """
+    architecture = config.policy.architecture
+    if architecture is None:
+        raise ConfigError(f"policy={config.policy.name} has no architecture; give policy.architecture its sizes")
+    layers = int(architecture["num_hidden_layers"])
+    if not quick or layers <= 8:
+        return _simulate(config, architecture, layers)
+    four, eight = (_simulate(config, architecture, n) for n in (4, 8))
+
+    def extended(low: float, high: float) -> float:
+        return low + (high - low) / 4 * (layers - 4)
+
+    parts = {name: extended(four.training[name], eight.training[name]) for name in four.training}
+    return Memory(parts, round(extended(four.parameters, eight.parameters)))
+
+
+def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memory:
+    settings = config.trainer
+    size = settings.devices * settings.num_nodes // settings.sharding.tensor_parallel // settings.sharding.replicas
+    sizes = {k: v for k, v in architecture.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
+    shape = AutoConfig.for_model(architecture["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | sizes)
+    tokens = settings.micro_batch_tokens
+    longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens)
+    lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
+    packed = layout(lengths)
+    chosen = settings.sharding.dtype or config.policy.dtype
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    try:
+        mesh = init_device_mesh("cpu", (size,))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, config.policy.dtype)).eval()
+            model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
+            checkpoint_layers(model, settings.activation_checkpointing)
+            shard(model, mesh, dtype=getattr(torch, chosen), head_alone=False)
+            count = sum(p.numel() for p in model.parameters())
+            local = sum(p.to_local().numel() * p.element_size() for p in model.parameters())
+            ids = torch.zeros(tokens, dtype=torch.int64)
+            rows = torch.arange(tokens // 10, tokens)
+            tracker = FSDPMemTracker(model)
+            with tracker:
+                logprobs, _ = model(ids, packed, rows, ids[rows], temperature=1.0)
+                logprobs.sum().backward()
+            (peak,) = [v for v in tracker.get_tracker_snapshot("peak").values() if v]
+    finally:
+        dist.destroy_process_group()
+    named = {str(getattr(key, "value", key)): float(value) / GIB for key, value in peak.items()}
+    parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
+    parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
+    return Memory(parts | {"optimiser states": 2 * local / GIB}, count)
+
+
+def nearest_fit(config: Config, capacity_gib: float) -> str | None:
+    """The first single change, the least first, whose simulated peak is within the capacity; None if none is."""
+    settings = config.trainer
+    changes: list[tuple[str, dict[str, Any]]] = []
+    for stronger in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[
+        settings.activation_checkpointing
+    ]:
+        changes.append((f"trainer.activation_checkpointing={stronger}", {"activation_checkpointing": stronger}))
+    tokens = settings.micro_batch_tokens
+    while (tokens := tokens // 2) >= 1024:
+        changes.append((f"trainer.micro_batch_tokens={tokens}", {"micro_batch_tokens": tokens}))
+    if settings.strategy == "fsdp":
+        for factor in (2, 4, 8, 16):
+            nodes = settings.num_nodes * factor
+            changes.append((f"trainer.num_nodes={nodes}", {"num_nodes": nodes}))
+    for name, change in changes:
+        altered = config.model_copy(update={"trainer": settings.model_copy(update=change)})
+        if training_memory(altered, quick=True).peak <= capacity_gib:
+            return name
+    return None

@@ -1,0 +1,134 @@
+"""The plan: the shipped 32B config fits, the simulation agrees with a measurement, the arithmetic with hand work."""
+
+import math
+
+import hydra
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.profiler import ProfilerActivity, profile
+
+from dapo_lit.config import config_folder, parse_as
+from dapo_lit.config.plan import PlanConfig
+from dapo_lit.lit.plan_anchors import FITTED, PREDICTED, fitted, seconds
+from dapo_lit.lit.plan_memory import GIB, nearest_fit, training_memory
+from dapo_lit.lit.plan_time import Efficiency, Shape, Step, phases
+from dapo_lit.plan import plan
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+
+
+def composed(*overrides: str) -> PlanConfig:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("plan", list(overrides)), resolve=True)
+    assert isinstance(tree, dict)
+    return parse_as({str(key): value for key, value in tree.items()}, PlanConfig)
+
+
+def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():
+    config = composed("+experiment=paper_qwen2_5_32b", "hardware=h800", "quick=true")
+    assert config.trainer.devices * config.trainer.num_nodes == 128
+    memory = training_memory(config, quick=True)
+    assert memory.parameters == pytest.approx(32.76e9, rel=1e-3)
+    assert memory.peak * GIB < 80e9
+    # Shards and two states of 4 bytes a parameter, gradients as large as the shards at least.
+    assert memory.training["parameters, sharded"] * GIB == pytest.approx(4 * memory.parameters / 128, rel=0.01)
+    assert memory.training["optimiser states"] == pytest.approx(2 * memory.training["parameters, sharded"], rel=0.01)
+    # Full checkpointing keeps the input of each layer: layers x tokens x hidden in bf16.
+    assert memory.training["activations and temporary"] * GIB > 64 * 32768 * 5120 * 2
+
+
+MEASURED = (
+    "policy=micro", "policy.random_init=false", "policy.path=somewhere", "policy.architecture.num_hidden_layers=6",
+    "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",
+    "+policy.architecture.vocab_size=2048", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1",
+    "trainer.sharding.dtype=null", "trainer.micro_batch_tokens=4096", "trainer.activation_checkpointing=none",
+    "policy.architecture.max_position_embeddings=4096", "task.max_response_tokens=240",
+)  # fmt: skip
+
+
+def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
+    config = composed(*MEASURED)
+    simulated = training_memory(config)
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    architecture = dict(config.policy.architecture or {})
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture.pop("model_type"), **architecture))
+    packed = layout([256] * 16)
+    ids, rows = torch.zeros(4096, dtype=torch.int64), torch.arange(409, 4096)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        logprobs, _ = token_logprobs(model.eval(), ids, packed, rows, ids[rows], temperature=1.0)
+        logprobs.sum().backward()
+    live = peak = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    measured = (peak + parameters) / GIB
+    # A single rank gathers into a second copy of the parameters; the states are added by arithmetic.
+    expected = simulated.peak - simulated.training["optimiser states"] - simulated.training["parameters, gathered"]
+    assert expected == pytest.approx(measured, rel=0.25)
+
+
+def test_what_does_not_fit_gets_a_change_that_does():
+    tight = composed(*MEASURED)
+    peak = training_memory(tight, quick=True).peak
+    change = nearest_fit(tight, 0.8 * peak)
+    assert change is not None
+    assert change.startswith("trainer.activation_checkpointing")
+    assert nearest_fit(tight, 0.0) is None
+
+
+def test_time_of_each_phase_is_the_hand_worked_one():
+    config = composed("hardware=h100")
+    shape = Shape(layers=2, hidden=8, mlp=16, heads=2, key_heads=1, vocabulary=32, tied=True)
+    assert shape.body == 2 * (8 * 4 * (4 + 2) + 3 * 8 * 16)  # projections of 2 + 2 x 1 heads of 4, three matrices
+    assert shape.parameters == shape.body + 256
+    assert shape.cache_bytes == 2 * 2 * 1 * 4 * 2
+    step = Step(num_prompts=4, samples=2, limit_tokens=100, groups_generated=4, recomputes=0.0)
+    work = config.workload.model_copy(
+        update={"prompt_tokens": 0, "mean_response_tokens": 10.0, "length_spread": 1e-9, "engine_tensor_parallel": 1}
+    )
+    found = {p.name: p for p in phases(shape, step, work, config.hardware, 1, Efficiency(0.5, 0.5, 0.25), 0.0)}
+    forward = 2 * shape.body * 80 + 2 * 256 * 80 + 2 * 2 * 8 * 8 * 100  # 8 sequences of 10 tokens
+    assert found["old log-probs"].seconds == pytest.approx(forward / (989e12 * 0.5))
+    backward = 4 * shape.body * 80 + 4 * 256 * 80 + 5 * 2 * 8 * 8 * 100
+    assert found["updates"].seconds == pytest.approx((forward + backward) / (989e12 * 0.25))
+    one = (2 * shape.parameters + 50 * shape.cache_bytes) / 3350e9 / 0.5
+    assert found["decode"].seconds == pytest.approx(100 * one)  # the longest response alone takes longer than all
+    assert found["decode"].bound == "longest response"
+
+
+def test_the_fit_is_exact_on_its_run_and_the_predictions_are_left_as_they_are():
+    modelled = seconds(FITTED, fitted())
+    for name, published in FITTED.published.items():
+        assert modelled[name] == pytest.approx(published)
+    for anchor in PREDICTED:  # within a factor of two: what the page says of them
+        assert abs(math.log(seconds(anchor, fitted())["step"] / anchor.published["step"])) < math.log(2)
+
+
+def test_the_command_prints_memory_time_cost_and_errors_apart(capsys):
+    plan(composed(*MEASURED, "quick=true", "hardware.price_per_hour=2.0", "runs=3"), [])
+    printed = capsys.readouterr().out
+    for text in (
+        "peak of training",
+        "fits into 80 GB",
+        "old log-probs",
+        "3 x 60 steps",
+        "cost",
+        "fitted",
+        "predicted",
+    ):
+        assert text in printed, text
+
+
+def test_a_value_model_costs_a_scoring_pass_and_twice_the_updates():
+    config = composed("hardware=h100")
+    shape = Shape.of(composed("policy=qwen2_5_7b").policy.architecture or {})
+    with_critic, without = (
+        {p.name: p.seconds for p in phases(shape, step, config.workload, config.hardware, 8, fitted(), 10.0)}
+        for step in (Step(32, 16, 8192, critic=True), Step(32, 16, 8192))
+    )
+    assert with_critic["updates"] == pytest.approx(2 * without["updates"])
+    assert with_critic["old log-probs"] == pytest.approx(2 * without["old log-probs"])
