@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# the published code that `make parity` compares with, beside the project's pins in an environment of its own
+PARITY := .venv-parity
 # one thread a process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint format model bench-algorithms clean
+.PHONY: help install train test parity lint format model bench-algorithms clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +30,17 @@ train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+$(PARITY)/.ready: pyproject.toml requirements.lock tests_parity/requirements.lock
+	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
+	@echo "installing torch 2.13.0, the versions in requirements.lock, then verl and TRL (several minutes)"
+	$(PARITY)/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	$(PARITY)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r tests_parity/requirements.lock
+	@touch $@
+
+parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL, and write the table of docs/fidelity.md
+	$(PARITY)/bin/python -m pytest tests_parity --table docs/fidelity.md $(ARGS)
 
 lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -94,6 +94,7 @@ def gmpo_loss(
 
 def completion_mean(values: Tensor, completions: Tensor) -> Tensor:
     """[N] the mean of `values` over the tokens of the same completion, at each token."""
+    # In float64: the sum over a long completion, and that of its gradients, would lose two digits in float32.
     _, position, counts = torch.unique(completions, return_inverse=True, return_counts=True)
-    sums = values.new_zeros(len(counts)).index_add(0, position, values)
-    return (sums / counts)[position]
+    sums = values.new_zeros(len(counts), dtype=torch.float64).index_add(0, position, values.double())
+    return (sums / counts)[position].to(values.dtype)

@@ -53,9 +53,10 @@ def _score(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits = (hidden @ weight.t()).float() / temperature
-    log_normaliser = logits.logsumexp(-1)
-    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normaliser
+    # log_softmax subtracts the largest logit first. The logits against their logsumexp, two large numbers, would leave
+    # the entropy wrong by 4e-4 nats where logits reach 100.
+    log_distribution = logits.log_softmax(-1)
+    logprobs = log_distribution.gather(-1, targets[:, None]).squeeze(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        probabilities = (logits - log_normaliser[:, None]).exp()
-        entropy = log_normaliser - (probabilities * logits).sum(-1)
+        entropy = -(log_distribution.exp() * log_distribution).sum(-1)
     return logprobs, entropy

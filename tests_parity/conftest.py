@@ -1,0 +1,25 @@
+"""Prints the table of differences at the end of a run, and writes it into the page named by --table."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from comparison import ROWS, markdown, write
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", type=Path, help="page whose table of differences is rewritten if every test passes")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    if not ROWS:
+        return
+    heading = ", ".join(f"{name} {version(name)}" for name in ("verl", "trl", "torch", "transformers")) + ", on a CPU:"
+    terminalreporter.write_line(f"\n{heading}\n\n{markdown()}")
+    page = config.getoption("--table")
+    if page is None:
+        return
+    if exitstatus == 0:
+        write(page, heading)
+    else:
+        terminalreporter.write_line(f"\n{page} is left as it is, because a test failed")
