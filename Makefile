@@ -31,7 +31,7 @@ train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-$(PARITY)/.ready: pyproject.toml requirements.lock tests_parity/requirements.lock
+$(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
 	@echo "installing torch 2.13.0, the versions in requirements.lock, then verl and TRL (several minutes)"
 	$(PARITY)/bin/pip install -q --disable-pip-version-check torch==2.13.0

@@ -24,12 +24,17 @@ def loss(
     beta: float = 0.0,
     estimator: KLEstimator = "k3",
     max_response_tokens: int = MAX_RESPONSE_TOKENS,
+    micro_batch: Tensor | None = None,
 ) -> Result:
     logprobs = batch.logprobs.clone().requires_grad_()
     mask = batch.response_mask
     completions = torch.arange(len(batch.lengths))[:, None].expand_as(mask)[mask]
     weights = completion_weights(
-        batch.loss_tokens, batch.group_index, aggregation=aggregation, max_response_tokens=max_response_tokens
+        batch.loss_tokens,
+        batch.group_index,
+        micro_batch,
+        aggregation=aggregation,
+        max_response_tokens=max_response_tokens,
     )
     losses = token_loss(logprobs[mask], batch.old_logprobs[mask], batch.token_advantages[mask], completions)
     if beta:

@@ -114,6 +114,26 @@ def test_without_a_loss_scale_factor_verls_constant_is_the_width_of_the_padding(
         )
 
 
+def test_the_mean_of_micro_batch_means() -> None:
+    """What verl's actor did before 0.9: each micro-batch's own mean, weighted by its share of the completions."""
+
+    def rows_of(batch: Batch, rows: slice) -> Batch:
+        return replace(batch, **{name: value[rows] for name, value in vars(batch).items() if name != "name"})
+
+    def theirs(batch: Batch) -> tuple[Tensor, Tensor]:
+        parts = [verl_peer.policy_loss(rows_of(batch, slice(start, start + 4))) for start in range(0, 16, 4)]
+        return sum(loss for loss, _ in parts) / 4, torch.cat([gradient for _, gradient in parts]) / 4
+
+    compare(
+        "clipped_policy_loss`, `completion_weights(microbatch)",
+        "4 micro-batches of 4",
+        f"{VANILLA}, `agg_loss(token-mean)` of each micro-batch / 4",
+        MILD,
+        lambda batch: ours.loss(batch, clipped, "microbatch", micro_batch=torch.arange(16) // 4),
+        theirs,
+    )
+
+
 def batch_cut_to_its_longest(batch: Batch) -> Batch:
     width = int(batch.lengths.max())
     names = ("logprobs", "old_logprobs", "ref_logprobs", "entropy")
