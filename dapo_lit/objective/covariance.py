@@ -1,7 +1,7 @@
 """Clip-Cov and KL-Cov (arXiv 2505.22617): hold back the few tokens that drive the entropy down.
 
 The change of entropy in an update is minus the covariance of log-probability and advantage over the tokens (the
-paper's Theorem 1). Both look at each token's addend of it,
+paper's section 3). Both look at each token's addend of it,
 
     Cov_t = (log pi(y_t) - mean log pi) (A_t - mean A),
 
@@ -15,7 +15,7 @@ from dapo_lit.objective.losses import at_least_float32, clipped_policy_loss, imp
 
 
 def token_covariance(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """[N] Cov_t (Eq. 9) of the tokens in `mask`, 0 elsewhere; detached."""
+    """[N] Cov_t of the tokens in `mask`, 0 elsewhere; detached."""
     mask = mask.bool()
     logprobs, advantages = at_least_float32(logprobs).detach(), at_least_float32(advantages).detach()
     if not mask.any():
@@ -37,7 +37,7 @@ def clip_cov_loss(
     cov_high: float = 5.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Clip-Cov (Eq. 10 and 11): a random few of the tokens with `cov_low < Cov_t < cov_high` carry no loss.
+    """Clip-Cov (section 4.2): a random few of the tokens with `cov_low < Cov_t < cov_high` carry no loss.
 
     PPO's clip stays in place, as in the authors' code, and tokens that it cuts are not among the candidates.
 
@@ -76,7 +76,7 @@ def kl_cov_loss(
     frac: float = 2e-4,
     coefficient: float = 1.0,
 ) -> Tensor:
-    """KL-Cov (Eq. 12 and 13): `-r A`, and at the tokens of largest Cov_t a penalty on moving from the old policy.
+    """KL-Cov (section 4.2): `-r A`, and at the tokens of largest Cov_t a penalty on moving from the old policy.
 
     The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token.
 

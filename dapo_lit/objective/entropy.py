@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
-    """Forking tokens (arXiv 2506.01939, Eq. 5): True at the share `frac` of the tokens with the highest entropy.
+    """Forking tokens (arXiv 2506.01939, section 5): True at the share `frac` of the tokens with the highest entropy.
 
     The threshold is that of the mini-batch. The others' loss is multiplied by 0 and the denominator stays the number of
     all tokens, as in the paper's equation.

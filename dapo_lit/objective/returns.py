@@ -10,7 +10,7 @@ from dapo_lit.objective.losses import at_least_float32
 
 
 def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta: float) -> Tensor:
-    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++, Eq. 6).
+    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++).
 
     Args:
         outcomes: [B] reward of each completion.

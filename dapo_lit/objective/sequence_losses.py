@@ -70,7 +70,7 @@ def gmpo_loss(
     clip_low: float,
     clip_high: float,
 ) -> Tensor:
-    """GMPO (arXiv 2507.20673, Eq. 4): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
+    """GMPO (arXiv 2507.20673): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
 
     Each token's ratio is clipped in log space before the mean, on the side that A pushes to: at exp(clip_high) where
     A > 0, at exp(-clip_low) where A < 0. The paper clips at (e^-0.4, e^0.4).
