@@ -115,6 +115,8 @@ class DAPOModule(LightningModule):
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
+            # Under tensor parallelism the tensors lie on two meshes, which no one kernel takes.
+            foreach=None if self.config.trainer.sharding.tensor_parallel == 1 else False,
         )
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:

@@ -214,7 +214,8 @@ class StepUpdates:
         if module.config.trainer.grad_noise and gradients:
             self._add_to_gradient_sum(gradients)
         if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
-            torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm)
+            one_mesh = module.config.trainer.sharding.tensor_parallel == 1
+            torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm, None if one_mesh else False)
             torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm)
         optimizer.step()
         optimizer.zero_grad()
@@ -225,7 +226,8 @@ class StepUpdates:
         if self.gradient_sum is None:
             self.gradient_sum = [g.clone() for g in gradients]
         else:
-            torch._foreach_add_(self.gradient_sum, gradients)
+            for total, gradient in zip(self.gradient_sum, gradients, strict=True):
+                total.add_(gradient)
 
     def _reduce(self) -> None:
         """Adds up over the ranks what each measured on its share: one collective a step."""
@@ -278,8 +280,12 @@ def _nothing_measured() -> Statistics:
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all gradients together, shards on other ranks included."""
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    by_mesh: dict[Any, list[Tensor]] = {}  # under tensor parallelism matrices lie on one mesh and norms on another
+    for gradient in gradients:
+        by_mesh.setdefault(gradient.device_mesh if isinstance(gradient, DTensor) else None, []).append(gradient)
+    norms = [torch.nn.utils.get_total_norm(some) for some in by_mesh.values()]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    return whole[0] if len(whole) == 1 else torch.nn.utils.get_total_norm(whole)
 
 
 def counter_seed(*counters: int) -> int:

@@ -84,7 +84,7 @@ def shard(
     precision = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False
     )
-    offload: OffloadPolicy = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": offload}
     for layer in model.base_model.layers:
         if tensor_mesh is not None:

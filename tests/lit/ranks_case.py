@@ -50,6 +50,9 @@ SHRUNKEN = (
 """What makes the experiments at the paper's size small; all their other keys stay."""
 CASES = {
     "tied": ("+experiment=four_sums",),
+    "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
+    "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
+    "offloaded": ("+experiment=four_sums", "trainer.sharding.cpu_offload=true"),
     "paper": ("+experiment=paper_qwen2_5_32b", *SHRUNKEN),
     "verl": (
         "+experiment=verl_qwen2_5_32b",
@@ -178,6 +181,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     for size in SIZES:
         forked(out, size, ("tied", "untied"))
-    forked(out, 2, ("paper", "verl"))
+    forked(out, 2, ("paper", "verl", "offloaded"))
+    forked(out, 4, ("copies", "tensor"))
     for size in (1, 4):
         forked(out, size, ("tied",), out / "tied" / "2" / "checkpoints" / "step_000002.ckpt")

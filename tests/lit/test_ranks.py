@@ -39,6 +39,7 @@ def runs(cache, tmp_path_factory) -> dict:
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [(case, size) for case in CASES for size in (1, *SIZES)]
     ran += [("paper", 2), ("verl", 2), ("tied_resumed", 1), ("tied_resumed", 4)]
+    ran += [("offloaded", 2), ("copies", 4), ("tensor", 4)]
     found: dict = {
         (case, size): [torch.load(out / f"{case}_{size}_{rank}.pt", weights_only=False) for rank in range(size)]
         for case, size in ran
@@ -58,11 +59,13 @@ def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_
             assert rank["steps"][step]["collected"] == record["collected"]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [*((case, size) for case in CASES for size in SIZES), ("offloaded", 2), ("copies", 4), ("tensor", 4)],
+)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_and_gradient_are_those_of_one_process_for_every_aggregation(runs, case, size, loss):
-    (alone,) = runs[case, 1]
+    (alone,) = runs["untied" if case == "untied" else "tied", 1]
     expected_loss, expected = alone["steps"][1][loss]
     assert expected.norm() > 1e-3
     for rank in runs[case, size]:
@@ -79,10 +82,12 @@ def test_the_aggregations_differ_so_that_one_taken_for_another_would_show(runs):
             assert (one - other).norm() > 1e-3 * one.norm()
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [*((case, size) for case in CASES for size in SIZES), ("offloaded", 2), ("copies", 4), ("tensor", 4)],
+)
 def test_metrics_evaluations_and_weights_after_two_steps_are_those_of_one_process(runs, case, size):
-    (alone,) = runs[case, 1]
+    (alone,) = runs["untied" if case == "untied" else "tied", 1]
     for rank in runs[case, size]:
         for step, record in alone["steps"].items():
             metrics = rank["steps"][step]["metrics"]
