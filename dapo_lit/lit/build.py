@@ -162,8 +162,7 @@ class Parts:
 
     @property
     def engine_device(self) -> torch.device:
-        if self.config.trainer.strategy == "single":
-            return self.policy.device
+        """Where training will be; the policy itself is still on the CPU when the engine is made."""
         uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()
         return torch.device("cuda", torch.cuda.current_device()) if uses_gpu else torch.device("cpu")
 

@@ -67,6 +67,10 @@ def place_from_outside() -> Place | None:
     return None
 
 
+STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK")
+"""What `start_others` sets in the environment."""
+
+
 @contextmanager
 def joined(settings: Trainer) -> Iterator[Ranks]:
     """Joins the processes of the run; alone where there is one.
@@ -98,7 +102,10 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     if uses_gpu:
         torch.cuda.set_device(place.local_rank)
     timeout = timedelta(minutes=settings.timeout_min)
-    dist.init_process_group("nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout)
+    # Offloaded shards are reduced on the CPU, so that a group of GPUs has both.
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout
+    )
     try:
         group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
         yield Ranks(place.rank, place.size, group)
@@ -112,6 +119,9 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
         raise
     finally:
         dist.destroy_process_group()
+        if children:  # the next run of this process starts its own
+            for name in STARTED:
+                os.environ.pop(name, None)
     failed = [code for child in children if (code := child.wait())]
     if failed:
         raise RuntimeError(f"{len(failed)} of the processes of this run failed")

@@ -20,6 +20,21 @@ class ShardedStrategy(ModelParallelStrategy):
     """Loads the run's own checkpoints whole: Lightning 2.6.6 drops fit's `weights_only=False` on the way to a strategy
     that restores after its setup, and their metadata hold groups that are carried over."""
 
+    offloads = False
+    """Shards lie in the host's memory."""
+
+    def model_to_device(self) -> None:
+        """Offloaded shards stay where they are; buffers go where the layers are computed."""
+        if not self.offloads:
+            super().model_to_device()
+            return
+        assert self.model is not None
+        assert self.lightning_module is not None
+        for module in self.model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(self.root_device)
+        self.lightning_module._device = self.root_device
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         return super().load_checkpoint(checkpoint_path, weights_only=False)
 
@@ -39,6 +54,7 @@ def trainer_arguments(settings: Trainer) -> dict[str, Any]:
         tensor_parallel_size=tensor,
         timeout=timedelta(minutes=settings.timeout_min),
     )
+    strategy.offloads = settings.sharding.cpu_offload
     return arguments | {
         "num_nodes": settings.num_nodes,
         "strategy": strategy,
