@@ -31,7 +31,7 @@ from dapo_lit.lit.processes import Opening, Start, joined
 from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.lit.switches import objective
-from dapo_lit.rollout.collect import StopRequestedError
+from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures import plot_run

@@ -68,8 +68,14 @@ class DynamicSampling(Section):
     """At most max_rounds * num_prompts groups are generated in a step."""
     on_exhausted: Literal["error", "train_smaller", "top_up"]
     """When they run out: end with an error, train on the groups there are, or fill up with unmixed groups."""
-    carry_over: Literal["none", "finished"]
-    """What happens to kept groups beyond num_prompts: dropped, or used first in the next step."""
+    carry_over: Literal["none", "finished", "all"]
+    """Groups behind the last accepted one: dropped, or the finished mixed ones, or unfinished ones too, go on."""
+    max_staleness: Count
+    """A carried-over group is dropped when a token of it was sampled more steps ago than this."""
+    margin: Annotated[float, Field(ge=0)]
+    """Standard deviations of the number of mixed groups that are asked for in addition; 0: as many as expected."""
+    window: Annotated[float, Field(ge=1)]
+    """Submission runs at most window * num_prompts groups ahead of the oldest unfinished one."""
     request_groups: PositiveInt | None
     """Groups submitted at once; null: as many as the share of mixed groups so far asks for."""
     max_empty_steps: PositiveInt

@@ -118,6 +118,8 @@ class Rollout(Section):
     """Sequences decoded at once."""
     noise_stream: Count
     """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
+    stall_s: PositiveFloat
+    """A message names the prompts that are waited for when no sample has ended for so many seconds."""
 
     @model_validator(mode="after")
     def _full_distribution(self) -> Self:

@@ -43,7 +43,7 @@ class Recorder(Callback):
         datamodule, counters = trainer.datamodule, module.counters
         collected = batch.collected
         counters.step = batch.step
-        tokens = sum(c.num_tokens for g in collected.generated for c in g.completions)
+        tokens = collected.tokens_generated
         counters.tokens_generated += tokens
         seconds = time.perf_counter() - batch.started
         counters.wall_s += seconds

@@ -113,6 +113,7 @@ class RolloutDataModule(LightningDataModule):
             ),
             stop_requested=self.stop_requested,
             ranks=self.ranks,
+            stall_s=config.rollout.stall_s,
         )
         if self._restored is not None:
             self.collector.load_state_dict(self._restored)

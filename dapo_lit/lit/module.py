@@ -167,11 +167,11 @@ class DAPOModule(LightningModule):
                 self.ranks.sum(scored)
         statistics = Statistics({}, {})
         if recomputes:
-            fresh = batch.fresh[batch.completion_of_token]
+            fresh = batch.fresh
             # The same on every rank by now, so that one rank's part is the whole.
             own = fresh if self.ranks.rank == 0 else torch.zeros_like(fresh)
             statistics = mismatch_statistics(old, batch.rollout_logprobs, own)
-            # Older weights sampled a carried-over completion: the engine's log-probs are its behaviour policy.
+            # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
             old = torch.where(fresh, old, batch.rollout_logprobs)
         else:
             old = batch.rollout_logprobs

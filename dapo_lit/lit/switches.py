@@ -120,6 +120,9 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         filter_unmixed=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
         max_rounds=sampling.max_rounds,
         on_exhausted=sampling.on_exhausted,
-        carry_finished=sampling.carry_over == "finished",
+        carry_over=sampling.carry_over,
+        max_staleness=sampling.max_staleness,
+        margin=sampling.margin,
+        window=sampling.window,
         request_groups=sampling.request_groups,
     )

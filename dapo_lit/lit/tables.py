@@ -10,9 +10,8 @@ from dapo_lit.rollout.evaluation import Evaluation
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
-    """rollouts/step_000010.parquet: every completion generated in the step, discarded ones too."""
+    """rollouts/step_000010.parquet: every group that ended and is not carried over, discarded ones too."""
     kept = {id(group) for group in collected.accepted}
-    carried_in = [g for g in collected.accepted if g.step != collected.step]
     rows = [
         {
             "problem_id": group.problem.id,
@@ -36,7 +35,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
             "kept": id(group) in kept,
             "truncated": completion.truncated,
         }
-        for group in [*carried_in, *collected.generated]
+        for group in [*collected.generated, *collected.surplus]
         for completion in group.completions
     ]
     _write(folder / "rollouts" / f"step_{collected.step:06d}.parquet", pd.DataFrame(rows))

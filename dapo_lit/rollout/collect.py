@@ -1,27 +1,23 @@
 """One rollout step: lines 3 to 8 of the paper's Algorithm 1.
 
-Prompts go to the engine, completions to the verifier as they end, groups to dynamic sampling in submission order, until
-the batch is full or the step's allowance is spent.
+Prompts go to the engine group by group, completions to the verifier as they end, groups to dynamic sampling in the
+order of submission, until the batch is full or the step's allowance is spent.
 """
 
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.dynamic_sampling import KeepRate, accept, groups_to_request, sampling_metrics
-from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.rollout.accumulation import Accumulation, OpenGroup, sampling_metrics
+from dapo_lit.rollout.dynamic_sampling import AdmissionRules, KeepRate
+from dapo_lit.rollout.engine import RolloutEngine, Sampling
+from dapo_lit.rollout.flight import Flight, StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
-from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
-
-
-class StopRequestedError(Exception):
-    """Raised between samples when the run was asked to stop; the step is given up and its state restored."""
+from dapo_lit.rollout.records import Group
 
 
 class ExhaustedError(RuntimeError):
@@ -37,11 +33,34 @@ class CollectionRules:
     filter_unmixed: bool
     max_rounds: int
     on_exhausted: Literal["error", "train_smaller", "top_up"]
-    carry_finished: bool
+    carry_over: Literal["none", "finished", "all"] = "none"
+    """Groups behind the last accepted one: dropped, or those that are finished (mixed), or all go into the next step.
+
+    Problems whose group is dropped unfinished, and under `none` all of them, are asked again first in the next step.
+    """
+    max_staleness: int = 2
+    """A group with a token that more updates of the weights lie behind than this is dropped."""
+    margin: float = 1.0
+    """Standard deviations of the number of mixed groups that are asked for in addition."""
+    window: float = 4.0
+    """Submission runs at most so many times `num_prompts` groups ahead of the oldest unfinished one."""
+
     request_groups: int | None = None
-    """Groups submitted at once; None: as many as the keep rate asks for."""
+    """Groups submitted at once and waited for, as a fixed multiple of the batch; None: streaming."""
     max_groups: int | None = None
     """No more groups than this are generated in a step; None: what max_rounds allow."""
+
+    @property
+    def admission(self) -> AdmissionRules:
+        allowance = (self.max_rounds if self.filter_unmixed else 1) * self.num_prompts
+        return AdmissionRules(
+            num_prompts=self.num_prompts,
+            allowance=min(allowance, self.max_groups or allowance),
+            filters=self.filter_unmixed,
+            margin=self.margin,
+            window=max(1, round(self.window * self.num_prompts)),
+            request_groups=self.request_groups if self.filter_unmixed else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -57,14 +76,29 @@ RewardFunction = Callable[[Score, int, bool], tuple[float, float]]
 
 
 @dataclass
+class Interrupted:
+    """The accumulation of a step that was not finished."""
+
+    groups: list[OpenGroup]
+    """In order of submission."""
+    tokens_generated: int
+
+
+@dataclass
 class CollectedStep:
-    """What a rollout step brings: the groups to train on, all that were generated, and the price."""
+    """What a rollout step brings: the groups to train on, those examined for them, and the price."""
 
     step: int
     policy_version: int
     accepted: list[Group]
     generated: list[Group]
-    metrics: dict[str, float]
+    """Groups up to the last accepted one, in order of submission: what `rollout/*` is taken over. Those behind it were
+    asked for ahead; the ones among them that ended would favour short answers."""
+    metrics: dict[str, float | None]
+    surplus: list[Group] = field(default_factory=list)
+    """Groups behind the last accepted one that ended and are not carried over."""
+    tokens_generated: int = 0
+    """All response tokens sampled in this step, of unfinished and surplus groups too."""
 
 
 @dataclass
@@ -80,8 +114,15 @@ class Collector:
     rules: CollectionRules
     sampling: Sampling
     stop_requested: Callable[[], bool] = lambda: False
+    stall_s: float = 600.0
+    """A message names the prompts waited for when no sample has ended for so many seconds."""
     keep_rate: KeepRate = field(default_factory=KeepRate)
-    carried: list[Group] = field(default_factory=list)
+    carried: list[OpenGroup] = field(default_factory=list)
+    """Groups that come first in the next step."""
+    returned: list[int] = field(default_factory=list)
+    """Positions of problems whose groups were dropped: asked again before the order goes on."""
+    interrupted: Interrupted | None = None
+    """What a step had when it was interrupted; None: none was."""
     ranks: Ranks = field(default_factory=Ranks)
     """Who generates which of a round's groups; all ranks end a round with all of them."""
 
@@ -89,95 +130,67 @@ class Collector:
         """Collects step `step` with the weights the engine holds.
 
         Raises:
-            StopRequestedError: a stop was asked for; order, keep rate and carry-over are as before the call.
+            StopRequestedError: a stop was asked for. With an engine that is reproducible the state is as before the
+                call, and the step begins anew; else what was sampled is part of the state, and the step goes on.
             ExhaustedError: with on_exhausted=error, when max_rounds are spent.
+            LostSampleError: the engine forgot samples.
         """
         before = self.state_dict()
         try:
             return self._collect(step, policy_version)
-        except StopRequestedError:
-            self.load_state_dict(before)
+        except Exception as error:
+            if not (isinstance(error, StopRequestedError) and self.interrupted is not None):
+                self.load_state_dict(before)
             raise
 
     def _collect(self, step: int, policy_version: int) -> CollectedStep:
-        rules, generated, seconds = self.rules, list[Group](), {"generate": 0.0, "verify": 0.0}
-        attempts: Counter[str] = Counter()
-        carried_in, self.carried = self.carried, []
-        kept = list(carried_in)
-        allowance = rules.max_rounds * rules.num_prompts if rules.filter_unmixed else rules.num_prompts
-        allowance = min(allowance, rules.max_groups or allowance)
-        while len(kept) < rules.num_prompts and len(generated) < allowance:
-            wanted = groups_to_request(
-                rules.num_prompts - len(kept),
-                self.keep_rate.value if rules.filter_unmixed else 1.0,
-                allowance - len(generated),
-            )
-            if rules.request_groups is not None and rules.filter_unmixed:
-                wanted = min(rules.request_groups, allowance - len(generated))
-            groups = self._submit(wanted, step, len(generated), attempts)
-            self._generate(groups, step, seconds)
-            generated += groups
-            mixed = [g for g in groups if g.mixed]
-            self.keep_rate.update(len(mixed), len(groups))
-            kept += mixed if rules.filter_unmixed else groups
-        accepted, surplus = accept(kept, rules.num_prompts)
-        if len(accepted) < rules.num_prompts:
-            accepted = self._fill(accepted, generated, step)
-        if rules.carry_finished:
-            self.carried = surplus
-        self.keep_rate.end_step()
-        metrics = sampling_metrics(generated, accepted, self.carried, rules.num_prompts, rules.filter_unmixed)
-        metrics |= {"time/generate_s": seconds["generate"], "time/verify_s": seconds["verify"]}
-        return CollectedStep(step, policy_version, accepted, generated, metrics)
+        flight = Flight(self, step, policy_version)
+        try:
+            flight.run()
+        except StopRequestedError:
+            if not self.engine.reproducible and self.ranks.size == 1:
+                flight.land()
+                self.interrupted = Interrupted(flight.groups.groups, flight.groups.tokens_generated)
+            raise
+        flight.land()
+        groups = flight.groups
+        accepted = groups.accepted
+        if not groups.admission.full:
+            accepted = self._fill(accepted, [g.group for g in groups.examined], step)
+        surplus = self._settle(groups)
+        metrics = sampling_metrics(groups, accepted, self.carried, policy_version)
+        metrics |= {"sampling/keep_rate": self.keep_rate.value, "sampling/groups_expired": flight.num_expired}
+        return CollectedStep(
+            step,
+            policy_version,
+            accepted,
+            [g.group for g in groups.examined],
+            metrics | flight.timings(),
+            surplus,
+            groups.tokens_generated,
+        )
 
-    def _submit(self, wanted: int, step: int, first_index: int, attempts: Counter[str]) -> list[Group]:
-        groups = []
-        for offset, position in enumerate(self.order.next(wanted)):
-            prompt = self.prompts[position]
-            attempt = attempts[prompt.problem.id]
-            attempts[prompt.problem.id] += 1
-            groups.append(Group(step, first_index + offset, prompt.problem, attempt, prompt.ids))
-        return groups
-
-    def _generate(self, groups: Sequence[Group], step: int, seconds: dict[str, float]) -> None:
-        """Samples and scores every completion of `groups`, in place, this rank its own and the others theirs."""
-        own = [groups[position] for position in self.ranks.own(groups)]
-        requests = [
-            SampleRequest(SampleKey(step, g.problem.id, g.attempt, i), g.prompt_ids)
-            for g in own
-            for i in range(self.rules.samples_per_prompt)
+    def _settle(self, groups: Accumulation) -> list[Group]:
+        """What becomes of the groups behind the last accepted one; returns the finished ones that are dropped."""
+        mode, leftover = self.rules.carry_over, groups.leftover
+        self.carried = [
+            g
+            for g in leftover
+            if (mode == "all" and not g.finished) or (mode != "none" and g.finished and g.group.mixed)
         ]
-        references = {g.problem.id: _reference(g.problem) for g in own}
-        texts: dict[SampleKey, tuple[Sample, str]] = {}
-        scores: list[tuple[Any, Score]] = []
-        started = time.perf_counter()
-        for sample in self.engine.generate(requests, self.sampling):
-            arrived = time.perf_counter()
-            seconds["generate"] += arrived - started
-            if self.ranks.size == 1 and self.stop_requested():
-                raise StopRequestedError
-            text = self.decode(sample.response_ids)
-            texts[sample.key] = (sample, text)
-            self.verifier.submit(sample.key, references[sample.key.problem_id], text)
-            scores += self.verifier.collect()
-            started = time.perf_counter()
-            seconds["verify"] += started - arrived
-        scores += self.verifier.drain()
-        seconds["verify"] += time.perf_counter() - started
-        completions = {key: self._completion(*texts[key], score) for key, score in scores}
-        for group in own:
-            group.completions = [
-                completions[SampleKey(step, group.problem.id, group.attempt, i)]
-                for i in range(self.rules.samples_per_prompt)
-            ]
-        # All ranks give up the same round, or none.
-        if self.ranks.size > 1 and any(self.ranks.gather(self.stop_requested())):
-            raise StopRequestedError
-        self.ranks.exchange(groups)
+        for group in self.carried:
+            group.carried = True
+        kept = {id(g) for g in self.carried}
+        dropped = [g for g in leftover if id(g) not in kept]
+        again = [g.position for g in dropped if mode == "none" or not g.finished]
+        self.returned = again + self.returned
+        examined = groups.examined
+        self.keep_rate.update(len(groups.admission.accepted), len(examined))
+        self.keep_rate.end_step()
+        return [g.group for g in dropped if g.finished]
 
-    def _completion(self, sample: Sample, text: str, score: Score) -> Completion:
-        penalty, shaped = self.reward(score, len(sample.response_ids), not sample.finished)
-        return Completion(sample, text, score, score.value, penalty, shaped)
+    def next_position(self) -> int:
+        return self.returned.pop(0) if self.returned else self.order.next(1)[0]
 
     def _fill(self, accepted: list[Group], generated: Sequence[Group], step: int) -> list[Group]:
         rules = self.rules
@@ -198,14 +211,14 @@ class Collector:
         return {
             "order": self.order.state_dict(),
             "keep_rate": (self.keep_rate.kept, self.keep_rate.generated),
-            "carried": list(self.carried),
+            "carried": [g.copy() for g in self.carried],
+            "returned": list(self.returned),
+            "interrupted": self.interrupted,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.order.load_state_dict(state["order"])
         self.keep_rate = KeepRate(*state["keep_rate"])
-        self.carried = list(state["carried"])
-
-
-def _reference(problem: Problem) -> Reference:
-    return Reference(problem_id=problem.id, answer=problem.answer, problem=problem.problem, meta=problem.meta)
+        self.carried = [g.copy() for g in state["carried"]]
+        self.returned = list(state["returned"])
+        self.interrupted = state["interrupted"]

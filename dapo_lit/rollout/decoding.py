@@ -1,6 +1,7 @@
 """The sequences being decoded: where each row is in the cache, when rows leave and when the next ones enter."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from dapo_lit.rollout import noise
 from dapo_lit.rollout import sampling as draws
 from dapo_lit.rollout.decoder import Cache, Decoder, Prefilled
 from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.records import Sample
+from dapo_lit.rollout.records import Begun, Sample, SampleKey
 
 _FREE_SHARE = 0.25
 """Share of the batch that must have ended before rows are moved: a move costs about as much as a few decode steps."""
@@ -27,7 +28,6 @@ class DecodingBatch:
         self,
         decoder: Decoder,
         is_eos: Tensor,
-        requests: Sequence[SampleRequest],
         sampling: Sampling,
         max_batch_size: int,
         version: int,
@@ -35,17 +35,17 @@ class DecodingBatch:
         self.version = version
         self._decoder = decoder
         self._is_eos = is_eos
-        self._requests = requests
         self._sampling = sampling
         self._max_batch_size = max_batch_size
-        self._next = 0  # request that enters next
+        self._waiting: deque[SampleRequest] = deque()
         self._slot = 0
         self._capacity = 0
         # One entry a row, on the host:
-        self._row_requests = np.empty(0, np.int64)
+        self._row_requests: list[SampleRequest] = []
         self._noise_keys = np.empty(0, np.uint64)
         self._starts = np.empty(0, np.int64)  # slot of the first prompt token
         self._firsts = np.empty(0, np.int64)  # slot of the first response token
+        self._begins = np.empty(0, np.int64)  # slot of the first response token that was sampled here
         self._alive = np.empty(0, np.bool_)
         # On the device: [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
         self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
@@ -54,12 +54,31 @@ class DecodingBatch:
         self._cache = Cache([], torch.empty(0), None)
 
     @property
-    def done(self) -> bool:
-        return self._next == len(self._requests) and not self._alive.any()
+    def pending(self) -> int:
+        return len(self._waiting) + int(self._alive.sum())
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        self._waiting.extend(requests)
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        """Takes samples out; their rows leave the batch with the next move."""
+        wanted = frozenset(keys)
+        found = {r.key: r.begun for r in self._waiting if r.key in wanted}
+        self._waiting = deque(r for r in self._waiting if r.key not in wanted)
+        for row in np.flatnonzero(self._alive).tolist():
+            request = self._row_requests[row]
+            if request.key in wanted:
+                ids, logprobs = self._response(row)
+                versions = request.begun.versions + (self.version,) * (len(ids) - len(request.begun.versions))
+                found[request.key] = Begun(ids, logprobs, versions)
+                self._alive[row] = False
+        return found
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
         """Samples the next token of every row; returns the samples that it ended."""
+        if not self.pending:
+            return []
         if self._move_pays():
             self._move()
         logits = self._decoder.logits(self._hidden)
@@ -81,42 +100,46 @@ class DecodingBatch:
     def _collect(self, rows: np.ndarray, at_eos: np.ndarray) -> list[Sample]:
         samples = []
         for row in rows.tolist():
-            response = slice(int(self._firsts[row]), self._slot)
-            logprobs = self._logprobs[row, response].tolist()
-            key = self._requests[self._row_requests[row]].key
+            request = self._row_requests[row]
+            ids, logprobs = self._response(row)
             if not np.isfinite(logprobs).all():
                 raise FloatingPointError(
-                    f"logits of {key} are not finite: the weights of version {self.version} are broken"
+                    f"logits of {request.key} are not finite: the weights of version {self.version} are broken"
                 )
-            samples.append(
-                Sample(key, tuple(self._ids[row, response].tolist()), tuple(logprobs), bool(at_eos[row]), self.version)
-            )
+            samples.append(Sample(request.key, ids, logprobs, bool(at_eos[row]), self.version, request.begun.versions))
         return samples
+
+    def _response(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Token ids and log-probs of a row, what it went on from included."""
+        begun = self._row_requests[row].begun
+        sampled = slice(int(self._begins[row]), self._slot)
+        ids, logprobs = self._ids[row, sampled].tolist(), self._logprobs[row, sampled].tolist()
+        return begun.response_ids + tuple(ids), begun.rollout_logprobs + tuple(logprobs)
 
     def _move_pays(self) -> bool:
         num_alive = int(self._alive.sum())
         if num_alive == 0 or self._slot == self._capacity:
             return True
-        pending = self._next < len(self._requests)
-        full = self._max_batch_size if pending else len(self._alive)
+        full = self._max_batch_size if self._waiting else len(self._alive)
         return full - num_alive >= max(1, _FREE_SHARE * full)
 
     def _move(self) -> None:
         """Drops rows that ended, lets requests in, and lays both out in a new cache without unused leading slots."""
         kept = np.flatnonzero(self._alive)
-        end = min(len(self._requests), self._next + self._max_batch_size - len(kept))
-        indices = range(self._next, end)
-        self._next = end
-        entering = _Entering(self._decoder, [self._requests[i].prompt_ids for i in indices])
-        keys = [noise.row_key(self._sampling.seed, self._requests[i].key) for i in indices]
+        free = self._max_batch_size - len(kept)
+        requests = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        entering = _Entering(self._decoder, [r.prompt_ids + r.begun.response_ids for r in requests])
+        keys = [noise.row_key(self._sampling.seed, r.key) for r in requests]
+        begun = np.array([len(r.begun.response_ids) for r in requests], np.int64)
 
         old_first = int(self._starts[kept].min()) if len(kept) else self._slot
         width = max([self._slot - old_first, *entering.lengths.tolist()])
         shift = width - self._slot
         limit = self._sampling.max_response_tokens
         self._starts = np.concatenate([self._starts[kept] + shift, width - entering.lengths])
-        self._firsts = np.concatenate([self._firsts[kept] + shift, np.full(len(indices), width)])
-        self._row_requests = np.concatenate([self._row_requests[kept], np.array(indices, np.int64)])
+        self._firsts = np.concatenate([self._firsts[kept] + shift, width - begun])
+        self._begins = np.concatenate([self._begins[kept] + shift, np.full(len(requests), width)])
+        self._row_requests = [*(self._row_requests[row] for row in kept.tolist()), *requests]
         self._noise_keys = np.concatenate([self._noise_keys[kept], np.array(keys, np.uint64)])
         self._alive = np.ones(len(self._starts), np.bool_)
         capacity = min(width + max(_GROWTH_SLOTS, width // 4), int(self._firsts.max()) + limit)

@@ -1,14 +1,16 @@
-"""Dynamic sampling (DAPO 3.2, Eq. 11): which groups are trained on, and how many to ask for next.
+"""Dynamic sampling (DAPO 3.2, Eq. 11): which groups are trained on, and when to ask for more.
 
-Groups are accepted in submission order, never in order of completion: short answers end first, and a batch filled by
-whoever ends first would favour them.
+A step accepts the first `num_prompts` mixed groups in the order of submission, never in the order of completion: short
+answers end first, and a batch filled by whoever ends first would favour them. So what is accepted depends neither on
+timing nor on how many groups were under way; those numbers decide the price alone. Nothing here knows of engines,
+tokens or text: the simulation in benchmarks/dynamic_sampling.py runs on these very classes.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dapo_lit.rollout.records import Group
+RELIABLE_GROUPS = 64
+"""From so many groups on (or half a batch, where that is less) the keep rate decides how many are under way."""
 
 
 @dataclass
@@ -23,10 +25,8 @@ class KeepRate:
 
     @property
     def value(self) -> float:
-        """1 while nothing is known; at least 1 / (generated + 1), so that a request stays finite."""
-        if self.generated == 0:
-            return 1.0
-        return max(self.kept, self.generated / (self.generated + 1)) / self.generated
+        """1 while nothing is known. One kept group is added to the counts, so that the estimate is never 0."""
+        return (self.kept + 1) / (self.generated + 1)
 
     def update(self, kept: int, generated: int) -> None:
         self.kept += kept
@@ -37,52 +37,133 @@ class KeepRate:
         self.generated /= 2
 
 
-def groups_to_request(missing: int, keep_rate: float, allowance: int) -> int:
-    """How many groups to submit so that `missing` mixed ones are expected, within what may still be generated.
+def groups_in_flight(missing: int, keep_rate: float, margin: float) -> int:
+    """The smallest number u of groups whose mixed ones are `missing` or more with confidence.
 
-    >>> groups_to_request(missing=12, keep_rate=0.6, allowance=100)
-    20
+    `u * k - margin * sqrt(u * k * (1 - k)) >= missing`: the mean of the binomial less `margin` of its standard
+    deviations, k being the keep rate.
+
+    >>> groups_in_flight(missing=512, keep_rate=0.6, margin=0.0), groups_in_flight(512, 0.6, 1.0)
+    (854, 878)
     """
-    return min(allowance, math.ceil(missing / keep_rate - 1e-9))
+    if missing <= 0:
+        return 0
+    spread = margin * math.sqrt(1 - keep_rate)
+    root = (spread + math.sqrt(spread**2 + 4 * missing)) / 2  # of u * k
+    return math.ceil(root**2 / keep_rate - 1e-9)
 
 
-def accept(kept: Sequence[Group], num_prompts: int) -> tuple[list[Group], list[Group]]:
-    """The first `num_prompts` kept groups in submission order, and the surplus."""
-    in_order = sorted(kept, key=lambda group: (group.step, group.index))
-    return in_order[:num_prompts], in_order[num_prompts:]
+@dataclass(frozen=True)
+class AdmissionRules:
+    """What bounds the groups of a step."""
+
+    num_prompts: int
+    """Groups wanted."""
+    allowance: int
+    """Groups that may be submitted in the step; those carried over from an earlier one do not count."""
+    filters: bool = True
+    """Only mixed groups are kept; off: every group is."""
+    margin: float = 1.0
+    """Standard deviations in `groups_in_flight`."""
+    window: int | None = None
+    """Submission runs at most so many groups ahead of the oldest unfinished one. It never decides acceptance."""
+    request_groups: int | None = None
+    """Not None: batches of so many groups, each waited for, whatever the keep rate (the authors' script)."""
 
 
-def sampling_metrics(
-    generated: Sequence[Group],
-    accepted: Sequence[Group],
-    carried_out: Sequence[Group],
-    num_prompts: int,
-    filters: bool,
-) -> dict[str, float]:
-    """`sampling/*`: every group generated in a step is accepted, carried on, filtered out (unmixed) or surplus.
+class Admission:
+    """The groups of one step by place, 0, 1, 2, ... in order of submission: which are in, and how many to ask for.
 
-    Args:
-        generated: groups generated in this step, those of an earlier step that were carried in excluded.
-        accepted: groups trained on, carried-in ones included.
-        carried_out: kept for the next step.
-        filters: dynamic sampling is on; off, no group is filtered.
+    >>> step = Admission(AdmissionRules(num_prompts=1, allowance=4, margin=0.0), KeepRate())
+    >>> first, second = step.submit(), step.submit()
+    >>> step.resolve(second, mixed=True)
+    >>> step.full, step.cut     # the first one may still be mixed, and is then accepted instead
+    (False, 1)
+    >>> step.resolve(first, mixed=False)
+    >>> step.full, step.accepted
+    (True, [1])
     """
-    used = {id(group) for group in (*accepted, *carried_out)}
-    unused = [group for group in generated if id(group) not in used]
-    tokens = _tokens(generated)
-    filtered = _tokens([g for g in unused if filters and not g.mixed])
-    surplus = _tokens(unused) - filtered
-    return {
-        "sampling/rounds": len(generated) / num_prompts,
-        "sampling/groups_generated": len(generated),
-        "sampling/groups_kept": sum(g.mixed for g in generated) if filters else len(generated),
-        "sampling/groups_surplus": sum(1 for g in unused if g.mixed or not filters),
-        "sampling/groups_carried_in": len(accepted) - sum(1 for g in generated if id(g) in {id(a) for a in accepted}),
-        "sampling/tokens_filtered_frac": filtered / tokens if tokens else 0.0,
-        "sampling/tokens_surplus_frac": surplus / tokens if tokens else 0.0,
-        "sampling/tokens_wasted_frac": (filtered + surplus) / tokens if tokens else 0.0,
-    }
 
+    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate) -> None:
+        self.rules = rules
+        self._outcomes: list[bool | None] = []  # None: unfinished
+        self._rate = KeepRate(keep_rate.kept, keep_rate.generated)
+        self._submitted = 0
+        self._open = 0
+        self._batch_end = 0  # of the batch that is waited for, where groups are requested in batches
+        self.front = 0
+        """Place of the oldest unfinished group."""
+        self.kept = 0
+        """Finished groups that are kept, in whatever place."""
+        self.cut: int | None = None
+        """No group beyond this place can be accepted any more: `num_prompts` up to it are kept. None: not so many."""
 
-def _tokens(groups: Sequence[Group]) -> int:
-    return sum(c.num_tokens for g in groups for c in g.completions)
+    def submit(self, carried: bool = False) -> int:
+        """Takes the next group in; its place."""
+        self._submitted += not carried
+        self._open += 1
+        self._outcomes.append(None)
+        return len(self._outcomes) - 1
+
+    def resolve(self, place: int, mixed: bool) -> None:
+        """The group in `place` has ended."""
+        if self._outcomes[place] is not None:
+            raise ValueError(f"the group in place {place} has ended before")
+        keeps = mixed or not self.rules.filters
+        self._outcomes[place] = keeps
+        self._open -= 1
+        self._rate.update(int(keeps), 1)
+        self.kept += keeps
+        if keeps and self.kept == self.rules.num_prompts:
+            self.cut = self._last_kept(len(self._outcomes))
+        elif keeps and self.cut is not None and place < self.cut:
+            self.cut = self._last_kept(self.cut)
+        while self.front < len(self._outcomes) and self._outcomes[self.front] is not None:
+            self.front += 1
+
+    def _last_kept(self, below: int) -> int:
+        return next(place for place in range(below - 1, -1, -1) if self._outcomes[place])
+
+    @property
+    def wanted(self) -> int:
+        """Groups to submit now."""
+        rules, missing = self.rules, self.rules.num_prompts - self.kept
+        if missing <= 0:
+            return 0
+        if rules.request_groups is not None:
+            return self._rest_of_batch(rules.request_groups)
+        in_flight = groups_in_flight(missing, self._rate.value, rules.margin) if rules.filters else missing
+        if self._rate.generated < min(RELIABLE_GROUPS, rules.num_prompts / 2):
+            in_flight = min(in_flight, rules.num_prompts)
+        ahead = len(self._outcomes) - self.front
+        room = rules.allowance - self._submitted
+        if rules.window is not None:
+            room = min(room, rules.window - ahead)
+        return max(0, min(in_flight - self._open, room))
+
+    def _rest_of_batch(self, size: int) -> int:
+        if not self._open and self._batch_end <= len(self._outcomes):
+            self._batch_end = len(self._outcomes) + min(size, self.rules.allowance - self._submitted)
+        return max(0, self._batch_end - len(self._outcomes))
+
+    @property
+    def full(self) -> bool:
+        """`num_prompts` groups are accepted, and no unfinished one stands before them."""
+        if self.rules.request_groups is not None and self._open:
+            return False
+        return self.cut is not None and self.front > self.cut
+
+    @property
+    def exhausted(self) -> bool:
+        """Everything has ended and nothing more may be submitted, but the batch is not full."""
+        return not self.full and self.front == len(self._outcomes) and self._submitted >= self.rules.allowance
+
+    @property
+    def num_examined(self) -> int:
+        """Groups up to the last accepted one: what the step's statistics are taken over, whatever else was begun."""
+        return self.cut + 1 if self.full and self.cut is not None else len(self._outcomes)
+
+    @property
+    def accepted(self) -> list[int]:
+        """Places of the kept groups among those examined."""
+        return [place for place in range(self.num_examined) if self._outcomes[place]]

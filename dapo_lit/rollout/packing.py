@@ -63,7 +63,7 @@ class TokenBatch:
     rollout_logprobs: Tensor
     """[N] of the engine."""
     fresh: Tensor
-    """[B] bool; False: sampled with older weights (carried over)."""
+    """[N] bool; False: the token was sampled with older weights (carried over)."""
 
     @property
     def loss_tokens(self) -> Tensor:
@@ -162,7 +162,7 @@ def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: i
 
     Args:
         carries_loss: [P, G] bool.
-        policy_version: of the weights that train; samples of another version are marked as not fresh.
+        policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
     completions = [c for g in groups for c in g.completions]
     prompts = [g.prompt_ids for g in groups for _ in g.completions]
@@ -176,5 +176,5 @@ def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: i
         rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
         carries_loss=carries_loss.flatten(),
         rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
-        fresh=torch.tensor([c.sample.policy_version == policy_version for c in completions]),
+        fresh=torch.tensor([v == policy_version for c in completions for v in c.sample.versions]),
     )

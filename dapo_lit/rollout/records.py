@@ -19,6 +19,20 @@ class SampleKey:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The tokens of a response that was interrupted: what it goes on from."""
+
+    response_ids: tuple[int, ...] = ()
+    rollout_logprobs: tuple[float, ...] = ()
+    """One a token, nats, of the weights that sampled it."""
+    versions: tuple[int, ...] = ()
+    """One a token: the weights that sampled it."""
+
+
+NOT_BEGUN = Begun()
+
+
+@dataclass(frozen=True)
 class Sample:
     """One response as the engine returns it."""
 
@@ -30,7 +44,14 @@ class Sample:
     finished: bool
     """Ended by an EOS token; False: cut off at the limit (truncated)."""
     policy_version: int
-    """Weight version that sampled it."""
+    """Weight version that sampled its last token, and all from `earlier_versions` on."""
+    earlier_versions: tuple[int, ...] = ()
+    """Weight versions of its first tokens, one a token, where it went on from a `Begun`."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Weight version of each token."""
+        return self.earlier_versions + (self.policy_version,) * (len(self.response_ids) - len(self.earlier_versions))
 
 
 @dataclass

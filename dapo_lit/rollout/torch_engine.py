@@ -8,7 +8,7 @@ A sample's noise depends on its key and position alone, so any batch gives the s
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from transformers import PretrainedConfig
 from dapo_lit.rollout import sampling as draws
 from dapo_lit.rollout.decoder import Decoder
 from dapo_lit.rollout.decoding import DecodingBatch
-from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.records import Sample
+from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
+from dapo_lit.rollout.records import Begun, Sample, SampleKey
 
 
 class TorchEngine:
@@ -62,32 +62,42 @@ class TorchEngine:
         self._open_decoder().weights.load(named_tensors)
         self._version = version
 
+    @property
+    def concurrency(self) -> int:
+        """Sequences decoded at once."""
+        return self._max_batch_size
+
+    @property
+    def reproducible(self) -> bool:
+        """True: noise is counter-based, and the same requests in the same order make the same batches."""
+        return True
+
+    def open(self, sampling: Sampling) -> "TorchStream":
+        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
+        decoder = self._open_decoder()
+        if self._version is None:
+            raise RuntimeError("sync_weights must be called before generate")
+        draws.check(sampling)
+        return TorchStream(self, DecodingBatch(decoder, self._is_eos, sampling, self._max_batch_size, self._version))
+
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
         """Yields each sample as it ends. Samples that end at the same token come in submission order.
 
         The call itself raises ValueError for a bad prompt or setting, RuntimeError before the first sync_weights. The
         iterator raises RuntimeError after a later sync_weights, FloatingPointError where log-probs are not finite.
         """
-        decoder = self._open_decoder()
-        if self._version is None:
-            raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
-        for request in requests:
-            if not request.prompt_ids or not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocab_size:
-                raise ValueError(
-                    f"prompt of {request.key} is empty or has ids outside the vocabulary of {self._vocab_size}"
-                )
-        batch = DecodingBatch(decoder, self._is_eos, requests, sampling, self._max_batch_size, self._version)
-        return self._run(batch)
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
 
-    def _run(self, batch: DecodingBatch) -> Iterator[Sample]:
-        while not batch.done:
-            # Not a `with` around the loop: inference mode must not leak into the code that consumes the samples.
-            yield from batch.step()
-            if not batch.done and self._version != batch.version:
-                raise RuntimeError(
-                    "the weights changed while samples were being generated; take all samples before sync_weights"
-                )
+    @property
+    def version(self) -> int | None:
+        """Of the weights; None before the first sync_weights."""
+        return self._version
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
@@ -98,3 +108,35 @@ class TorchEngine:
         """Frees weights; the engine cannot be used any more."""
         self._decoder = None
         self._version = None
+
+
+class TorchStream:
+    """Requests in, samples out, a token a step."""
+
+    def __init__(self, engine: TorchEngine, batch: DecodingBatch) -> None:
+        self._engine = engine
+        self._batch = batch
+
+    @property
+    def pending(self) -> int:
+        return self._batch.pending
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Raises ValueError for an empty prompt or ids outside the vocabulary."""
+        vocab = self._engine.vocab_size
+        for request in requests:
+            ids = request.prompt_ids
+            if not ids or not 0 <= min(ids) <= max(ids) < vocab:
+                raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
+        self._batch.submit(requests)
+
+    def step(self) -> list[Sample]:
+        """Raises RuntimeError after a sync_weights, FloatingPointError where log-probs are not finite."""
+        if self.pending and self._engine.version != self._batch.version:
+            raise RuntimeError(
+                "the weights changed while samples were being generated; take all samples before sync_weights"
+            )
+        return self._batch.step()
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        return self._batch.withdraw(keys)

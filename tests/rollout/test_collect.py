@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.collect import CollectionRules, Collector, ExhaustedError, Prompt, StopRequestedError
-from dapo_lit.rollout.dynamic_sampling import KeepRate, groups_to_request
+from dapo_lit.rollout.collect import CollectionRules, Collector, ExhaustedError, Prompt
+from dapo_lit.rollout.dynamic_sampling import KeepRate, groups_in_flight
 from dapo_lit.rollout.engine import Sampling
+from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.records import Group, SampleKey
 from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse
 
@@ -20,7 +22,7 @@ RULES = CollectionRules(
     filter_unmixed=True,
     max_rounds=4,
     on_exhausted="train_smaller",
-    carry_finished=False,
+    carry_over="none",
 )
 RIGHT, WRONG, END = 1, 2, 0
 
@@ -72,16 +74,20 @@ def test_unmixed_groups_are_replaced_until_the_batch_is_full():
 
 def test_every_generated_group_is_accounted_for():
     ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
-    m = collector(by_problem({ids[0]: "r", ids[1]: "w", ids[2]: "w"})).collect(1, 0).metrics
-    # round 1: groups r w w -> 0 kept of 3; the estimate is floored at 1/4, so round 2 asks for min(12, 12 - 3) = 9:
-    # 5 mixed ones, then the epoch starts again with all 8 problems in a new order, 4 of which are generated
+    script = by_problem({ids[0]: "r", ids[1]: "w", ids[2]: "w"})
+    # 3 groups are under way at first; each that ends unmixed is replaced, until the rate of 0 kept of 2 (one is added
+    # to both: 1 of 3) is taken as known and 9 are wanted; r w w and 9 more make 12, the allowance.
+    step = collector(script).collect(1, 0)
+    m = step.metrics
     assert m["sampling/groups_generated"] == 12
     assert m["sampling/rounds"] == 4.0
-    unmixed = m["sampling/groups_generated"] - m["sampling/groups_kept"]
-    assert m["sampling/groups_kept"] == 3 + m["sampling/groups_surplus"]
-    assert m["sampling/tokens_filtered_frac"] == pytest.approx(unmixed / 12)
-    assert m["sampling/tokens_surplus_frac"] == pytest.approx(m["sampling/groups_surplus"] / 12)
-    assert m["sampling/tokens_wasted_frac"] == pytest.approx((unmixed + m["sampling/groups_surplus"]) / 12)
+    assert indices(step.accepted) == [3, 4, 5]
+    assert indices(step.generated) == [0, 1, 2, 3, 4, 5]
+    # All end at once, in the order of submission: those behind the accepted ones are stopped before they end.
+    assert m["sampling/groups_surplus"] == 12 - 6
+    assert m["sampling/groups_kept"] == 3
+    assert m["sampling/tokens_filtered_frac"] == 0.5
+    assert m["sampling/tokens_wasted_frac"] == m["sampling/tokens_filtered_frac"] + m["sampling/tokens_surplus_frac"]
 
 
 @pytest.mark.parametrize("order", ["forward", "backward"])
@@ -140,30 +146,47 @@ def test_top_up_makes_no_batch_of_unmixed_groups_alone():
     assert collector(ALL_WRONG, replace(RULES, on_exhausted="top_up")).collect(1, 0).accepted == []
 
 
-def surplus_after_one_step(carry: bool) -> Collector:
+def surplus_after_one_step(carry: Literal["none", "finished", "all"]) -> Collector:
+    """The first group ends last and is mixed like all others, so those behind it wait for it."""
     ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
-    made = collector(by_problem({ids[0]: "w"}), replace(RULES, carry_finished=carry))
-    made.keep_rate = KeepRate(kept=1.0, generated=2.0)  # expects half: asks for 6, of which 5 are mixed
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        right = key.sample_index == 0
+        return answers(RIGHT if right else WRONG, ends_at=9.0 if key.problem_id == ids[0] and key.step == 1 else 1.0)
+
+    made = collector(script, replace(RULES, carry_over=carry, margin=0.0))
+    made.keep_rate = KeepRate(kept=1.0, generated=3.0)  # expects half: 6 groups are under way at once
     return made
 
 
 def test_finished_groups_carried_over_come_first_in_the_next_step():
-    made = surplus_after_one_step(carry=True)
+    made = surplus_after_one_step("finished")
     first = made.collect(1, policy_version=0)
-    assert len(first.generated) == 6
-    assert first.metrics["sampling/groups_surplus"] == 0  # carried, not wasted
-    carried = list(made.carried)
-    assert indices(carried) == [4, 5]
+    assert indices(first.accepted) == [0, 1, 2]
+    # Group 3 was accepted while group 0 was under way; when three had ended, groups 4 and 5 were stopped.
+    assert [g.group.index for g in made.carried] == [3]
+    assert first.metrics["sampling/groups_carried_out"] == 1
+    assert first.metrics["sampling/groups_surplus"] == 2
+    carried, stopped = made.carried[0].group, list(made.returned)
+    made.engine.sync_weights([], version=1)
     second = made.collect(2, policy_version=1)
-    assert second.accepted[:2] == carried
-    assert second.metrics["sampling/groups_carried_in"] == 2
-    assert [g.step for g in second.accepted] == [1, 1, 2]
+    assert second.accepted[0] is carried
+    assert second.metrics["sampling/groups_carried_in"] == 1
+    assert [g.step for g in second.accepted] == [1, 2, 2]
+    assert [made.prompts[p].problem.id for p in stopped] == [g.problem.id for g in second.accepted[1:]]
+    assert second.metrics["sampling/staleness_max"] == 1
+    assert second.metrics["sampling/stale_tokens_frac"] == pytest.approx(1 / 3)
 
 
-def test_without_carry_over_the_surplus_is_dropped_and_counted():
-    made = surplus_after_one_step(carry=False)
-    assert made.collect(1, 0).metrics["sampling/groups_surplus"] == 2
+def test_without_carry_over_the_surplus_is_dropped_counted_and_asked_again_first():
+    made = surplus_after_one_step("none")
+    first = made.collect(1, 0)
+    assert first.metrics["sampling/groups_surplus"] == 3
+    assert indices(first.surplus) == [3]
     assert made.carried == []
+    order = ProblemOrder(8, seed=0).next(6)
+    assert made.returned == order[3:]
+    assert [g.problem.id for g in made.collect(2, 1).accepted] == [f"p{i}" for i in order[3:]]
 
 
 def test_a_problem_that_comes_twice_in_a_step_gets_other_noise():
@@ -185,11 +208,11 @@ def test_a_stop_request_gives_the_step_up_and_restores_the_position():
 
 
 def test_collection_continues_from_its_state_as_if_never_interrupted():
-    whole = surplus_after_one_step(carry=True)
+    whole = surplus_after_one_step("finished")
     whole.collect(1, 0)
     state = whole.state_dict()
     second = whole.collect(2, 1)
-    resumed = surplus_after_one_step(carry=True)
+    resumed = surplus_after_one_step("finished")
     resumed.load_state_dict(state)
     again = resumed.collect(2, 1)
     assert [(g.step, g.index, g.problem.id) for g in again.accepted] == [
@@ -198,16 +221,17 @@ def test_collection_continues_from_its_state_as_if_never_interrupted():
     assert again.metrics.keys() == second.metrics.keys()
 
 
-def test_the_number_asked_for_follows_the_keep_rate():
+def test_the_number_under_way_follows_the_keep_rate():
     rate = KeepRate()
     assert rate.value == 1.0
-    rate.update(kept=3, generated=4)
-    assert groups_to_request(6, rate.value, allowance=100) == 8
-    assert groups_to_request(6, rate.value, allowance=5) == 5
+    rate.update(kept=2, generated=3)
+    assert rate.value == 0.75
+    assert groups_in_flight(6, rate.value, margin=0.0) == 8
+    # x = u k: x - 1 sqrt(x / 4) >= 6, sqrt(x) = (1/2 + sqrt(1/4 + 24)) / 2 = 2.712, x = 7.356, u = 9.81
+    assert groups_in_flight(6, rate.value, margin=1.0) == 10
     rate.end_step()
-    assert (rate.kept, rate.generated) == (1.5, 2.0)
+    assert (rate.kept, rate.generated) == (1.0, 1.5)
 
 
 def test_a_keep_rate_of_nothing_kept_still_asks_for_a_finite_number():
-    rate = KeepRate(kept=0.0, generated=9.0)
-    assert rate.value == pytest.approx(0.1)
+    assert KeepRate(kept=0.0, generated=9.0).value == pytest.approx(0.1)

@@ -1,5 +1,7 @@
 """Flat tensors and micro-batches: every response token once, at the hidden state that predicts it."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +85,12 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at
 def test_carried_over_completions_are_marked_as_not_fresh():
     made = batch([group(0, (1,), [(2,), (3,)], version=4), group(1, (1,), [(2,), (3,)], version=5)], version=5)
     assert made.fresh.tolist() == [False, False, True, True]
+
+
+def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_are_stale():
+    made = group(0, (1,), [(2, 3, 4)], version=5)
+    made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=(4, 4))
+    assert batch([made], version=5).fresh.tolist() == [False, False, True]
 
 
 def test_masked_completions_have_no_loss_tokens():

@@ -1,0 +1,195 @@
+"""The samples of one rollout step, from submission to verdict."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.rewards.pool import Reference
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.accumulation import Accumulation, OpenGroup
+from dapo_lit.rollout.engine import SampleStream
+from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
+
+if TYPE_CHECKING:
+    from dapo_lit.rollout.collect import Collector
+
+TAIL_FROM = 0.9
+"""`time/tail_s` begins when this share of the batch is there."""
+
+
+class StopRequestedError(Exception):
+    """Raised between samples when the run was asked to stop; the step goes on, or begins anew, when it is resumed."""
+
+
+class LostSampleError(RuntimeError):
+    """The engine has nothing under way, but samples are missing."""
+
+
+class Flight:
+    """Submits, samples, verifies and withdraws until the batch is full."""
+
+    def __init__(self, collector: "Collector", step: int, policy_version: int) -> None:
+        self.collector = collector
+        self.step = step
+        self.groups = Accumulation(collector.rules.admission, collector.keep_rate)
+        self.stream: SampleStream = collector.engine.open(collector.sampling)
+        self.attempts: Counter[str] = Counter()
+        self.num_submitted = self.num_expired = 0
+        self.generate_s = self.verify_s = 0.0
+        self.tail_began: float | None = None
+        self.tail_s: float | None = None
+        self.last_ended = time.monotonic()
+        self.warn_after = collector.stall_s
+        oldest = policy_version - collector.rules.max_staleness
+        self._resume(oldest)
+
+    def _resume(self, oldest_version: int) -> None:
+        """Takes in what an earlier step or an interrupted one left."""
+        collector = self.collector
+        before = collector.carried
+        if collector.interrupted is not None:
+            before = collector.interrupted.groups
+            self.groups.tokens_generated = collector.interrupted.tokens_generated
+        collector.carried, collector.interrupted = [], None
+        expired = []
+        for group in before:
+            version = group.oldest_version
+            if version is not None and version < oldest_version:
+                expired.append(group.position)
+                continue
+            if group.group.step == self.step:
+                self.attempts[group.group.problem.id] += 1
+                self.num_submitted += 1
+            self.stream.submit(self.groups.add(group))
+        self.num_expired = len(expired)
+        collector.returned = expired + collector.returned
+
+    def run(self) -> None:
+        """Until the batch is full or the allowance is spent."""
+        verifier, admission = self.collector.verifier, self.groups.admission
+        if self.collector.ranks.size > 1:
+            self._run_in_rounds()
+        while not (admission.full or admission.exhausted):
+            if self.collector.stop_requested():
+                raise StopRequestedError
+            self._withdraw()
+            self._submit()
+            started = time.perf_counter()
+            samples = self.stream.step()
+            arrived = time.perf_counter()
+            self.generate_s += arrived - started
+            closed = self._verify(samples)
+            # The number under way follows from verdicts. An engine that could be reproduced must not depend on when
+            # a worker answers; with another, sampling goes on while verdicts are awaited.
+            waits = (closed and self.collector.engine.reproducible) or not self.stream.pending
+            self._take_scores(verifier.drain() if waits else verifier.collect())
+            self.verify_s += time.perf_counter() - arrived
+            self._watch(samples)
+        if self.tail_began is not None and admission.full:
+            self.tail_s = time.perf_counter() - self.tail_began
+
+    def _run_in_rounds(self) -> None:
+        """With several ranks: each samples its part of what is wanted, and all go on when all have all of it."""
+        ranks, admission = self.collector.ranks, self.groups.admission
+        while not (admission.full or admission.exhausted):
+            first, requests = len(self.groups.groups), []
+            while admission.wanted:
+                requests.append(self.groups.add(self._next_group()))
+            new = [entry.group for entry in self.groups.groups[first:]]
+            for position in ranks.own(new):
+                self.stream.submit(requests[position])
+            while self.stream.pending:
+                started = time.perf_counter()
+                samples = self.stream.step()
+                self.generate_s += time.perf_counter() - started
+                self._verify(samples)
+                self._take_scores(self.collector.verifier.collect())
+            started = time.perf_counter()
+            self._take_scores(self.collector.verifier.drain())
+            # All ranks give up the same round, or none.
+            if any(ranks.gather(self.collector.stop_requested())):
+                raise StopRequestedError
+            ranks.exchange(new)
+            self.verify_s += time.perf_counter() - started
+            for place, group in enumerate(new, start=first):
+                self.groups.take_group(place, group.completions)
+
+    def land(self) -> None:
+        """Takes everything out of the engine and the verifier."""
+        self._take_withdrawn(self.groups.waiting_for())
+        self._take_scores(self.collector.verifier.drain())
+
+    def _submit(self) -> None:
+        collector, groups = self.collector, self.groups
+        while groups.admission.wanted and self.stream.pending < collector.engine.concurrency:
+            self.stream.submit(groups.add(self._next_group()))
+
+    def _next_group(self) -> OpenGroup:
+        collector = self.collector
+        position = collector.next_position()
+        prompt = collector.prompts[position]
+        attempt = self.attempts[prompt.problem.id]
+        self.attempts[prompt.problem.id] += 1
+        group = Group(self.step, self.num_submitted, prompt.problem, attempt, prompt.ids)
+        self.num_submitted += 1
+        return OpenGroup(group, position, collector.rules.samples_per_prompt)
+
+    def _withdraw(self) -> None:
+        """Stops what can no longer be accepted, unless it is to be carried over."""
+        if self.collector.rules.carry_over != "all":
+            self._take_withdrawn(self.groups.keys_beyond_cut())
+
+    def _take_withdrawn(self, keys: list[SampleKey]) -> None:
+        if keys:
+            self.groups.take_withdrawn(self.stream.withdraw(keys))
+
+    def _verify(self, samples: Iterable[Sample]) -> bool:
+        """Hands samples to the verifier; whether one was the last of its group."""
+        collector, closed = self.collector, False
+        for sample in samples:
+            text = collector.decode(sample.response_ids)
+            closed |= self.groups.take_sample(sample, text)
+            collector.verifier.submit(sample.key, _reference(self.groups.problem(sample.key)), text)
+        return closed
+
+    def _take_scores(self, scores: Iterable[tuple[Any, Score]]) -> None:
+        for key, score in scores:
+            sample, text = self.groups.unscored(key)
+            penalty, shaped = self.collector.reward(score, len(sample.response_ids), not sample.finished)
+            self.groups.take_score(Completion(sample, text, score, score.value, penalty, shaped))
+        admission = self.groups.admission
+        if self.tail_began is None and admission.kept >= TAIL_FROM * admission.rules.num_prompts:
+            self.tail_began = time.perf_counter()
+
+    def _watch(self, samples: Sequence[Sample]) -> None:
+        """Says which prompts a stall waits for."""
+        now = time.monotonic()
+        if samples:
+            self.last_ended, self.warn_after = now, self.collector.stall_s
+            return
+        lost, stalled = not self.stream.pending, now - self.last_ended >= self.warn_after
+        if not (lost or stalled):
+            return
+        names = sorted({key.problem_id for key in self.groups.waiting_for()})
+        if names and lost:
+            raise LostSampleError(f"step {self.step}: the engine has nothing under way, but lacks {_listed(names)}")
+        if names:
+            seconds = now - self.last_ended
+            print(
+                f"step {self.step}: no sample has ended for {seconds:.0f} s; waiting for {_listed(names)}", flush=True
+            )
+        self.warn_after *= 2
+
+    def timings(self) -> dict[str, float | None]:
+        return {"time/generate_s": self.generate_s, "time/verify_s": self.verify_s, "time/tail_s": self.tail_s}
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{len(names)} prompt{'s' if len(names) != 1 else ''}: {', '.join(names[:8])}{more}"
+
+
+def _reference(problem: Problem) -> Reference:
+    return Reference(problem_id=problem.id, answer=problem.answer, problem=problem.problem, meta=problem.meta)

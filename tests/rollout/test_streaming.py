@@ -1,0 +1,243 @@
+"""Streaming: what is accepted does not depend on timing, and what was begun is not lost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_collect import END, RIGHT, RULES, WRONG, collector, indices
+from test_torch_engine import make_engine, make_model, make_requests
+from transformers import Qwen2Config
+
+from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
+from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
+from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
+from dapo_lit.rollout.records import Begun, Sample, SampleKey
+from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
+
+PROBLEMS = 12
+
+
+def timed(mixed: list[bool], seconds: list[float]) -> Callable[[SampleKey], ScriptedResponse]:
+    """Problem i is mixed or all wrong, and takes its own time."""
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        number = int(key.problem_id[1:])
+        right = mixed[number] and key.sample_index == 0
+        ids = (RIGHT if right else WRONG, END)
+        return ScriptedResponse(ids, (-0.5, -0.5), ends_at=seconds[(number + key.step) % PROBLEMS] + key.sample_index)
+
+    return script
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mixed=st.lists(st.booleans(), min_size=PROBLEMS, max_size=PROBLEMS),
+    seconds=st.lists(st.floats(0, 100), min_size=PROBLEMS, max_size=PROBLEMS),
+    concurrency=st.integers(1, 40),
+    margin=st.floats(0, 3),
+    window=st.floats(1, 5),
+)
+def test_neither_timing_nor_the_number_under_way_changes_what_is_accepted(mixed, seconds, concurrency, margin, window):
+    made = collector(timed(mixed, seconds), replace(RULES, margin=margin, window=window), problems=PROBLEMS)
+    made.engine.concurrency = concurrency
+    one_by_one = collector(timed(mixed, [0.0] * PROBLEMS), replace(RULES, margin=0.0, window=1.0), problems=PROBLEMS)
+    one_by_one.engine.concurrency = 1
+    for step in (1, 2, 3):
+        got, want = made.collect(step, step), one_by_one.collect(step, step)
+        assert [g.problem.id for g in got.accepted] == [g.problem.id for g in want.accepted]
+        assert indices(got.generated) == indices(want.generated)
+        assert (made.keep_rate.kept, made.keep_rate.generated) == (
+            one_by_one.keep_rate.kept,
+            one_by_one.keep_rate.generated,
+        )
+
+
+def test_short_groups_are_not_favoured_where_acceptance_by_completion_would():
+    """Half of the groups take 10 tokens and the other half 100; either kind is mixed."""
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        length = 100 if int(key.problem_id[1:]) % 2 else 10
+        answer = RIGHT if key.sample_index == 0 else WRONG
+        return ScriptedResponse((*[END] * (length - 1), answer), (-0.5,) * length, ends_at=float(length))
+
+    made = collector(script, replace(RULES, num_prompts=20, max_rounds=4), problems=200)
+    made.sampling = Sampling(max_response_tokens=100)
+    made.keep_rate = KeepRate(kept=50, generated=100)  # twice as many are under way as it takes
+    step = made.collect(1, 0)
+    by_number = [int(g.problem.id[1:]) % 2 for g in step.accepted]
+    first_to_end = [int(key.problem_id[1:]) % 2 for key in made.engine.yielded[:40:2]]
+    assert sum(first_to_end) == 0
+    assert 5 <= sum(by_number) <= 15
+    assert step.metrics["sampling/length_ks"] < 0.25
+    assert step.metrics["sampling/length_accepted_p90"] == 100
+
+
+def half_done(carry_over: str, **rules) -> Collector:
+    """Groups of 4 tokens a sample; the second and third problem take twice the time of the first in step 1."""
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        answer = RIGHT if key.sample_index == 0 else WRONG
+        slow = key.problem_id != first
+        return ScriptedResponse((answer, END, END, END), (-0.1, -0.2, -0.3, -0.4), ends_at=8.0 if slow else 4.0)
+
+    made = collector(script, replace(RULES, num_prompts=1, max_rounds=9, carry_over=carry_over, margin=0.0, **rules))
+    first = made.prompts[made.order._permutation(0)[0]].problem.id
+    made.keep_rate = KeepRate(kept=1.0, generated=5.0)  # three under way for one wanted
+    return made
+
+
+def test_under_carry_over_all_an_unfinished_response_goes_on_with_the_new_weights():
+    made = half_done("all")
+    first = made.collect(1, policy_version=0)
+    assert [g.begun[0].versions for g in made.carried] == [(0, 0), (0, 0)]
+    assert first.tokens_generated == 2 * 4 + 4 * 2
+    made.engine.sync_weights([], version=1)
+    second = made.collect(2, policy_version=1)
+    sample = second.accepted[0].completions[0].sample
+    assert (second.accepted[0].step, sample.versions) == (1, (0, 0, 1, 1))
+    assert sample.rollout_logprobs == (-0.1, -0.2, -0.3, -0.4)
+    assert second.metrics["sampling/staleness_mean"] == 0.5
+    assert second.tokens_generated == 2 * 2 + 2 * 1  # the other group was one token before its end when it stopped
+
+
+def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
+    made = half_done("all", max_staleness=1)
+    made.collect(1, policy_version=0)
+    waiting = [g.group.problem.id for g in made.carried]
+    made.engine.sync_weights([], version=2)
+    step = made.collect(2, policy_version=2)
+    assert step.metrics["sampling/groups_expired"] == 2
+    assert step.accepted[0].problem.id == waiting[0]
+    assert step.accepted[0].step == 2
+    assert step.metrics["sampling/staleness_max"] == 0
+
+
+def test_what_was_sampled_before_a_stop_is_part_of_the_state_where_it_could_not_be_sampled_again():
+    made = half_done("none")
+    made.engine.reproducible = False
+    checks = iter([False, True])
+    made.stop_requested = lambda: next(checks)
+    with pytest.raises(StopRequestedError):
+        made.collect(1, 0)
+    assert made.engine.yielded == [SampleKey(1, made.interrupted.groups[0].group.problem.id, 0, 0)]
+    resumed = half_done("none")
+    resumed.load_state_dict(made.state_dict())
+    step = resumed.collect(1, 0)
+    assert resumed.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
+    uninterrupted = half_done("none").collect(1, 0)
+    assert [c.sample for c in step.accepted[0].completions] == [
+        replace(c.sample, earlier_versions=got.sample.earlier_versions)
+        for c, got in zip(uninterrupted.accepted[0].completions, step.accepted[0].completions, strict=True)
+    ]
+    assert step.tokens_generated == uninterrupted.tokens_generated
+    assert resumed.interrupted is None
+
+
+class Forgetful(ScriptedStream):
+    """Loses what it is given of one problem."""
+
+    def submit(self, requests: list[SampleRequest]) -> None:
+        super().submit([r for r in requests if r.key.problem_id != "p3"])
+
+
+class ForgetfulEngine(ScriptedEngine):
+    def open(self, sampling: Sampling) -> Forgetful:
+        return Forgetful(self, sampling.max_response_tokens, self.version)
+
+
+def test_a_sample_that_the_engine_lost_is_named():
+    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=8))
+    made.engine = ForgetfulEngine(made.engine.response)
+    made.engine.sync_weights([], version=0)
+    with pytest.raises(LostSampleError, match=r"step 1: .* lacks 1 prompt: p3"):
+        made.collect(1, 0)
+
+
+class Slow(ScriptedStream):
+    """Needs three steps before anything ends."""
+
+    waited = 0
+
+    def step(self) -> list[Sample]:
+        self.waited += 1
+        return super().step() if self.waited > 3 else []
+
+
+class SlowEngine(ScriptedEngine):
+    def open(self, sampling: Sampling) -> Slow:
+        return Slow(self, sampling.max_response_tokens, self.version)
+
+
+def test_a_stall_names_the_prompts_it_waits_for(capsys):
+    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
+    made.engine = SlowEngine(made.engine.response)
+    made.engine.sync_weights([], version=0)
+    made.stall_s = 1e-9
+    step = made.collect(1, 0)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("step 1: no sample has ended for ")
+    assert said[0].endswith(f"waiting for 1 prompt: {step.accepted[0].problem.id}")
+
+
+def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
+    step = Admission(AdmissionRules(num_prompts=4, allowance=100, window=6, margin=0.0), KeepRate(10, 39))
+    assert step.wanted == 6  # a quarter is kept: 16 are wanted, 6 allowed
+    places = [step.submit() for _ in range(6)]
+    for place in places[1:]:
+        step.resolve(place, mixed=False)
+    assert step.wanted == 0
+    step.resolve(places[0], mixed=False)
+    assert step.wanted == 6
+
+
+def test_the_cut_moves_forward_as_earlier_groups_turn_out_mixed():
+    step = Admission(AdmissionRules(num_prompts=2, allowance=9), KeepRate())
+    for _ in range(5):
+        step.submit()
+    step.resolve(4, mixed=True)
+    step.resolve(2, mixed=True)
+    assert (step.cut, step.full) == (4, False)
+    step.resolve(1, mixed=True)
+    assert (step.cut, step.full) == (2, False)
+    step.resolve(0, mixed=False)
+    assert (step.cut, step.full, step.accepted, step.num_examined) == (2, True, [1, 2], 3)
+    with pytest.raises(ValueError, match="has ended before"):
+        step.resolve(0, mixed=False)
+
+
+TINY = Qwen2Config(
+    vocab_size=40,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
+
+
+def test_a_withdrawn_response_of_the_torch_engine_goes_on_as_if_never_interrupted():
+    model = make_model(TINY)
+    engine = make_engine(model, max_batch_size=6)
+    requests = make_requests(4, group=3)
+    sampling = Sampling(max_response_tokens=12, seed=3)
+    whole = {s.key: s for s in engine.generate(requests, sampling)}
+    stream = engine.open(sampling)
+    stream.submit(requests)
+    ended = [s for _ in range(4) for s in stream.step()]
+    begun = stream.withdraw([r.key for r in requests])
+    assert stream.pending == 0
+    assert any(b.response_ids for b in begun.values())
+    assert any(b == Begun() for b in begun.values())  # those that had not entered the batch
+    engine.sync_weights(model.state_dict().items(), version=2)
+    stream = engine.open(sampling)
+    stream.submit([replace(r, begun=begun[r.key]) for r in requests if r.key in begun])
+    for sample in [*ended, *run_to_end(stream)]:
+        want = whole[sample.key]
+        assert (sample.response_ids, sample.finished) == (want.response_ids, want.finished)
+        assert torch.allclose(torch.tensor(sample.rollout_logprobs), torch.tensor(want.rollout_logprobs), atol=1e-5)
+        known = len(begun[sample.key].response_ids) if sample.key in begun else len(sample.response_ids)
+        assert sample.versions == (1,) * known + (2,) * (len(sample.response_ids) - known)
