@@ -68,10 +68,14 @@ class Checkpoints(Callback):
             return  # the other ranks are elsewhere; saving needs all of them
         step = module.counters.step
         if step and module.policy is not None and not isinstance(exception, OSError):
-            self.save(trainer, step)
+            collector = trainer.datamodule.collector
+            # The half of a step that could not be sampled again goes into the checkpoint of the step before.
+            self.save(trainer, step, again=collector is not None and collector.interrupted is not None)
 
-    def save(self, trainer: Trainer, step: int) -> None:
+    def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
+        if again and self.ranks.first(final.exists):
+            self.ranks.first(lambda: _remove(final))
         if not self.ranks.first(final.exists):
             write_checkpoint(final, lambda path: trainer.save_checkpoint(path, weights_only=False), self.ranks)
 

@@ -1,0 +1,254 @@
+"""How many tokens and how much time a full batch of mixed groups costs, in four ways of asking for groups.
+
+A simulated engine decodes one token of every running response a tick; responses wait for a free slot, in order.
+Lengths are log-normal (a group has its own median, so the responses to a hard problem are all long), capped; a group is
+mixed with a probability that does not depend on its length, so any difference in length is made by the method.
+
+- `ours`: dapo_lit's own Admission, as training runs it, carry_over=none.
+- `fixed_3x`: verl's recipe: batches of 3 x the wanted groups, each waited for, until there are enough; the rest is cut.
+- `rounds`: as many as the keep rate promises, waited for, then again for what is missing.
+- `completion_order`: submissions as in `ours`, the first groups that end are taken.
+
+    python benchmarks/dynamic_sampling.py               # the table, and benchmarks/dynamic_sampling.json
+
+Left out: verification time, prefill, the slow-down of a tick as more sequences run.
+"""
+
+import argparse
+import heapq
+import json
+import math
+import sys
+from collections import Counter, deque
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.stats import ks_2samp
+
+from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate, groups_in_flight
+
+CAP = 20_480
+MEDIAN = 3_000.0
+SIGMA_GROUP, SIGMA_SAMPLE = 0.5, 0.6
+METHODS = ("ours", "fixed_3x", "rounds", "completion_order")
+
+
+@dataclass
+class Workload:
+    """Groups in the order of submission, endless enough."""
+
+    lengths: np.ndarray
+    """[groups, G] tokens, 1 to CAP."""
+    mixed: np.ndarray
+    """[groups] bool."""
+
+
+def workload(seed: int, keep_rate: float, num_groups: int, samples: int) -> Workload:
+    generator = np.random.default_rng([seed, round(1000 * keep_rate)])
+    medians = MEDIAN * np.exp(SIGMA_GROUP * generator.standard_normal((num_groups, 1)))
+    lengths = medians * np.exp(SIGMA_SAMPLE * generator.standard_normal((num_groups, samples)))
+    return Workload(np.clip(np.rint(lengths), 1, CAP).astype(np.int64), generator.random(num_groups) < keep_rate)
+
+
+class Engine:
+    """Slots, a queue, and a clock that jumps from one end of a response to the next."""
+
+    def __init__(self, work: Workload, slots: int) -> None:
+        self.work = work
+        self.slots = slots
+        self.clock = 0
+        self.spent: Counter[int] = Counter()
+        """Tokens by group."""
+        self.ended: set[int] = set()
+        """Groups all of whose responses have ended."""
+        self._lengths = work.lengths.tolist()
+        self._queue: deque[tuple[int, int]] = deque()
+        self._running: list[tuple[int, int, int]] = []  # heap of (ends at, group, tokens)
+        self._left: dict[int, int] = {}  # responses not ended, by open group
+
+    @property
+    def pending(self) -> int:
+        return len(self._running) + len(self._queue)
+
+    def submit(self, group: int) -> None:
+        lengths = self._lengths[group]
+        self._left[group] = len(lengths)
+        self._queue.extend((group, length) for length in lengths)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._running) < self.slots:
+            group, length = self._queue.popleft()
+            heapq.heappush(self._running, (self.clock + length, group, length))
+
+    def next_group(self, freed: bool = False) -> int | None:
+        """Runs until a group has ended, and returns it; None once a slot is free, where `freed` asks for that."""
+        while self._running:
+            self.clock, group, length = heapq.heappop(self._running)
+            self.spent[group] += length
+            self._left[group] -= 1
+            self._fill()
+            if not self._left[group]:
+                del self._left[group]
+                self.ended.add(group)
+                return group
+            if freed and self.pending < self.slots:
+                return None
+        return None
+
+    def withdraw(self, beyond: int) -> None:
+        """Stops the groups above a number; their tokens so far are paid for."""
+        keep = [entry for entry in self._running if entry[1] <= beyond]
+        if len(keep) < len(self._running):
+            for end, group, length in self._running:
+                self.spent[group] += length - (end - self.clock) if group > beyond else 0
+            self._running = keep
+            heapq.heapify(self._running)
+        self._queue = deque(entry for entry in self._queue if entry[0] <= beyond)
+        self._left = {group: n for group, n in self._left.items() if group <= beyond}
+        self._fill()
+
+
+@dataclass
+class Outcome:
+    """Of one step."""
+
+    accepted: list[int]
+    engine: Engine
+    submitted: int
+
+    @property
+    def surplus(self) -> int:
+        """Tokens of mixed or unfinished groups that are not trained on."""
+        chosen, engine = set(self.accepted), self.engine
+        return sum(
+            tokens
+            for group, tokens in engine.spent.items()
+            if group not in chosen and (group not in engine.ended or engine.work.mixed[group])
+        )
+
+
+def stream(work: Workload, wanted: int, slots: int, rate: KeepRate, margin: float, by_completion: bool) -> Outcome:
+    """`ours`, or the same submissions accepted as they end."""
+    rules = AdmissionRules(wanted, allowance=len(work.mixed), margin=margin, window=4 * wanted)
+    admission, engine = Admission(rules, rate), Engine(work, slots)
+    ended: list[int] = []
+    cut = None
+    while not (admission.full or (by_completion and admission.kept >= wanted)):
+        while engine.pending < slots and admission.wanted:
+            engine.submit(admission.submit())
+        group = engine.next_group(freed=admission.wanted > 0)
+        if group is None:
+            continue
+        admission.resolve(group, bool(work.mixed[group]))
+        if work.mixed[group]:
+            ended.append(group)
+        if not by_completion and admission.cut != cut:
+            cut = admission.cut
+            engine.withdraw(beyond=cut)
+    accepted = ended[:wanted] if by_completion else admission.accepted
+    submitted = len(admission._outcomes)
+    engine.withdraw(beyond=-1)
+    examined = submitted if by_completion else admission.num_examined
+    rate.update(int(work.mixed[:examined].sum()), examined)
+    rate.end_step()
+    return Outcome(accepted, engine, submitted)
+
+
+def in_batches(work: Workload, wanted: int, slots: int, rate: KeepRate, fixed: bool) -> Outcome:
+    """`fixed_3x` or `rounds`: a batch of groups is submitted and waited for until enough are mixed."""
+    engine, done, kept = Engine(work, slots), 0, 0
+    while kept < wanted:
+        size = 3 * wanted if fixed else groups_in_flight(wanted - kept, rate.value, margin=0.0)
+        for group in range(done, done + size):
+            engine.submit(group)
+        while engine.next_group() is not None:
+            pass
+        fresh = int(work.mixed[done : done + size].sum())
+        rate.update(fresh, size)
+        done, kept = done + size, kept + fresh
+    rate.end_step()
+    return Outcome(np.flatnonzero(work.mixed[:done])[:wanted].tolist(), engine, done)
+
+
+def one_step(method: str, work: Workload, wanted: int, slots: int, rate: KeepRate, margin: float) -> Outcome:
+    match method:
+        case "ours" | "completion_order":
+            return stream(work, wanted, slots, rate, margin, by_completion=method == "completion_order")
+        case "fixed_3x" | "rounds":
+            return in_batches(work, wanted, slots, rate, fixed=method == "fixed_3x")
+        case _:
+            raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+
+
+def measure(method: str, keep_rate: float, slots: int | None, settings: argparse.Namespace) -> dict[str, Any]:
+    """Means over steps; the keep rate of earlier steps is known, as it is in training after the first."""
+    wanted, samples = settings.prompts, settings.samples
+    num_groups = max(9 * wanted, math.ceil(2 * wanted / keep_rate))
+    rate = KeepRate(kept=wanted * 1.0, generated=wanted / keep_rate)
+    rows, lengths, reference = [], [], []
+    for seed in range(settings.steps):
+        work = workload(seed, keep_rate, num_groups, samples)
+        outcome = one_step(method, work, wanted, slots or 10**9, rate, settings.margin)
+        useful = int(work.lengths[outcome.accepted].sum())
+        tokens = sum(outcome.engine.spent.values())
+        rows.append((tokens, useful, outcome.surplus, outcome.engine.clock, outcome.submitted))
+        lengths.append(work.lengths[outcome.accepted].ravel())
+        reference.append(work.lengths[np.flatnonzero(work.mixed)[-wanted:]].ravel())  # drawn alike, chosen by nobody
+    tokens, useful, surplus, ticks, submitted = (fmean(column) for column in zip(*rows, strict=True))
+    ours, others = np.concatenate(lengths), np.concatenate(reference)
+    statistic, p_value = group_level_ks(lengths, reference, samples)
+    return {
+        "method": method,
+        "keep_rate": keep_rate,
+        "slots": slots,
+        "tokens": tokens,
+        "useful_frac": useful / tokens,
+        "surplus_frac": surplus / tokens,
+        "ticks": ticks,
+        "groups": submitted,
+        "length_mean": float(ours.mean()),
+        "length_mean_unbiased": float(others.mean()),
+        "ks": statistic,
+        "ks_p": p_value,
+    }
+
+
+def group_level_ks(first: list[np.ndarray], second: list[np.ndarray], samples: int) -> tuple[float, float]:
+    """Two-sample test on the mean length of a group: responses of one group are not independent."""
+    means = [np.concatenate(x).reshape(-1, samples).mean(axis=1) for x in (first, second)]
+    result = ks_2samp(*means)
+    return float(result.statistic), float(result.pvalue)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=512)
+    parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20, help="steps a cell is averaged over")
+    parser.add_argument("--margin", type=float, default=1.0)
+    parser.add_argument("--keep-rates", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8, 0.9])
+    parser.add_argument("--slots", type=int, nargs="+", default=[2048, 8192, 0], help="0: unlimited")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    settings = parser.parse_args()
+    rows = []
+    print("keep  slots method            Mtokens  surplus   ticks  groups  length    KS p")
+    for keep_rate in settings.keep_rates:
+        for slots in settings.slots:
+            for method in METHODS:
+                row = measure(method, keep_rate, slots or None, settings)
+                rows.append(row)
+                spent = f"{row['tokens'] / 1e6:>8.1f}{row['surplus_frac']:>9.3f}{row['ticks']:>8.0f}"
+                fair = f"{row['groups']:>8.0f}{row['length_mean']:>8.0f}{row['ks_p']:>8.3f}"
+                print(f"{keep_rate:>4} {slots or 'all':>6} {method:<17}{spent}{fair}", flush=True)
+    shown = {k: v for k, v in vars(settings).items() if k != "out"}
+    shown |= {"cap": CAP, "median": MEDIAN, "sigma_group": SIGMA_GROUP, "sigma_sample": SIGMA_SAMPLE}
+    command = " ".join(["python", "benchmarks/dynamic_sampling.py", *sys.argv[1:]])
+    settings.out.write_text(json.dumps({"command": command, "settings": shown, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
