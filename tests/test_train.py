@@ -107,9 +107,9 @@ def test_every_row_has_every_frozen_key(whole):
 def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
     rollouts = pd.read_parquet(whole / RUN / "rollouts" / "step_000003.parquet")
     row = json.loads((whole / RUN / "metrics.jsonl").read_text().splitlines()[3])
-    generated = rollouts[rollouts.submitted_step == 3]
-    assert len(generated) == 4 * row["sampling/groups_generated"]
-    assert generated.correct.mean() == pytest.approx(row["rollout/accuracy"])
+    assert rollouts[rollouts.examined].correct.mean() == pytest.approx(row["rollout/accuracy"])
+    assert rollouts[rollouts.kept].examined.all()
+    assert rollouts.groupby(["submitted_step", "group_index"]).size().eq(4).all()
     assert rollouts[rollouts.kept].advantage.notna().all()
     assert rollouts[~rollouts.kept].advantage.isna().all()
     assert (rollouts.rollout_logprobs.map(len) == rollouts.response_ids.map(len)).all()

@@ -12,6 +12,7 @@ from dapo_lit.rollout.evaluation import Evaluation
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
     """rollouts/step_000010.parquet: every group that ended and is not carried over, discarded ones too."""
     kept = {id(group) for group in collected.accepted}
+    examined = {id(group) for group in collected.generated}
     rows = [
         {
             "problem_id": group.problem.id,
@@ -33,6 +34,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
             "reward_shaped": completion.reward_shaped,
             "advantage": completion.advantage,
             "kept": id(group) in kept,
+            "examined": id(group) in examined,
             "truncated": completion.truncated,
         }
         for group in [*collected.generated, *collected.surplus]
