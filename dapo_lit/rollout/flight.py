@@ -39,7 +39,7 @@ class Flight:
         self.num_submitted = self.num_expired = 0
         self.generate_s = self.verify_s = 0.0
         self.tail_began: float | None = None
-        self.tail_s: float | None = None
+        self.tail_s = 0.0
         self.last_ended = time.monotonic()
         self.warn_after = collector.stall_s
         oldest = policy_version - collector.rules.max_staleness
@@ -182,7 +182,7 @@ class Flight:
             )
         self.warn_after *= 2
 
-    def timings(self) -> dict[str, float | None]:
+    def timings(self) -> dict[str, float]:
         return {"time/generate_s": self.generate_s, "time/verify_s": self.verify_s, "time/tail_s": self.tail_s}
 
 

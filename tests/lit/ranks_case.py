@@ -39,7 +39,7 @@ SIZES = (1, 2, 4)
 COMMON = (
     "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
-    "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=finished",
+    "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=none",
     "trainer.grad_noise=true", "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
 )  # fmt: skip
 SHRUNKEN = (

@@ -47,6 +47,13 @@ def runs(cache, tmp_path_factory) -> dict:
     return found | {"folder": out}
 
 
+WHATEVER_IS_UNDER_WAY = (
+    "sampling/keep_rate", "sampling/groups_carried_in", "sampling/staleness_max", "sampling/length_accepted_p10",
+    "sampling/length_accepted_p50", "sampling/length_accepted_p90",
+)  # fmt: skip
+"""Metrics of collection that do not depend on how many groups were begun."""
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_rank(runs, case, size):
@@ -56,7 +63,10 @@ def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_
         for rank in runs[case, size]:
             assert rank["steps"][step]["groups"] == record["groups"]
             assert rank["steps"][step]["ids"] == record["ids"]
-            assert rank["steps"][step]["collected"] == record["collected"]
+            found = rank["steps"][step]["collected"]
+            # Several ranks sample in rounds, one streams: other groups were begun ahead.
+            same = found if case == "verl" else [key for key in found if key in WHATEVER_IS_UNDER_WAY]
+            assert {key: found[key] for key in same} == {key: record["collected"][key] for key in same}
 
 
 @pytest.mark.parametrize(
