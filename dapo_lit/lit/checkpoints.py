@@ -26,7 +26,8 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.updates import NonFiniteError
-from dapo_lit.rollout.collect import ExhaustedError, StopRequestedError
+from dapo_lit.rollout.collect import ExhaustedError
+from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import ALONE, Ranks
 
 KEPT = 2

@@ -7,7 +7,7 @@ losses and updates are then those of a run, and under the recorded switches they
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from dapo_lit.lit.checkpoints import before_step, fault
 from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.subjects import run_config
-from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
-from dapo_lit.rollout.records import Group, Sample, SampleKey
+from dapo_lit.rollout.records import Begun, Group, Sample, SampleKey
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Recording:
     config: Config
     checkpoint: Path
     samples: Mapping[SampleKey, Sample]
-    """All that were generated in the step; those carried in from an earlier one stand in the checkpoint."""
+    """Of the groups up to the last accepted one; finished ones that were carried in stand in the checkpoint."""
 
     @property
     def num_groups(self) -> int:
-        return len({(key.problem_id, key.attempt) for key in self.samples})
+        return len({(key.problem_id, key.attempt) for key in self.samples if key.step == self.step})
 
 
 def recorded_steps(run: Path) -> list[int]:
@@ -75,14 +75,15 @@ def open_recording(run: Path, step: int | None) -> Recording:
     if reason := fault(checkpoint):
         raise ConfigError(f"{checkpoint} is damaged ({reason}); {told}")
     rows = pd.read_parquet(rollouts_file(run, chosen))
-    rows = rows[rows["submitted_step"] == chosen]
-    samples = [_sample(chosen, row) for row in rows.to_dict("records")]
+    samples = [_sample(row) for row in rows[rows["examined"]].to_dict("records")]
     return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})
 
 
-def _sample(step: int, row: Mapping[Any, Any]) -> Sample:
+def _sample(row: Mapping[Any, Any]) -> Sample:
     return Sample(
-        key=SampleKey(step, str(row["problem_id"]), int(row["attempt"]), int(row["sample_index"])),
+        key=SampleKey(
+            int(row["submitted_step"]), str(row["problem_id"]), int(row["attempt"]), int(row["sample_index"])
+        ),
         response_ids=tuple(int(i) for i in row["response_ids"]),
         rollout_logprobs=tuple(float(p) for p in row["rollout_logprobs"]),
         finished=not row["truncated"],
@@ -99,22 +100,57 @@ class PlaybackEngine:
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """The samples are those of the recorded weights."""
 
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """The recorded sample of each request.
+    @property
+    def concurrency(self) -> int:
+        return max(1, len(self.samples))
 
-        Raises:
-            ConfigError: one was not recorded: the problems are not those of the run any more.
-        """
+    @property
+    def reproducible(self) -> bool:
+        return True
+
+    def open(self, sampling: Sampling) -> "PlaybackStream":
+        return PlaybackStream(self.samples)
+
+    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
+        """The recorded sample of each request; raises as `PlaybackStream.submit` does."""
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
+
+    def rest(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class PlaybackStream:
+    """Everything that was submitted ends at the next step."""
+
+    def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
+        self._samples = samples
+        self._waiting: dict[SampleKey, SampleRequest] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Raises ConfigError for a sample that was not recorded: the problems are not those of the run any more."""
         for request in requests:
-            if request.key not in self.samples:
+            if request.key not in self._samples:
                 raise ConfigError(
                     f"problem {request.key.problem_id} (attempt {request.key.attempt}) was not sampled in the recorded "
                     "step; the task's problems or their order have changed since"
                 )
-            yield self.samples[request.key]
+            self._waiting[request.key] = request
 
-    def close(self) -> None:
-        """Nothing to free."""
+    def step(self) -> list[Sample]:
+        ended, self._waiting = list(self._waiting), {}
+        return [self._samples[key] for key in ended]
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        return {key: self._waiting.pop(key).begun for key in keys if key in self._waiting}
 
 
 class TokenLog:
@@ -166,7 +202,7 @@ class _OneStep(Callback):
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         collector = trainer.datamodule.collector
-        for completion in (c for group in collector.carried for c in group.completions):
+        for completion in (c for group in collector.carried for c in group.scored.values()):
             # The state holds their rewards under the recorded switches.
             completion.length_penalty, completion.reward_shaped = collector.reward(
                 completion.score, completion.num_tokens, completion.truncated

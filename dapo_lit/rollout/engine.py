@@ -75,6 +75,9 @@ class RolloutEngine(Protocol):
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
         """Yields each sample when it ends, in order of ending; lazily, so that scoring overlaps sampling."""
 
+    def rest(self) -> None:
+        """No sample is wanted until the next sync_weights or open: memory may be given back."""
+
     def close(self) -> None:
         """Frees what the engine holds."""
 

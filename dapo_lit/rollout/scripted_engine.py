@@ -75,6 +75,9 @@ class ScriptedEngine:
     def response(self, key: SampleKey) -> ScriptedResponse:
         return self._script(key)
 
+    def rest(self) -> None:
+        """Nothing."""
+
     def close(self) -> None:
         self.closed = True
 

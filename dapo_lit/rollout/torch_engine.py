@@ -104,6 +104,9 @@ class TorchEngine:
             raise RuntimeError("the engine is closed")
         return self._decoder
 
+    def rest(self) -> None:
+        """Nothing: a stream's cache goes with the stream."""
+
     def close(self) -> None:
         """Frees weights; the engine cannot be used any more."""
         self._decoder = None
