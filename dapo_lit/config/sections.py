@@ -109,8 +109,21 @@ class Reward(Section):
     """The reward as a weighted sum of `correctness`, `format`, `length` and functions; null: correctness alone."""
 
 
+class Vllm(Section):
+    kv_cache_gb: PositiveFloat
+    """GiB of the key-value cache."""
+    tensor_parallel: PositiveInt
+    """GPUs that share the engine's weights; above 1 the run is launched by torchrun."""
+    eager: bool
+    """No compilation and no CUDA graphs: starts in seconds, samples slower on a GPU."""
+    fp32_head: bool
+    """Logits from float32 products whatever the dtype of the weights."""
+    sleep: bool
+    """On a GPU: give the memory of weights and cache back while the trainer works."""
+
+
 class Rollout(Section):
-    engine: Literal["torch"]
+    engine: Literal["torch", "vllm"]
     temperature: PositiveFloat
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
@@ -120,6 +133,8 @@ class Rollout(Section):
     """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
     stall_s: PositiveFloat
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
+    vllm: Vllm
+    """Settings of engine=vllm; the others do not read them."""
 
     @model_validator(mode="after")
     def _full_distribution(self) -> Self:

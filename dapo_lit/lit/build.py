@@ -12,20 +12,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
-from dapo_lit.config.sections import Policy, Reward, Rollout, Task
+from dapo_lit.config.sections import Policy, Reward, Task
 from dapo_lit.data import arithmetic, chain_sum, four_sums
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import Account, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_report
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.lit.benchmarks import OpenBenchmark, open_benchmark
+from dapo_lit.lit.engines import build_engine
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
+from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.engine import RolloutEngine
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.rollout.torch_engine import TorchEngine
 
 CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
 """Vocabulary of the policies that are made here."""
@@ -117,7 +118,8 @@ class Parts:
         try:
             self.engine()
         except ValueError as error:  # an architecture that the engine cannot sample from
-            raise ConfigError(f"policy.path={self.policy_folder}: {error}") from None
+            where = f"policy.path={self.policy_folder}: " if self.config.rollout.engine == "torch" else ""
+            raise ConfigError(f"{where}{error}") from None
 
     @cached_property
     def problems(self) -> Problems:
@@ -166,8 +168,18 @@ class Parts:
         uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()
         return torch.device("cuda", torch.cuda.current_device()) if uses_gpu else torch.device("cpu")
 
-    def engine(self) -> TorchEngine:
-        return build_engine(self.policy, self.tokenizer, self.config.rollout, self.engine_device)
+    def engine(self) -> RolloutEngine:
+        """vLLM is started once; a torch engine is made anew with every call."""
+        return self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
+
+    @cached_property
+    def _vllm(self) -> RolloutEngine:
+        return self._build_engine()
+
+    def _build_engine(self) -> RolloutEngine:
+        task = self.config.task
+        longest = task.max_prompt_tokens + task.max_response_tokens
+        return build_engine(self.policy, self.tokenizer, self.config.rollout, self.engine_device, longest)
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -264,19 +276,6 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
     name = f"{task.label}-{policy.name}"
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
-
-
-def build_engine(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rollout: Rollout, device: torch.device | None = None
-) -> TorchEngine:
-    """The engine that samples; it has no weights before its first sync_weights."""
-    return TorchEngine(
-        model.config,
-        eos_ids=eos_ids(model, tokenizer),
-        device=device or model.device,
-        dtype=model.dtype,
-        max_batch_size=rollout.max_batch_size,
-    )
 
 
 def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:

@@ -142,6 +142,7 @@ class RolloutDataModule(LightningDataModule):
         sync_s = self.sync_weights()
         version = self.trainer.lightning_module.policy_version
         collected = self.collector.collect(step, version)
+        self.collector.engine.rest()
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
         return RolloutStep(collected, tokens, sync_s, started)

@@ -1,0 +1,44 @@
+"""From config to the engine that samples."""
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.config.sections import Rollout
+from dapo_lit.policy.load import eos_ids
+from dapo_lit.rollout.engine import RolloutEngine
+from dapo_lit.rollout.restarting import RestartingEngine
+from dapo_lit.rollout.torch_engine import TorchEngine
+from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+
+
+def build_engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rollout: Rollout,
+    device: torch.device | None = None,
+    max_tokens: int | None = None,
+) -> RolloutEngine:
+    """The engine that samples; it has no weights before its first sync_weights.
+
+    Args:
+        device: of the torch engine; None: the policy's.
+        max_tokens: of a prompt and its response; None: the policy's context.
+
+    Raises:
+        ValueError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
+    """
+    config, ids, dtype = model.config, eos_ids(model, tokenizer), model.dtype
+    if rollout.engine == "torch":
+        return TorchEngine(
+            config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
+        )
+    settings = VllmSettings(
+        max_model_tokens=max_tokens or config.max_position_embeddings,
+        max_batch_size=rollout.max_batch_size,
+        kv_cache_gb=rollout.vllm.kv_cache_gb,
+        tensor_parallel=rollout.vllm.tensor_parallel,
+        fp32_head=rollout.vllm.fp32_head,
+        eager=rollout.vllm.eager,
+        sleeps=rollout.vllm.sleep,
+    )
+    return RestartingEngine(lambda: VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings))
