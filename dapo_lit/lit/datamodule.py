@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
@@ -42,6 +43,16 @@ class RolloutStep:
     @property
     def policy_version(self) -> int:
         return self.collected.policy_version
+
+
+class PolicyTensors:
+    """The policy's tensors as often as an engine asks for them: one that starts anew needs them again."""
+
+    def __init__(self, policy: PreTrainedModel) -> None:
+        self.policy = policy
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return full_tensors(self.policy)
 
 
 class RolloutSteps(IterableDataset):
@@ -131,7 +142,7 @@ class RolloutDataModule(LightningDataModule):
             return 0.0
         started = time.perf_counter()
         assert self.collector is not None
-        self.collector.engine.sync_weights(full_tensors(module.policy), module.policy_version)
+        self.collector.engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
         self._engine_version = module.policy_version
         return time.perf_counter() - started
 

