@@ -208,11 +208,14 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
 
 
 def read_rollouts(files: Sequence[Path]) -> list[Response]:
+    """The responses that `rollout/*` is measured on. Groups behind the last accepted one are no fair sample: the short
+    answers end first."""
     responses = []
     for file in files:
         step = int(file.stem.removeprefix("step_"))
-        columns = pd.read_parquet(file, columns=["problem_id", "response", "correct"])
-        responses += [Response(step, *row) for row in columns.itertuples(index=False, name=None)]
+        columns = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined"])
+        examined = columns[columns.pop("examined")]
+        responses += [Response(step, *row) for row in examined.itertuples(index=False, name=None)]
     return responses
 
 
