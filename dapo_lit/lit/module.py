@@ -22,12 +22,13 @@ from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
 from dapo_lit.lit.strategy import shard_policy
 from dapo_lit.lit.switches import objective
-from dapo_lit.lit.updates import Observer, StepUpdates
+from dapo_lit.lit.updates import Observer, StepUpdates, minibatches
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
+from dapo_lit.policy.attention import packed_hidden
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
-from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.head import LossOfTokens, token_logprobs, token_loss
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import checkpoint_layers
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
@@ -135,7 +136,7 @@ class DAPOModule(LightningModule):
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
         started = time.perf_counter()
-        scores, statistics = self.score(batch.tokens)
+        scores, statistics = self.score(batch.tokens, self._first_update(batch))
         credit = self.objective.credit(batch.tokens, scores)
         note_advantages(batch.collected.accepted, completion_means(credit.advantages, batch.tokens))
         scored = time.perf_counter()
@@ -149,33 +150,54 @@ class DAPOModule(LightningModule):
             "perf/mfu": self._mfu(updates.real_tokens, trained - scored),
         }
 
+    def _first_update(self, batch: RolloutStep) -> list[int]:
+        """Completions that need no scoring: the forward pass of the first update tells what the policy was before it.
+
+        None where something else asks for their log-probs before, or a later epoch may ask another rank for them.
+        """
+        algorithm = self.config.algorithm
+        asked_before = self.objective.loss.of_whole_minibatch or algorithm.critic or algorithm.kl.where == "reward"
+        asked_elsewhere = algorithm.epochs > 1 and self.ranks.size > 1
+        if algorithm.old_logprobs == "rollout" or asked_before or asked_elsewhere or batch.tokens is None:
+            return []
+        return next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0))
+
     @torch.no_grad()
-    def score(self, batch: TokenBatch) -> tuple[Scores, Statistics]:
-        """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it."""
+    def score(self, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[Scores, Statistics]:
+        """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it.
+
+        later: completions whose old log-probs, and mismatch, come from the first update.
+        """
         recomputes = self.config.algorithm.old_logprobs == "recompute"
         old, ref, values = (torch.zeros_like(batch.rollout_logprobs) for _ in range(3))
-        if recomputes or self.reference or self.critic:
-            for micro, counts in self.micro_batches(batch, range(len(batch.sequences))):
+        left_out = set(later)
+        now = [b for b in range(len(batch.sequences)) if b not in left_out]
+        for completions, scores_policy in ((now, recomputes), (list(later), False)):
+            if not completions or not (scores_policy or self.reference or self.critic):
+                continue
+            for micro, counts in self.micro_batches(batch, completions):
                 place = micro.tokens if counts else micro.tokens[:0]
-                if recomputes:
+                if scores_policy:
                     old[place] = self.logprobs(micro)[0].cpu()[: len(place)]
                 if self.reference:
                     ref[place] = self.logprobs(micro, self.reference.on(self.device))[0].cpu()[: len(place)]
                 if self.critic:
                     values[place] = self.values(micro).cpu()[: len(place)]
-            for scored in (old, ref, values):
-                self.ranks.sum(scored)
+        for scored in (old, ref, values):
+            self.ranks.sum(scored)
+        unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
         statistics = Statistics({}, {})
         if recomputes:
             fresh = batch.fresh
             # The same on every rank by now, so that one rank's part is the whole.
-            own = fresh if self.ranks.rank == 0 else torch.zeros_like(fresh)
+            own = fresh & ~unscored if self.ranks.rank == 0 else torch.zeros_like(fresh)
             statistics = mismatch_statistics(old, batch.rollout_logprobs, own)
             # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
-            old = torch.where(fresh, old, batch.rollout_logprobs)
+            old = torch.where(fresh, old.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
         else:
             old = batch.rollout_logprobs
-        return Scores(old, ref if self.reference else None, values if self.critic else None), statistics
+        first = unscored if later else None
+        return Scores(old, ref if self.reference else None, values if self.critic else None, first), statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
         """This rank's micro-batches of `completions`, as many on every rank; False: one that only keeps step."""
@@ -201,6 +223,17 @@ class DAPOModule(LightningModule):
             temperature=self.config.rollout.temperature,
             entropy_gradient=self.objective.entropy_bonus > 0,
         )
+
+    def token_loss(self, micro: MicroBatch, of_tokens: LossOfTokens) -> tuple[Tensor, Tensor, Tensor]:
+        """The sum of a loss over a micro-batch's response tokens; log-probs and entropies [n] without gradient."""
+        if self.config.trainer.strategy == "fsdp":  # the head's weight is there only inside the policy's own forward
+            logprobs, entropy = self.logprobs(micro)
+            return of_tokens(logprobs, slice(None)).sum(), logprobs.detach(), entropy
+        device = self.device
+        hidden = packed_hidden(self.policy, micro.input_ids.to(device), micro.layout(device))[micro.rows.to(device)]
+        weight = self.policy.get_output_embeddings().weight
+        temperature = self.config.rollout.temperature
+        return token_loss(hidden, weight, micro.targets.to(device), of_tokens, temperature=temperature)
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """[n] of the critic, with gradient, for the state before each response token."""

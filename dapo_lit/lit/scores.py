@@ -10,11 +10,13 @@ class Scores:
     """Of each response token of a batch, [N], on the CPU, detached."""
 
     old_logprobs: Tensor
-    """Under the policy before the updates, or of the engine."""
+    """Under the policy before the updates, or of the engine; NaN until the first update gives them."""
     ref_logprobs: Tensor | None
     """Under the policy that training began with; None: no reference is kept."""
     values: Tensor | None
     """Of the critic, for the state before the token; None: no critic."""
+    of_first_update: Tensor | None = None
+    """bool; True: old_logprobs come from the forward pass of the first update. None: all are there."""
 
 
 @dataclass(frozen=True)

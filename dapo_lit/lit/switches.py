@@ -42,16 +42,23 @@ class Objective:
     """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
 
     def terms(
-        self, logprobs: Tensor, ref_logprobs: Tensor | None, entropy: Tensor, exact_kl: Tensor | None = None
+        self,
+        logprobs: Tensor,
+        ref_logprobs: Tensor | None,
+        entropy: Tensor | None = None,
+        exact_kl: Tensor | None = None,
     ) -> Tensor:
-        """[n] what stands beside the policy's own loss of each token: the divergence and the entropy bonus."""
+        """[n] what stands beside the policy's own loss of each token: the divergence and the entropy bonus.
+
+        entropy: needed where there is a bonus.
+        """
         terms = torch.zeros_like(logprobs)
         if self.kl_beta and self.kl_estimator == "full":
             assert exact_kl is not None
             terms = terms + self.kl_beta * exact_kl
         elif self.kl_beta and self.kl_estimator != "full" and ref_logprobs is not None:
             terms = terms + self.kl_beta * kl_penalty(logprobs, ref_logprobs, self.kl_estimator)
-        if self.entropy_bonus:
+        if self.entropy_bonus and entropy is not None:
             terms = terms - self.entropy_bonus * entropy
         return terms
 

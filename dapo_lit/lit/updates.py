@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dapo_lit.config import Optimizer
+from dapo_lit.config import Config, Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.linearised import Linearised, linearised
 from dapo_lit.lit.scores import Credit, Scores
@@ -23,6 +23,7 @@ from dapo_lit.objective.diagnostics import (
     finish,
     gradient_noise,
     merge,
+    mismatch_statistics,
     policy_statistics,
     reference_statistics,
 )
@@ -56,6 +57,14 @@ class Observer(Protocol):
         """Before the optimiser step that the last micro-batches lead to; the gradient is not yet clipped."""
 
 
+def minibatches(config: Config, groups: Tensor, step: int, epoch: int) -> Iterator[list[int]]:
+    """Completions of whole groups, shuffled by a seed of (run, step, epoch). groups: [B]."""
+    generator = torch.Generator().manual_seed(counter_seed(config.seed, step, epoch))
+    order = torch.randperm(int(groups.max()) + 1, generator=generator)
+    for chosen in order.split(config.algorithm.minibatch_prompts):
+        yield torch.isin(groups, chosen).nonzero().flatten().tolist()
+
+
 class StepUpdates:
     """The updates of one rollout step, and what is measured during them."""
 
@@ -85,7 +94,7 @@ class StepUpdates:
         for group in optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
         for epoch in range(config.algorithm.epochs):
-            for minibatch in self._minibatches(epoch):
+            for minibatch in minibatches(config, self.batch.group_index, self.step, epoch):
                 loss = self._backward(minibatch, epoch)
                 tokens = int(self.batch.loss_tokens[minibatch].sum())
                 if tokens == 0:  # overlong filtering masked everything: measured, but no update
@@ -93,14 +102,6 @@ class StepUpdates:
                     continue
                 if self._update(optimizer, loss):
                     module.counters.tokens_trained += tokens
-
-    def _minibatches(self, epoch: int) -> Iterator[list[int]]:
-        """Whole groups, shuffled by a seed of (run, step, epoch)."""
-        config, groups = self.module.config, self.batch.group_index
-        generator = torch.Generator().manual_seed(counter_seed(config.seed, self.step, epoch))
-        order = torch.randperm(int(groups.max()) + 1, generator=generator)
-        for chosen in order.split(config.algorithm.minibatch_prompts):
-            yield torch.isin(groups, chosen).nonzero().flatten().tolist()
 
     def _backward(self, minibatch: list[int], epoch: int) -> float:
         """The gradient of a mini-batch; the loss over all ranks."""
@@ -143,18 +144,29 @@ class StepUpdates:
         if self.warms_up_critic:
             return torch.zeros(())
         module, objective = self.module, self.module.objective
-        logprobs, entropy = module.logprobs(micro)
         old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
         ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
         exact = module.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
-        terms = objective.terms(logprobs, ref, entropy, exact)
-        if linear is None:
-            loss = ((objective.loss.of_tokens(logprobs, old, advantages) + terms) * weight).sum()
+
+        def of_tokens(logprobs: Tensor, part: slice, entropy: Tensor | None = None) -> Tensor:
+            before = torch.where(old[part].isnan(), logprobs.detach(), old[part])  # the first update's ratio is 1
+            beside = objective.terms(logprobs, None if ref is None else ref[part], entropy, exact)
+            return (objective.loss.of_tokens(logprobs, before, advantages[part]) + beside) * weight[part]
+
+        if linear is None and exact is None and not objective.entropy_bonus:
+            loss, logprobs, entropy = module.token_loss(micro, of_tokens)
             module.manual_backward(loss)
         else:
-            slopes, losses = (x[micro.tokens].to(device) for x in (linear.slopes, linear.losses))
-            module.manual_backward((float(counts) * slopes * logprobs + terms * weight).sum())
-            loss = ((losses + terms) * weight).sum()
+            logprobs, entropy = module.logprobs(micro)
+            if linear is None:
+                loss = of_tokens(logprobs, slice(None), entropy).sum()
+                module.manual_backward(loss)
+            else:
+                terms = objective.terms(logprobs, ref, entropy, exact)
+                slopes, losses = (x[micro.tokens].to(device) for x in (linear.slopes, linear.losses))
+                module.manual_backward((float(counts) * slopes * logprobs + terms * weight).sum())
+                loss = ((losses + terms) * weight).sum()
+        old = self._note_old(micro, logprobs.detach(), epoch, counts).to(device)
         if module.observer and counts:
             module.observer.micro_batch(epoch, micro, logprobs.detach(), old, advantages, weight)
         if epoch == 0 and counts:
@@ -174,6 +186,18 @@ class StepUpdates:
             if ref is not None:
                 self.statistics = merge(self.statistics, reference_statistics(logprobs.detach(), ref, everything))
         return loss.detach()
+
+    def _note_old(self, micro: MicroBatch, logprobs: Tensor, epoch: int, counts: bool) -> Tensor:
+        """[n] old log-probs; those that were not scored before the first update are its own."""
+        old, later = self.scores.old_logprobs[micro.tokens], self.scores.of_first_update
+        if epoch or later is None or not later[micro.tokens[0]]:
+            return old
+        found, fresh = logprobs.cpu(), self.batch.fresh[micro.tokens]
+        if counts:
+            measured = mismatch_statistics(found, self.batch.rollout_logprobs[micro.tokens], fresh)
+            self.statistics = merge(self.statistics, measured)
+        self.scores.old_logprobs[micro.tokens] = torch.where(fresh, found, old)
+        return self.scores.old_logprobs[micro.tokens]
 
     def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int) -> None:
         module, settings = self.module, self.module.config.algorithm.critic

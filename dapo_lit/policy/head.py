@@ -1,18 +1,30 @@
-"""Log-probs and entropy of the response tokens from the policy's hidden states.
+"""Log-probs and entropy of the response tokens from the policy's hidden states, without [tokens, vocabulary].
 
-Only the positions that predict a response token go through the language-model head, in chunks, so that the
-[tokens, vocabulary] tensor exists for one chunk at a time; its backward pass computes the chunk again.
+Only the positions that predict a response token go through the language-model head, in chunks of tokens. Two ways:
+
+- `token_logprobs` gives differentiable log-probs. Its backward pass computes a chunk's logits again: four products of
+  hidden states and head in all. Any loss can follow, also one that needs all tokens first.
+- `token_loss` takes a loss that is a sum over tokens. What it says of a token is known as soon as the token's log-prob
+  is, so the gradient is made in the forward pass: three products, and nothing is kept but the gradients.
+
+Products take the dtype of the weights; everything between them, and the sum of the head's gradient, is float32 or
+wider. A head that is tied to the embedding gets its gradient added to the embedding's by autograd.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.attention import Layout, packed_hidden
 
-CHUNK_ELEMENTS = 1 << 24
-"""Logits held at once: 64 MB in fp32."""
+CHUNK_ELEMENTS = 1 << 22
+"""Logits held at once: 16 MB in fp32. Larger chunks are no faster."""
+
+LossOfTokens = Callable[[Tensor, slice], Tensor]
+"""(log-probs [c], which of the n tokens they are) -> loss of each [c], weighted; differentiable in the log-probs."""
 
 
 def token_logprobs(
@@ -38,25 +50,129 @@ def token_logprobs(
         Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, with `entropy_gradient` too.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
-    head = model.get_output_embeddings()
-    size = max(1, CHUNK_ELEMENTS // head.weight.shape[0])
-    if len(hidden) <= size:
-        return _score(hidden, head.weight, targets, temperature, entropy_gradient)
-    parts = [
-        checkpoint(_score, h, head.weight, t, temperature, entropy_gradient, use_reentrant=False)
-        for h, t in zip(hidden.split(size), targets.split(size), strict=True)
-    ]
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+    weight = model.get_output_embeddings().weight
+    logprobs, entropy = _Scores.apply(hidden, weight, targets, temperature)
+    return logprobs, entropy if entropy_gradient else entropy.detach()
 
 
-def _score(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
-) -> tuple[Tensor, Tensor]:
-    logits = (hidden @ weight.t()).float() / temperature
-    # log_softmax subtracts the largest logit first. The logits against their logsumexp, two large numbers, would leave
-    # the entropy wrong by 4e-4 nats where logits reach 100.
-    log_distribution = logits.log_softmax(-1)
-    logprobs = log_distribution.gather(-1, targets[:, None]).squeeze(-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(log_distribution.exp() * log_distribution).sum(-1)
-    return logprobs, entropy
+def token_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, loss_of_tokens: LossOfTokens, *, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of a loss over tokens, its gradient made on the way.
+
+    Args:
+        hidden: [n, hidden size] states that predict the targets.
+        weight: [V, hidden size] of the head.
+        targets: [n].
+        loss_of_tokens: called once a chunk. It must look at no other tokens than those it is given.
+
+    Returns:
+        The loss, differentiable in `hidden` and `weight`; log-probs [n] and entropies [n], detached.
+    """
+    return _Loss.apply(hidden, weight, targets, loss_of_tokens, temperature)
+
+
+def _chunks(tokens: int, vocabulary: int) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
+
+
+def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """[c, V] float32 or wider."""
+    logits = torch.mm(hidden, weight.t())
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.log_softmax(logits.div_(temperature), dim=-1)
+
+
+def _measure(log_p: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs [c] of the targets, entropies [c], probabilities [c, V]."""
+    p = log_p.exp()
+    # 0 * -inf is NaN: a token that is never sampled adds nothing.
+    entropy = -torch.linalg.vecdot(p, log_p.clamp(min=torch.finfo(log_p.dtype).min))
+    return log_p.gather(-1, targets[:, None]).squeeze(-1), entropy, p
+
+
+def _back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
+    """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
+    return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
+
+
+class _Sums:
+    """Gradients of hidden states and head, chunk by chunk."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, needs_hidden: bool, needs_weight: bool) -> None:
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        self.hidden = torch.empty_like(hidden) if needs_hidden else None
+        self.weight = torch.zeros_like(weight, dtype=wide) if needs_weight else None
+
+    def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor) -> None:
+        d_logits = d_logits.to(weight.dtype)
+        if self.hidden is not None:
+            torch.mm(d_logits, weight, out=self.hidden[chunk])
+        if self.weight is None:
+            return
+        if self.weight.dtype == weight.dtype:
+            self.weight.addmm_(d_logits.t(), hidden[chunk])
+        else:
+            self.weight += d_logits.t() @ hidden[chunk]
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
+        for chunk in _chunks(len(targets), len(weight)):
+            log_p = _log_softmax(hidden[chunk], weight, temperature)
+            logprobs[chunk], entropy[chunk], _ = _measure(log_p, targets[chunk])
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+        of_logprobs, of_entropy = slopes
+        hidden, weight, targets = ctx.saved_tensors
+        sums = _Sums(hidden, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        for chunk in _chunks(len(targets), len(weight)):
+            log_p = _log_softmax(hidden[chunk], weight, ctx.temperature)
+            _, entropy, p = _measure(log_p, targets[chunk])
+            extra = None
+            if of_entropy is not None:  # dH / dlogits = -p (log p + H)
+                extra = p * (log_p + entropy[:, None]) * (-of_entropy[chunk, None] / ctx.temperature)
+            if of_logprobs is None:
+                d_logits = p.zero_()
+            else:
+                d_logits = _back_through_softmax(p, targets[chunk], of_logprobs[chunk], ctx.temperature)
+            sums.add(hidden, weight, chunk, d_logits if extra is None else d_logits + extra)
+        return sums.hidden, None if sums.weight is None else sums.weight.to(weight.dtype), None, None
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_of_tokens: LossOfTokens, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
+        loss = hidden.new_zeros((), dtype=torch.float64)
+        sums = _Sums(hidden, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+        for chunk in _chunks(len(targets), len(weight)):
+            log_p = _log_softmax(hidden[chunk], weight, temperature)
+            logprobs[chunk], entropy[chunk], p = _measure(log_p, targets[chunk])
+            del log_p
+            with torch.enable_grad():  # the formula stands once, in objective/; only [c] numbers are differentiated
+                leaf = logprobs[chunk].detach().requires_grad_()
+                part = loss_of_tokens(leaf, chunk).sum()
+                (slopes,) = torch.autograd.grad(part, leaf)
+            loss += part.detach()
+            sums.add(hidden, weight, chunk, _back_through_softmax(p, targets[chunk], slopes, temperature))
+        ctx.save_for_backward(sums.hidden, None if sums.weight is None else sums.weight.to(weight.dtype))
+        ctx.mark_non_differentiable(logprobs, entropy)
+        return loss.to(wide), logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        of_hidden, of_weight = (None if g is None else g * of_loss.to(g.dtype) for g in ctx.saved_tensors)
+        return of_hidden, of_weight, None, None, None

@@ -100,18 +100,27 @@ class TokenBatch:
     def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
         """Completions of one group, as many as the budget holds with their prompt."""
         units: list[list[int]] = []
-        for b in sorted(completions, key=lambda b: int(self.group_index[b])):
-            last = units[-1] if units else None
-            fits = last is not None and self.group_index[last[0]] == self.group_index[b]
-            if last is not None and fits and self._num_tokens([*last, b]) <= budget_tokens:
-                last.append(b)
+        groups, (_, responses) = self.group_index.tolist(), self._lengths
+        group, size = -1, 0
+        for b in sorted(completions, key=lambda b: groups[b]):
+            added = responses[b] - 1
+            if groups[b] == group and size + added <= budget_tokens:
+                units[-1].append(b)
+                size += added
             else:
                 units.append([b])
+                group, size = groups[b], self._num_tokens([b])
         return units
+
+    @cached_property
+    def _lengths(self) -> tuple[list[int], list[int]]:
+        """Of prompts and of responses: taken out of the tensors at once, as each access takes its time."""
+        return self.prompt_lengths.tolist(), self.response_lengths.tolist()
 
     def _num_tokens(self, unit: Sequence[int]) -> int:
         """Of completions that share their prompt."""
-        return int(self.prompt_lengths[unit[0]]) + sum(int(self.response_lengths[b]) - 1 for b in unit)
+        prompts, responses = self._lengths
+        return prompts[unit[0]] + sum(responses[b] - 1 for b in unit)
 
     def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
         """Each unit: its prompt, then the responses without their last token."""
@@ -122,7 +131,7 @@ class TokenBatch:
         first_of_response: list[int] = []
         size = 0
         for unit in units:
-            prompt = int(self.prompt_lengths[unit[0]])
+            prompt = self._lengths[0][unit[0]]
             root = len(lengths)
             lengths.append(prompt)
             prompts.append(-1)
@@ -151,7 +160,7 @@ class TokenBatch:
             lengths=lengths,
             prompts=prompts if max(prompts) >= 0 else None,
             rows=torch.where(place == 0, torch.tensor(last_of_prompt)[member], before),
-            targets=torch.cat([self.sequences[b][int(self.prompt_lengths[b]) :] for b in chosen.tolist()]),
+            targets=torch.cat([self.sequences[b][self._lengths[0][b] :] for unit in units for b in unit]),
             tokens=starts[chosen][member] + place,
             completions=chosen[member],
         )

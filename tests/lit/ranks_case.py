@@ -28,7 +28,7 @@ from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.processes import joined
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.scores import Scores
-from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.lit.updates import StepUpdates, minibatches
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss
@@ -116,7 +116,7 @@ class Probe(DAPOModule):
         assert batch.tokens is not None
         credit = self.objective.credit(batch.tokens, scores)
         updates = StepUpdates(self, batch, scores, credit, Statistics({}, {}))
-        loss = updates._backward(next(iter(updates._minibatches(0))), 0)
+        loss = updates._backward(next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0)), 0)
         gradient = torch.cat([whole(p.grad).flatten() for p in self.policy.parameters()])
         self.zero_grad()
         return loss, gradient

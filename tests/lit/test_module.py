@@ -11,6 +11,7 @@ from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.policy_loss import Tokens
 from dapo_lit.lit.updates import NonFiniteError, StepUpdates, counter_seed, learning_rate
+from dapo_lit.rollout.packing import MicroBatch
 from dapo_lit.train import train
 
 
@@ -176,6 +177,36 @@ def test_old_logprobs_of_the_engine_need_no_second_forward(compose):
     run = Run(compose("algorithm.old_logprobs=rollout", "budget.steps=2"))
     run.fit()
     assert rows(run.folder.path)[1]["policy/ratio_max"] is not None
+
+
+def test_with_one_update_a_step_nothing_is_scored_before_and_the_ratio_is_exactly_one(compose, monkeypatch):
+    scored: list[MicroBatch] = []
+    monkeypatch.setattr(DAPOModule, "logprobs", lambda self, micro, model=None: scored.append(micro))
+    run = Run(compose("budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=4"))
+    run.fit()
+    assert scored == []
+    assert rows(run.folder.path)[-1]["gradient_step"] == 2
+    for row in rows(run.folder.path)[1:]:
+        assert row["policy/ratio_max"] == 1.0
+        assert row["policy/kl_old"] == 0.0
+        assert 0 < row["mismatch/prob_diff_max"] < 1e-4
+
+
+def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_that_of_all_tokens(compose, monkeypatch):
+    config = compose("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
+    module, step = collected_step(config, monkeypatch)
+    assert step.tokens is not None
+    everything, whole = module.score(step.tokens)
+    later = module._first_update(step)
+    assert 0 < len(later) < len(step.tokens.sequences)
+    scores, statistics = module.score(step.tokens, later)
+    assert scores.of_first_update is not None
+    assert torch.equal(scores.old_logprobs.isnan(), scores.of_first_update)
+    monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
+    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
+    updates._backward(later, epoch=0)
+    torch.testing.assert_close(scores.old_logprobs, everything.old_logprobs, rtol=0, atol=5e-6)
+    assert updates.statistics.sums["mismatch_tokens"] == whole.sums["mismatch_tokens"]
 
 
 def schedule(**values: object) -> Optimizer:

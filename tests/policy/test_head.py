@@ -1,0 +1,154 @@
+"""The head in chunks against plain float64, both ways, every loss that is a sum over tokens, and its memory."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from dapo_lit.objective.losses import clipped_policy_loss, kl_penalty
+from dapo_lit.objective.token_losses import cispo_loss, reinforce_loss
+from dapo_lit.policy import head
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs, token_loss
+
+TOKENS, SIZE, VOCABULARY = 60, 16, 97
+LOSSES = {
+    "clip": partial(clipped_policy_loss, clip_low=0.2, clip_high=0.28),
+    "dual clip": partial(clipped_policy_loss, clip_low=0.2, clip_high=0.2, clip_dual=3.0),
+    "reinforce": reinforce_loss,
+    "cispo": partial(cispo_loss, clip_low=1.0, clip_high=0.28),
+    "clip and KL": lambda new, old, a: (
+        clipped_policy_loss(new, old, a, clip_low=0.2, clip_high=0.28) + 0.1 * kl_penalty(new, old - 0.3, "k3")
+    ),
+}
+
+
+class Case:
+    """Random hidden states, a head, and tokens with old log-probs near the new ones."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.hidden = torch.randn(TOKENS, SIZE, generator=draw, dtype=torch.float64).to(dtype)
+        self.weight = (torch.randn(VOCABULARY, SIZE, generator=draw, dtype=torch.float64) * 0.7).to(dtype)
+        self.targets = torch.randint(0, VOCABULARY, (TOKENS,), generator=draw)
+        self.advantages = torch.randn(TOKENS, generator=draw)
+        self.weights = torch.rand(TOKENS, generator=draw) * (torch.rand(TOKENS, generator=draw) > 0.2) / TOKENS
+        logprobs, _ = self.plain(self.hidden.double(), self.weight.double(), 0.8)
+        self.old = (logprobs + 0.3 * torch.randn(TOKENS, generator=draw)).detach()
+
+    def plain(self, hidden: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        log_p = (hidden @ weight.t() / temperature).log_softmax(-1)
+        return log_p.gather(-1, self.targets[:, None]).squeeze(-1), -(log_p.exp() * log_p).sum(-1)
+
+    def reference(self, loss, entropy_bonus: float = 0.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In float64: loss, log-probs, gradients of hidden states and head."""
+        hidden, weight = (x.double().detach().requires_grad_() for x in (self.hidden, self.weight))
+        logprobs, entropy = self.plain(hidden, weight, 0.8)
+        tokens = loss(logprobs, self.old.double(), self.advantages.double()) - entropy_bonus * entropy
+        total = (tokens * self.weights.double()).sum()
+        return total.detach(), logprobs.detach(), *torch.autograd.grad(total, (hidden, weight))
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks of 7 tokens: nine of them, the last one shorter."""
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_both_ways_agree_with_float64_for_every_loss_of_tokens(name):
+    case, loss = Case(torch.float32), LOSSES[name]
+    total, logprobs, of_hidden, of_weight = case.reference(loss)
+    assert of_weight.norm() > 0
+    weights, old = case.weights, case.old.float()
+
+    hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    in_forward, found, entropy = token_loss(
+        hidden, weight, case.targets, lambda new, s: loss(new, old[s], case.advantages[s]) * weights[s], temperature=0.8
+    )
+    in_forward.backward()
+    torch.testing.assert_close(in_forward.double(), total, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.double(), logprobs, rtol=0, atol=5e-6)
+    torch.testing.assert_close(entropy, case.plain(case.hidden, case.weight, 0.8)[1], rtol=0, atol=5e-6)
+    assert relative(hidden.grad, of_hidden) < 2e-6
+    assert relative(weight.grad, of_weight) < 2e-6
+
+    again_h, again_w = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    scored, _ = head._Scores.apply(again_h, again_w, case.targets, 0.8)
+    (loss(scored, old, case.advantages) * weights).sum().backward()
+    assert relative(again_h.grad, of_hidden) < 2e-6
+    assert relative(again_w.grad, of_weight) < 2e-6
+
+
+def test_in_float64_both_ways_are_exact():
+    case, loss = Case(torch.float64), LOSSES["clip"]
+    total, _, of_hidden, of_weight = case.reference(loss)
+    hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    found, _, _ = token_loss(
+        hidden,
+        weight,
+        case.targets,
+        lambda new, s: loss(new, case.old[s], case.advantages[s].double()) * case.weights[s],
+        temperature=0.8,
+    )
+    (3 * found).backward()
+    torch.testing.assert_close(found, total, rtol=1e-12, atol=0)
+    torch.testing.assert_close(hidden.grad, 3 * of_hidden, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(weight.grad, 3 * of_weight, rtol=1e-10, atol=1e-14)
+
+
+def test_an_entropy_bonus_has_its_gradient_in_two_passes():
+    case, loss = Case(torch.float32), LOSSES["clip"]
+    _, _, of_hidden, of_weight = case.reference(loss, entropy_bonus=0.5)
+    hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    logprobs, entropy = head._Scores.apply(hidden, weight, case.targets, 0.8)
+    tokens = loss(logprobs, case.old.float(), case.advantages) - 0.5 * entropy
+    (tokens * case.weights).sum().backward()
+    assert relative(hidden.grad, of_hidden) < 2e-6
+    assert relative(weight.grad, of_weight) < 2e-6
+    hidden.grad = None
+    entropy_alone = head._Scores.apply(hidden, weight.detach(), case.targets, 0.8)[1]
+    entropy_alone.sum().backward()
+    reference = case.hidden.double().requires_grad_()
+    case.plain(reference, case.weight.double(), 0.8)[1].sum().backward()
+    assert relative(hidden.grad, reference.grad) < 2e-6
+
+
+def test_a_tied_head_adds_its_gradient_to_the_embedding():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    config = Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    ids, rows = torch.randint(0, VOCABULARY, (30,)), torch.arange(29)
+    logprobs, entropy = token_logprobs(model, ids, layout([30]), rows, ids[1:], temperature=1.0)
+    assert not entropy.requires_grad
+    logprobs.sum().backward()
+    found = model.get_input_embeddings().weight.grad.clone()
+    model.zero_grad()
+    plain = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None]).sum()
+    plain.backward()
+    assert relative(found, model.get_input_embeddings().weight.grad.double()) < 2e-6
+
+
+def test_the_largest_tensor_beside_weights_and_hidden_states_is_a_chunk(monkeypatch):
+    tokens, vocabulary, size = 2048, 2000, 8
+    monkeypatch.setattr(head, "CHUNK_ELEMENTS", 16 * vocabulary)
+    hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (tokens,))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        loss, _, _ = token_loss(hidden, weight, targets, lambda new, s: -new / tokens, temperature=1.0)
+        loss.backward()
+    held, peak = 0, 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    dense = 3 * 4 * tokens * vocabulary
+    gradients = 2 * 4 * size * (tokens + vocabulary)  # made in the forward pass, and scaled in the backward pass
+    assert 0 < peak - gradients < dense / 20
