@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help install train test parity lint format model bench bench-algorithms clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Say which to use: make $(MAKECMDGOALS) PYTHON=python3.11')"
