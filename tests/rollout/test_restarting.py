@@ -81,5 +81,5 @@ def test_too_small_a_cache_says_how_much_is_needed():
 
 def test_heads_that_vllm_cannot_attend_with_on_the_cpu_are_refused_before_it_starts():
     check_heads(Qwen2Config(hidden_size=64, num_attention_heads=2))
-    with pytest.raises(ValueError, match=r"heads of 24 dimensions; .* or rollout=torch"):
+    with pytest.raises(ValueError, match=r"heads of 24 dimensions, only for .*; take another policy, or rollout=torch"):
         check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))
