@@ -25,6 +25,7 @@ from dapo_lit.rollout import sampling as draws
 from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
 from dapo_lit.rollout.records import Sample
 from dapo_lit.rollout.vllm_stream import VllmStream
+from dapo_lit.rollout.wide_heads import head_dim_of, wide_heads
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
@@ -75,22 +76,10 @@ def check_installed() -> str:
     raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
 
 
-def check_heads(config: PretrainedConfig) -> None:
-    """Raises ValueError for a width of the attention heads that vLLM's kernel on the CPU does not have."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if head_dim not in CPU_HEAD_DIMS:
-        raise ValueError(
-            f"vLLM on the CPU has no attention for heads of {head_dim} dimensions, only for "
-            f"{', '.join(map(str, CPU_HEAD_DIMS))}; take another policy, or rollout=torch"
-        )
-
-
 def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Raises ValueError where the key-value cache cannot hold one sequence of the greatest length."""
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
-    token_bytes = 2 * config.num_hidden_layers * keys * head_dim * dtype.itemsize
+    keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    token_bytes = 2 * config.num_hidden_layers * keys * head_dim_of(config) * dtype.itemsize
     needed = settings.max_model_tokens * token_bytes / 2**30
     if needed > settings.kv_cache_gb:
         raise ValueError(
@@ -107,11 +96,11 @@ class VllmEngine:
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
-        check_cache(config, dtype, settings)
-        if not torch.cuda.is_available():
-            check_heads(config)
+        self._wide = None if torch.cuda.is_available() else wide_heads(config, CPU_HEAD_DIMS)
+        self._config = self._wide.config(config) if self._wide else config
+        """As vLLM is told; the names of the tensors are the policy's."""
+        check_cache(self._config, dtype, settings)
         self.settings = settings
-        self._config = config
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         with torch.device("meta"):
@@ -182,7 +171,7 @@ class VllmEngine:
         def tensors() -> Iterator[tuple[str, Tensor]]:
             for name, tensor in named_tensors:
                 sent.add(name)
-                yield name, tensor.detach()
+                yield name, self._wide.tensor(name, tensor) if self._wide else tensor.detach()
                 # vLLM keeps the old head where a tied one is left out.
                 if name == "model.embed_tokens.weight" and self._config.tie_word_embeddings:
                     sent.add("lm_head.weight")

@@ -8,7 +8,7 @@ from dapo_lit.rollout.engine import SampleRequest, Sampling
 from dapo_lit.rollout.records import Sample, SampleKey
 from dapo_lit.rollout.restarting import EngineFailedError, RestartingEngine
 from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
-from dapo_lit.rollout.vllm_engine import VllmSettings, check_cache, check_heads
+from dapo_lit.rollout.vllm_engine import VllmSettings, check_cache
 
 REQUESTS = [SampleRequest(SampleKey(1, f"p{i}", 0, 0), (1,)) for i in range(3)]
 
@@ -77,9 +77,3 @@ def test_too_small_a_cache_says_how_much_is_needed():
     with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 is too little: .* needs 0.5 GiB, 8 at once 4 GiB"):
         check_cache(config, torch.float32, settings)
     check_cache(config, torch.float16, settings)
-
-
-def test_heads_that_vllm_cannot_attend_with_on_the_cpu_are_refused_before_it_starts():
-    check_heads(Qwen2Config(hidden_size=64, num_attention_heads=2))
-    with pytest.raises(ValueError, match=r"heads of 24 dimensions, only for .*; take another policy, or rollout=torch"):
-        check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))

@@ -21,17 +21,23 @@ CONFIG = Qwen2Config(
     max_position_embeddings=256,
     tie_word_embeddings=True,
 )
+NARROW = Qwen2Config(**{**CONFIG.to_dict(), "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3})
+"""Heads of 24 dimensions, as policies made here have, which vLLM on the CPU serves as heads of 32."""
 SETTINGS = VllmSettings(max_model_tokens=64, max_batch_size=16, kv_cache_gb=0.25)
 
 
-@pytest.fixture(scope="module")
-def model() -> PreTrainedModel:
+def random_model(config: Qwen2Config) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIG).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return random_model(CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,19 @@ def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(en
         assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
     torch.set_num_threads(threads)
     assert torch.get_num_threads() == threads
+
+
+def test_heads_that_vllm_has_no_kernel_for_are_served_by_wider_ones():
+    model = random_model(NARROW)
+    narrow = VllmEngine(NARROW, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS)
+    try:
+        for version, name in enumerate(("q_proj.weight", "k_proj.bias", "v_proj.weight", "o_proj.weight")):
+            with torch.no_grad():
+                model.get_parameter(f"model.layers.1.self_attn.{name}").mul_(1.5)
+            narrow.sync_weights(model.state_dict().items(), version)
+            assert largest_difference(narrow, model, temperature=0.8) < 1e-4, name
+    finally:
+        narrow.close()
 
 
 def test_a_tensor_that_is_not_sent_is_named(engine, model):
