@@ -22,7 +22,7 @@ from dapo_lit.config import Config, ConfigError, Section, config_folder, known_k
 from dapo_lit.config.groups import group_fault
 from dapo_lit.data.sources import DataError
 from dapo_lit.launch import prepare, quote_arms, with_arm
-from dapo_lit.lit.updates import NonFiniteError
+from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 
 USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingPointError, OSError)

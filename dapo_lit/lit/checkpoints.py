@@ -22,10 +22,10 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from dapo_lit.config import Config
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import RunFolder
-from dapo_lit.lit.updates import NonFiniteError
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import ALONE, Ranks

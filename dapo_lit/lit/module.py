@@ -18,11 +18,12 @@ from dapo_lit.config import Config
 from dapo_lit.lit.counters import Counters
 from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.minibatches import minibatches
 from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
 from dapo_lit.lit.strategy import shard_policy
 from dapo_lit.lit.switches import objective
-from dapo_lit.lit.updates import Observer, StepUpdates, minibatches
+from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
 from dapo_lit.policy.attention import packed_hidden

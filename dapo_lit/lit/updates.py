@@ -1,27 +1,24 @@
-"""The updates of one rollout step: mini-batches, micro-batches, optimiser steps, and what is measured during them.
+"""The updates of one rollout step: mini-batches, micro-batches, and what is measured during them.
 
 A mini-batch has one denominator, known before its first micro-batch, so that any split into micro-batches gives the
 same gradient.
 """
 
-import hashlib
-import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from dapo_lit.config import Config, Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.gradient_steps import GradientSteps
 from dapo_lit.lit.linearised import Linearised, linearised
+from dapo_lit.lit.minibatches import counter_seed, minibatches
 from dapo_lit.lit.scores import Credit, Scores
 from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
 from dapo_lit.objective.diagnostics import (
     Statistics,
     finish,
-    gradient_noise,
     merge,
     mismatch_statistics,
     policy_statistics,
@@ -31,18 +28,6 @@ from dapo_lit.rollout.packing import MicroBatch
 
 if TYPE_CHECKING:
     from dapo_lit.lit.module import DAPOModule
-
-
-class NonFiniteError(RuntimeError):
-    """Too many updates in a row had a loss or gradient that is not finite."""
-
-
-def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
-    """Linear warm-up over rollout steps, then constant or linear to 0 after the last step. `step` counts from 1."""
-    warmup = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
-    if settings.schedule == "constant" or step <= settings.warmup_steps:
-        return settings.lr * warmup
-    return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
 class Observer(Protocol):
@@ -55,14 +40,6 @@ class Observer(Protocol):
 
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
         """Before the optimiser step that the last micro-batches lead to; the gradient is not yet clipped."""
-
-
-def minibatches(config: Config, groups: Tensor, step: int, epoch: int) -> Iterator[list[int]]:
-    """Completions of whole groups, shuffled by a seed of (run, step, epoch). groups: [B]."""
-    generator = torch.Generator().manual_seed(counter_seed(config.seed, step, epoch))
-    order = torch.randperm(int(groups.max()) + 1, generator=generator)
-    for chosen in order.split(config.algorithm.minibatch_prompts):
-        yield torch.isin(groups, chosen).nonzero().flatten().tolist()
 
 
 class StepUpdates:
@@ -78,29 +55,21 @@ class StepUpdates:
         self.scores = scores
         self.credit = credit
         self.statistics = statistics
-        self.losses: list[float] = []
-        self.norms: list[float] = []
-        self.gradient_sum: list[Tensor] | None = None
-        self.bad_updates = 0
         self.real_tokens = self.run_tokens = 0
-        self.trainable = [p for p in module.policy.parameters() if p.requires_grad]
         critic = module.config.algorithm.critic
         self.warms_up_critic = critic is not None and self.step <= critic.warmup_steps
 
     def run(self) -> None:
         config, module = self.module.config, self.module
-        optimizer = module.optimizers()
-        self.lr = learning_rate(self.step, config.algorithm.optimizer, config.budget.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = self.lr * group["lr_factor"]
+        self.steps = GradientSteps(module, self.step, critic_alone=self.warms_up_critic)
         for epoch in range(config.algorithm.epochs):
             for minibatch in minibatches(config, self.batch.group_index, self.step, epoch):
                 loss = self._backward(minibatch, epoch)
                 tokens = int(self.batch.loss_tokens[minibatch].sum())
                 if tokens == 0:  # overlong filtering masked everything: measured, but no update
-                    optimizer.zero_grad()
+                    self.steps.optimizer.zero_grad()
                     continue
-                if self._update(optimizer, loss):
+                if self.steps.make(loss):
                     module.counters.tokens_trained += tokens
 
     def _backward(self, minibatch: list[int], epoch: int) -> float:
@@ -212,47 +181,6 @@ class StepUpdates:
             measured = critic_statistics(values.detach(), old, returns, weight > 0, clip=settings.clip)
             self.statistics = merge(self.statistics, measured)
 
-    def _update(self, optimizer: Any, loss: float) -> bool:
-        """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made."""
-        module, settings = self.module, self.module.config.algorithm.optimizer
-        gradients = [p.grad for p in self.trainable if p.grad is not None]
-        norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
-        critic = [] if module.critic is None else list(module.critic.parameters())
-        critic_norm = torch.nn.utils.get_total_norm([p.grad for p in critic if p.grad is not None])
-        if not all(math.isfinite(float(x)) for x in (loss, norm, critic_norm)):
-            optimizer.zero_grad()
-            self.bad_updates += 1
-            module.bad_updates_in_a_row += 1
-            if module.bad_updates_in_a_row >= settings.max_bad_updates:
-                raise NonFiniteError(
-                    f"step {self.step}: {module.bad_updates_in_a_row} updates in a row had a loss or gradient that is "
-                    "not finite and were skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
-                )
-            return False
-        module.bad_updates_in_a_row = 0
-        if not self.warms_up_critic:
-            self.losses.append(loss)
-            self.norms.append(float(norm))
-            if module.observer:
-                module.observer.update(loss, gradients)
-        if module.config.trainer.grad_noise and gradients:
-            self._add_to_gradient_sum(gradients)
-        if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
-            one_mesh = module.config.trainer.sharding.tensor_parallel == 1
-            torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm, None if one_mesh else False)
-            torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        module.counters.gradient_step += 1
-        return True
-
-    def _add_to_gradient_sum(self, gradients: list[Tensor]) -> None:
-        if self.gradient_sum is None:
-            self.gradient_sum = [g.clone() for g in gradients]
-        else:
-            for total, gradient in zip(self.gradient_sum, gradients, strict=True):
-                total.add_(gradient)
-
     def _reduce(self) -> None:
         """Adds up over the ranks what each measured on its share: one collective a step."""
         sums, maxima = merge(_nothing_measured(), self.statistics)  # the same names on a rank without a share
@@ -268,19 +196,11 @@ class StepUpdates:
 
     def metrics(self) -> dict[str, float | None]:
         self._reduce()
-        noise = None
-        if self.gradient_sum is not None:
-            summed = float(global_norm(self.gradient_sum))
-            noise = gradient_noise(sum(n**2 for n in self.norms), summed**2, len(self.norms))
         return (
             finish(*self.statistics)
             | finish_critic(self.statistics.sums)
+            | self.steps.metrics()
             | {
-                "loss/policy": sum(self.losses) / len(self.losses) if self.losses else None,
-                "optim/grad_norm": sum(self.norms) / len(self.norms) if self.norms else None,
-                "optim/grad_noise": noise,
-                "optim/lr": self.lr,
-                "optim/bad_updates": self.bad_updates,
                 "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
             }
         )
@@ -300,18 +220,3 @@ def _nothing_measured() -> Statistics:
         entropy=none,
         completion_tokens=none,
     )
-
-
-def global_norm(gradients: list[Tensor]) -> Tensor:
-    """The norm of all gradients together, shards on other ranks included."""
-    by_mesh: dict[Any, list[Tensor]] = {}  # under tensor parallelism matrices lie on one mesh and norms on another
-    for gradient in gradients:
-        by_mesh.setdefault(gradient.device_mesh if isinstance(gradient, DTensor) else None, []).append(gradient)
-    norms = [torch.nn.utils.get_total_norm(some) for some in by_mesh.values()]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    return whole[0] if len(whole) == 1 else torch.nn.utils.get_total_norm(whole)
-
-
-def counter_seed(*counters: int) -> int:
-    """A 63-bit seed from counters, the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(repr(counters).encode(), digest_size=8).digest()) >> 1

@@ -22,13 +22,14 @@ from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
+from dapo_lit.lit.minibatches import minibatches
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.policy_loss import PolicyLoss
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.processes import joined
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.scores import Scores
-from dapo_lit.lit.updates import StepUpdates, minibatches
+from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss

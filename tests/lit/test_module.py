@@ -8,9 +8,11 @@ from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.gradient_steps import NonFiniteError, learning_rate
+from dapo_lit.lit.minibatches import counter_seed
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.policy_loss import Tokens
-from dapo_lit.lit.updates import NonFiniteError, StepUpdates, counter_seed, learning_rate
+from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.rollout.packing import MicroBatch
 from dapo_lit.train import train
 
