@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -213,6 +214,11 @@ def read_rollouts(files: Sequence[Path]) -> list[Response]:
     responses = []
     for file in files:
         step = int(file.stem.removeprefix("step_"))
+        if "examined" not in pq.read_schema(file).names:
+            raise ConfigError(
+                f"{file}: has no column examined, which tells the groups behind the last accepted one; it was recorded "
+                "by an earlier version. Record the run again"
+            )
         columns = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined"])
         examined = columns[columns.pop("examined")]
         responses += [Response(step, *row) for row in examined.itertuples(index=False, name=None)]

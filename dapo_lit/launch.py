@@ -135,6 +135,12 @@ def study_design(config: Config) -> Design:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(DESIGNS)}"
         raise ConfigError(f"study.name={study.name} is no design; {hint} A study of your own names its study.arms")
     algorithm = config.algorithm
+    if algorithm.family != "dapo":
+        raise ConfigError(
+            f"study {study.name} names its arms from DAPO's switches, and algorithm.family={algorithm.family} differs "
+            "in more than those; leave `algorithm` at dapo, or compare algorithms by "
+            "python -m dapo_lit.train -m algorithm=dapo,grpo,ppo 'seed=range(0,5)'"
+        )
     return design(
         study.name,
         lr=algorithm.optimizer.lr,

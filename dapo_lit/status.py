@@ -31,9 +31,22 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def expected(runs: Runs, home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Arms and seeds that the study should have: as registered, else as its design says."""
     plan, _ = read_plan(home)
-    study = runs.studies[0]
-    arms = design(study).names if study in DESIGNS else ()
+    studies = [plan.study] if plan else runs.studies
+    arms = design(studies[0]).names if studies[0] in DESIGNS else ()
     return (plan.arms or arms, plan.seeds) if plan else (arms, ())
+
+
+def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
+    """The runs below the folders and the study's own folder; no runs where the study is only registered so far.
+
+    Raises:
+        StudyError: nothing can be read.
+    """
+    first = folders[0]
+    if len(folders) == 1 and (first / FILE).is_file() and not run_folders(first):
+        return Runs((), {}), first
+    runs = load(*folders)
+    return runs, run_folders(first)[0].parent.parent
 
 
 def line(cell: Cell, width: int) -> str:
@@ -49,8 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(arguments)
     try:
-        runs = load(*options.folders)
-        home = run_folders(options.folders[0])[0].parent.parent
+        runs, home = read(options.folders)
         table = cells(runs, *expected(runs, home))
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)

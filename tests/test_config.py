@@ -121,10 +121,10 @@ def test_a_typo_on_the_command_line_gets_the_nearest_key(override, hint):
         ("task=gsm", "task=gsm: there is no such task; did you mean task=gsm8k?"),
         (
             "+experiment=dapo,naive",
-            "experiment=naive: there is no such experiment; did you mean experiment=naive_grpo?",
+            "experiment=naive: there is no such experiment; did you mean +experiment=naive_grpo?",
         ),
         ("experiment=dapo", "write +experiment=dapo, with a plus"),
-        ("+study=table_1", "did you mean study=table1?"),
+        ("+study=table_1", "did you mean +study=table1?"),
         ("algorithm=zzz", "there is no such algorithm; known: "),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 import time
 from pathlib import Path
 
@@ -152,6 +153,15 @@ def test_reflection_of_a_run_is_told_by_step_with_first_occurrences(run, capsys)
         [metrics(run)[step]["rollout/reflection_frac"] for step in (1, 2, 3)]
     )
     assert "sign: first at step 1 (" in capsys.readouterr().out
+
+
+def test_rollouts_recorded_without_the_column_examined_are_refused_by_name(run, tmp_path):
+    older = tmp_path / "dapo" / "seed_0"
+    shutil.copytree(run, older)
+    for file in (older / "rollouts").glob("*.parquet"):
+        pd.read_parquet(file).drop(columns="examined").to_parquet(file)
+    with pytest.raises(ConfigError, match=r"step_000001.parquet: has no column examined"):
+        evaluate(evaluation(f"reflection_of={older}", "+reflection.patterns.sign='[+]'"), [])
 
 
 def test_a_run_and_an_evaluation_are_scored_by_other_rules_with_a_table_of_what_differs(run, tmp_path, capsys):

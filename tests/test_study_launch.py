@@ -164,7 +164,8 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-m", "+study=tabel1"], "did you mean study=table1?"),
+        (["-m", "+study=tabel1"], "did you mean +study=table1?"),
+        (["-m", "+study=table1", "algorithm=grpo"], "algorithm.family=grpo differs in more than those"),
         (["-m", "study=table1"], "write +study=table1"),
         (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
         (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),

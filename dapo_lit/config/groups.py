@@ -15,7 +15,8 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
             near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
-            hint = f"did you mean {group}={near[0]}? " if near else ""
+            plus = "+" if group in WITH_PLUS else ""
+            hint = f"did you mean {plus}{group}={near[0]}? " if near else ""
             return f"{group}={choice}: there is no such {group}; {hint}known: {', '.join(known)}"
     if group in WITH_PLUS and not added:
         chosen = ",".join(map(str, choices))

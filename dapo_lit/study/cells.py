@@ -1,5 +1,4 @@
-"""The cells of a study while it runs: what is done, running, failed or missing, when it will end, and packing what "
-"is done."""
+"""The cells of a study while it runs: what is done, running, failed or missing, when it ends, and packing the done."""
 
 import json
 import os

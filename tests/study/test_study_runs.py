@@ -14,6 +14,7 @@ from dapo_lit.report import main as report
 from dapo_lit.status import main as status
 from dapo_lit.study.cells import cells, pack
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
+from dapo_lit.study.plan import Plan, register
 from dapo_lit.study.runs import StudyError, load, read_run
 
 
@@ -166,6 +167,15 @@ def test_status_tells_done_running_lost_failed_and_missing_apart(
     assert "dapo@rollout.noise_stream=1/seed_0" in printed
     assert "4 missing" in printed
     assert "metrics.jsonl" in next(line for line in printed.splitlines() if "failed" in line)
+
+
+def test_status_of_a_study_that_is_only_registered_lists_every_cell_as_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1))
+    register(tmp_path, plan)
+    assert status([str(tmp_path)]) == 3
+    assert "4 missing of 4 cells" in capsys.readouterr().out
 
 
 def test_status_of_a_whole_study_packs_it_and_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
