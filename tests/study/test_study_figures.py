@@ -8,11 +8,12 @@ import pytest
 from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
-from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.designs import DESIGNS, TECHNIQUES, design
 from dapo_lit.study.figures import plot_metric, plot_run
 from dapo_lit.study.html import DARK_PAPER, contrast, dark
 from dapo_lit.study.runs import StudyError, load
 from dapo_lit.study.style import PETROFF6, RC, looks, save, sequential
+from dapo_lit.study.technique_figures import plot_techniques, technique_pairs
 
 
 def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:
@@ -49,6 +50,29 @@ def test_the_band_of_two_seeds_does_not_set_the_range(tmp_path: Path) -> None:
     spread = max(seen) - min(seen)
     assert min(seen) - 0.2 * spread < low < min(seen)
     assert max(seen) < high < max(seen) + 0.2 * spread
+
+
+def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_not(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "leave_one_out", seeds=(0, 1), steps=6, every=3))
+    pairs = technique_pairs(runs)
+    assert pairs["clip_higher"] == ("dapo", "dapo-clip_higher")
+    assert pairs["overlong_filtering"] == ("dapo+overlong_filtering", "dapo")
+    assert set(pairs) == set(TECHNIQUES)
+    figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
+    panels = figure.axes
+    assert [axes.get_title(loc="left") for axes in panels[::2]] == list(pairs)
+    assert len({axes.get_ylim() for axes in panels[::2]}) == len({axes.get_ylim() for axes in panels[1::2]}) == 1
+    assert all([line.get_linewidth() for line in axes.lines].count(0.6) == 4 for axes in panels)
+    with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
+        plot_techniques(runs, ["rollout/entropi"])
+
+
+def test_techniques_are_drawn_only_where_an_arm_differs_in_one_switch(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "placebo", seeds=(0, 1), steps=4, every=2))
+    with pytest.raises(StudyError, match="no arm differs from dapo in one switch"):
+        plot_techniques(runs, ["rollout/entropy"])
+    with pytest.raises(StudyError, match="no usable run of naive_grpo"):
+        technique_pairs(runs, "naive_grpo")
 
 
 def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
