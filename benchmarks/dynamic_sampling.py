@@ -8,6 +8,8 @@ mixed with a probability that does not depend on its length, so any difference i
 - `fixed_3x`: verl's recipe: batches of 3 x the wanted groups, each waited for, until there are enough; the rest is cut.
 - `rounds`: as many as the keep rate promises, waited for, then again for what is missing.
 - `completion_order`: submissions as in `ours`, the first groups that end are taken.
+- `foresight`: the floor of every rule that accepts in submission order: somebody knows beforehand which group will fill
+  the batch, submits all up to that one at once, and nothing behind it.
 
     python benchmarks/dynamic_sampling.py               # the table, and benchmarks/dynamic_sampling.json
 
@@ -33,7 +35,7 @@ from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRat
 CAP = 20_480
 MEDIAN = 3_000.0
 SIGMA_GROUP, SIGMA_SAMPLE = 0.5, 0.6
-METHODS = ("ours", "fixed_3x", "rounds", "completion_order")
+METHODS = ("ours", "fixed_3x", "rounds", "completion_order", "foresight")
 
 
 @dataclass
@@ -174,12 +176,25 @@ def in_batches(work: Workload, wanted: int, slots: int, rate: KeepRate, fixed: b
     return Outcome(np.flatnonzero(work.mixed[:done])[:wanted].tolist(), engine, done)
 
 
+def with_foresight(work: Workload, wanted: int, slots: int) -> Outcome:
+    """Exactly the groups up to the last accepted one, all submitted at once."""
+    accepted = np.flatnonzero(work.mixed)[:wanted].tolist()
+    engine, submitted = Engine(work, slots), accepted[-1] + 1
+    for group in range(submitted):
+        engine.submit(group)
+    while engine.next_group() is not None:
+        pass
+    return Outcome(accepted, engine, submitted)
+
+
 def one_step(method: str, work: Workload, wanted: int, slots: int, rate: KeepRate, margin: float) -> Outcome:
     match method:
         case "ours" | "completion_order":
             return stream(work, wanted, slots, rate, margin, by_completion=method == "completion_order")
         case "fixed_3x" | "rounds":
             return in_batches(work, wanted, slots, rate, fixed=method == "fixed_3x")
+        case "foresight":
+            return with_foresight(work, wanted, slots)
         case _:
             raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
 

@@ -137,6 +137,19 @@ def test_without_the_soft_punishment_only_late_and_truncated_answers_have_anothe
     assert summary["groups_kept"] == len(as_recorded.accepted)  # the filter goes by correctness, not by this reward
 
 
+def test_another_reward_for_wrong_answers_is_given_anew_and_leaves_normalised_advantages_as_they_were(recording):
+    plain = toggled(recording, soft_overlong_punishment=False)  # so that two rewards are left, and one scales the other
+    harsh = replay(
+        recording, changed(recording.config, {f"{OFF}soft_overlong_punishment": False, "reward.wrong_value": 0})
+    )
+    rewards = {c.reward_shaped for group in plain.generated for c in group.completions}
+    assert rewards == {-1.0, 1.0}
+    assert {c.reward_shaped for group in harsh.generated for c in group.completions} == {0.0, 1.0}
+    summary = summary_row(harsh, plain, tokens_of(harsh))
+    assert summary["groups_kept"] == len(plain.accepted)
+    assert 0 < summary["advantage_change_max"] < 1e-4  # the epsilon beside the standard deviation
+
+
 def test_without_dynamic_sampling_the_first_groups_are_taken_whatever_their_rewards(recording, as_recorded):
     first = toggled(recording, dynamic_sampling=False)
     assert [group.index for group in first.accepted] == list(range(8))
