@@ -82,6 +82,22 @@ class DynamicSampling(Section):
     """The run ends after this many steps in a row without any mixed group."""
 
 
+Band = tuple[Fraction, Annotated[float, Field(ge=1)]]
+
+
+class Correction(Section):
+    """Weights of the policy's loss for the gap between the engine's distribution and pi_old."""
+
+    kind: Literal["none", "tis", "sequence_mask", "icepop"]
+    """None, truncated importance sampling, masked completions, or masked tokens; needs old_logprobs=recompute."""
+    cap: Annotated[float, Field(ge=1)]
+    """Of `tis`: the largest weight of a token."""
+    sequence_band: Band
+    """Of `sequence_mask`: completions whose ratio lies outside carry no loss."""
+    token_band: Band
+    """Of `icepop`: tokens whose ratio lies outside carry no loss."""
+
+
 class Optimizer(Section):
     lr: PositiveFloat
     betas: tuple[Fraction, Fraction]
@@ -163,7 +179,17 @@ class Algorithm(Section):
     """Passes over a rollout batch: mu of the paper's Algorithm 1."""
     old_logprobs: Literal["recompute", "rollout"]
     """pi_old from a forward pass of the trainer, or from the engine that sampled."""
+    correction: Correction
     optimizer: Optimizer
+
+    @model_validator(mode="after")
+    def _ratio_to_correct_by(self) -> Self:
+        if self.correction.kind != "none" and self.old_logprobs == "rollout":
+            raise ValueError(
+                f"correction.kind={self.correction.kind} weighs by pi_old / mu; with old_logprobs=rollout pi_old is "
+                "the engine's own mu: there is nothing to correct; set old_logprobs=recompute, or correction.kind=none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _minibatch_divides(self) -> Self:

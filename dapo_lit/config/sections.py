@@ -131,6 +131,9 @@ class Rollout(Section):
     """Sequences decoded at once."""
     noise_stream: Count
     """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
+    mismatch_alarm: Literal["auto"] | PositiveFloat | None
+    """mismatch/kl (nats a token) above which a step is reported: a stale or broken sync shows there; null: never;
+    auto: 1e-4 in float32, 0.01 in 16 bits."""
     stall_s: PositiveFloat
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
     vllm: Vllm

@@ -17,6 +17,11 @@ from dapo_lit.lit.tables import write_evaluation, write_rollouts
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
 from dapo_lit.rollout.ranks import ALONE, Ranks
 
+ALARM_FLOAT32 = 1e-4
+"""Nats a token. Trainer and engine agree within 1e-12 in float32; weights that are one step old gave 1e-3 and more."""
+ALARM_16_BITS = 1e-2
+"""A bfloat16 engine on the same weights gave 1.3e-3 (docs/mismatch.md)."""
+
 
 class Recorder(Callback):
     """Evaluates when it is due and writes one row a step; step 0 is the policy before training."""
@@ -60,6 +65,8 @@ class Recorder(Callback):
             "perf/tokens_per_s": tokens / seconds,
             "memory/peak_gb": peak_memory_gb(),
         }
+        if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
+            print(alarm, flush=True)
         every = self.config.logger.rollouts_every
         wanted = (every and batch.step % every == 0) or batch.step in self.config.replay.record
         if wanted and self.ranks.rank == 0:
@@ -120,6 +127,20 @@ class Recorder(Callback):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
+
+
+def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
+    """What to say where trainer and engine are further apart than rollout.mismatch_alarm allows; None: nothing."""
+    threshold = config.rollout.mismatch_alarm
+    if threshold == "auto":
+        threshold = ALARM_FLOAT32 if config.policy.dtype == "float32" else ALARM_16_BITS
+    if threshold is None or kl is None or kl <= threshold:
+        return None
+    return (
+        f"step {step}: mismatch/kl is {kl:.3g} nats a token, above rollout.mismatch_alarm={threshold:g}: the engine "
+        "did not sample from the policy's weights (a sync that is stale or broken), or it computes in too coarse a "
+        "precision; docs/mismatch.md"
+    )
 
 
 def peak_memory_gb() -> float:

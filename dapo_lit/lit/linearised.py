@@ -66,6 +66,8 @@ def linearised(
             generator=torch.Generator().manual_seed(seed),
         )
         losses = module.objective.loss.of_minibatch(tokens)
+        if scores.corrections is not None:
+            losses = losses * scores.corrections[places]
         (slopes,) = torch.autograd.grad((losses * weights[completions]).sum(), variable)
     whole = Linearised(torch.zeros_like(logprobs), torch.zeros_like(logprobs))
     whole.losses[places], whole.slopes[places] = losses.detach().float(), slopes

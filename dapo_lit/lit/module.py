@@ -25,7 +25,13 @@ from dapo_lit.lit.strategy import shard_policy
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
-from dapo_lit.objective.diagnostics import Statistics, finish, mismatch_statistics
+from dapo_lit.objective.diagnostics import (
+    Statistics,
+    correction_statistics,
+    finish,
+    merge,
+    mismatch_statistics,
+)
 from dapo_lit.policy.attention import packed_hidden
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
@@ -157,7 +163,12 @@ class DAPOModule(LightningModule):
         None where something else asks for their log-probs before, or a later epoch may ask another rank for them.
         """
         algorithm = self.config.algorithm
-        asked_before = self.objective.loss.of_whole_minibatch or algorithm.critic or algorithm.kl.where == "reward"
+        asked_before = (
+            self.objective.loss.of_whole_minibatch
+            or self.objective.correction is not None
+            or algorithm.critic
+            or algorithm.kl.where == "reward"
+        )
         asked_elsewhere = algorithm.epochs > 1 and self.ranks.size > 1
         if algorithm.old_logprobs == "rollout" or asked_before or asked_elsewhere or batch.tokens is None:
             return []
@@ -187,18 +198,24 @@ class DAPOModule(LightningModule):
         for scored in (old, ref, values):
             self.ranks.sum(scored)
         unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
-        statistics = Statistics({}, {})
+        statistics, corrections = Statistics({}, {}), None
         if recomputes:
             fresh = batch.fresh
             # The same on every rank by now, so that one rank's part is the whole.
             own = fresh & ~unscored if self.ranks.rank == 0 else torch.zeros_like(fresh)
             statistics = mismatch_statistics(old, batch.rollout_logprobs, own)
-            # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
-            old = torch.where(fresh, old.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
+            if self.objective.correction is None:
+                # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
+                old = torch.where(fresh, old.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
+            else:  # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them
+                corrections = self.objective.correction(old, batch.rollout_logprobs, batch.completion_of_token)
+                whole = corrections if self.ranks.rank == 0 else corrections[:0]
+                statistics = merge(statistics, correction_statistics(whole))
         else:
             old = batch.rollout_logprobs
         first = unscored if later else None
-        return Scores(old, ref if self.reference else None, values if self.critic else None, first), statistics
+        kept = Scores(old, ref if self.reference else None, values if self.critic else None, first, corrections)
+        return kept, statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
         """This rank's micro-batches of `completions`, as many on every rank; False: one that only keeps step."""

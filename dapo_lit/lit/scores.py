@@ -17,6 +17,8 @@ class Scores:
     """Of the critic, for the state before the token; None: no critic."""
     of_first_update: Tensor | None = None
     """bool; True: old_logprobs come from the forward pass of the first update. None: all are there."""
+    corrections: Tensor | None = None
+    """Weight of the token's policy loss for the gap between old_logprobs and its sampler; None: 1 everywhere."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import Algorithm, Config
+from dapo_lit.config.algorithm import Correction
 from dapo_lit.lit.credit import credit
 from dapo_lit.lit.policy_loss import PolicyLoss, policy_loss
 from dapo_lit.lit.scores import Credit, Scores
+from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
 from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights, kl_penalty
 from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
 from dapo_lit.rewards.score import Score
@@ -40,6 +42,8 @@ class Objective:
     """What each token of a batch earned."""
     weights: Callable[..., Tensor]
     """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
+    correction: Callable[[Tensor, Tensor, Tensor], Tensor] | None
+    """(old_logprobs, rollout_logprobs, completions), each [N] -> weight of each token's policy loss; None: all 1."""
 
     def terms(
         self,
@@ -82,7 +86,23 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         kl_estimator=algorithm.kl.estimator,
         credit=credit(algorithm),
         weights=partial(completion_weights, aggregation=aggregation, max_response_tokens=max_response_tokens),
+        correction=correction(algorithm.correction),
     )
+
+
+def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """The weights for the gap between the engine's distribution and pi_old."""
+    match settings.kind:
+        case "none":
+            return None
+        case "tis":
+            return lambda old, rollout, completions: truncated_weights(old, rollout, cap=settings.cap)
+        case "icepop":
+            low, high = settings.token_band
+            return lambda old, rollout, completions: icepop_weights(old, rollout, low=low, high=high)
+        case "sequence_mask":
+            low, high = settings.sequence_band
+            return partial(sequence_mask_weights, low=low, high=high)
 
 
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:

@@ -55,6 +55,8 @@ class StepUpdates:
         self.scores = scores
         self.credit = credit
         self.statistics = statistics
+        self.measures_mismatch = "mismatch_tokens" not in statistics.sums
+        """Nothing was scored before: until the weights move, the updates' own forward passes tell the mismatch."""
         self.real_tokens = self.run_tokens = 0
         critic = module.config.algorithm.critic
         self.warms_up_critic = critic is not None and self.step <= critic.warmup_steps
@@ -70,6 +72,7 @@ class StepUpdates:
                     self.steps.optimizer.zero_grad()
                     continue
                 if self.steps.make(loss):
+                    self.measures_mismatch = False
                     module.counters.tokens_trained += tokens
 
     def _backward(self, minibatch: list[int], epoch: int) -> float:
@@ -115,12 +118,16 @@ class StepUpdates:
         module, objective = self.module, self.module.objective
         old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
         ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
+        corrections = None if self.scores.corrections is None else self.scores.corrections[micro.tokens].to(device)
         exact = module.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
 
         def of_tokens(logprobs: Tensor, part: slice, entropy: Tensor | None = None) -> Tensor:
             before = torch.where(old[part].isnan(), logprobs.detach(), old[part])  # the first update's ratio is 1
             beside = objective.terms(logprobs, None if ref is None else ref[part], entropy, exact)
-            return (objective.loss.of_tokens(logprobs, before, advantages[part]) + beside) * weight[part]
+            of_policy = objective.loss.of_tokens(logprobs, before, advantages[part])
+            if corrections is not None:
+                of_policy = of_policy * corrections[part]
+            return (of_policy + beside) * weight[part]
 
         if linear is None and exact is None and not objective.entropy_bonus:
             loss, logprobs, entropy = module.token_loss(micro, of_tokens)
@@ -137,7 +144,8 @@ class StepUpdates:
                 loss = ((losses + terms) * weight).sum()
         old = self._note_old(micro, logprobs.detach(), epoch, counts).to(device)
         if module.observer and counts:
-            module.observer.micro_batch(epoch, micro, logprobs.detach(), old, advantages, weight)
+            of_policy = weight if corrections is None else weight * corrections
+            module.observer.micro_batch(epoch, micro, logprobs.detach(), old, advantages, of_policy)
         if epoch == 0 and counts:
             everything = torch.ones_like(old, dtype=torch.bool)
             measured = policy_statistics(
@@ -159,12 +167,15 @@ class StepUpdates:
     def _note_old(self, micro: MicroBatch, logprobs: Tensor, epoch: int, counts: bool) -> Tensor:
         """[n] old log-probs; those that were not scored before the first update are its own."""
         old, later = self.scores.old_logprobs[micro.tokens], self.scores.of_first_update
-        if epoch or later is None or not later[micro.tokens[0]]:
+        gives_old = epoch == 0 and later is not None and bool(later[micro.tokens[0]])
+        if not gives_old and not self.measures_mismatch:
             return old
         found, fresh = logprobs.cpu(), self.batch.fresh[micro.tokens]
         if counts:
             measured = mismatch_statistics(found, self.batch.rollout_logprobs[micro.tokens], fresh)
             self.statistics = merge(self.statistics, measured)
+        if not gives_old:
+            return old
         self.scores.old_logprobs[micro.tokens] = torch.where(fresh, found, old)
         return self.scores.old_logprobs[micro.tokens]
 
@@ -207,9 +218,9 @@ class StepUpdates:
 
 
 def _nothing_measured() -> Statistics:
-    """policy_statistics of no token."""
+    """policy_statistics and mismatch_statistics of no token."""
     none = torch.zeros(0)
-    return policy_statistics(
+    policy = policy_statistics(
         none,
         none,
         none,
@@ -220,3 +231,4 @@ def _nothing_measured() -> Statistics:
         entropy=none,
         completion_tokens=none,
     )
+    return merge(policy, mismatch_statistics(none, none, none.bool()))

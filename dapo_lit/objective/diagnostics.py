@@ -159,6 +159,21 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, resp
 
 
 @torch.no_grad()
+def correction_statistics(weights: Tensor) -> Statistics:
+    """The sums behind `mismatch/correction_mean`, the mean weight, and `mismatch/masked_frac`, the share of weight 0.
+
+    Args:
+        weights: of each response token, any shape, as objective/correction.py gives them.
+    """
+    sums = {
+        "corrected_tokens": _total(torch.ones_like(weights)),
+        "correction": _total(weights),
+        "correction_masked": _total(weights == 0),
+    }
+    return Statistics(sums, {})
+
+
+@torch.no_grad()
 def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor) -> Statistics:
     """The sum behind `policy/kl_ref`: mean of k3, an estimate of KL(policy || reference) in nats a token.
 
@@ -218,6 +233,8 @@ def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, floa
         "policy/entropy_seq_mean": mean("entropy_seq", "completions"),
         "mismatch/kl": mean("mismatch_kl", "mismatch_tokens"),
         "mismatch/prob_diff_max": maximum("prob_diff"),
+        "mismatch/correction_mean": mean("correction", "corrected_tokens"),
+        "mismatch/masked_frac": mean("correction_masked", "corrected_tokens"),
     }
 
 

@@ -34,6 +34,8 @@ KEYS = {
     "policy/entropy_seq_mean",
     "mismatch/kl",
     "mismatch/prob_diff_max",
+    "mismatch/correction_mean",
+    "mismatch/masked_frac",
 }
 NAN = math.nan
 

@@ -1,0 +1,107 @@
+"""Weights for the gap between the policy that a token was sampled from and pi_old, the one that the ratio starts from.
+
+The engine computes with other kernels, and perhaps in another precision, than the trainer: its mu differs from pi_old
+on the same weights. PPO takes the gap for none. With mu kept beside pi_old the objective is
+
+    E_mu[ w(pi_old / mu) * min(r A, clip(r) A) ],    r = pi / pi_old,
+
+where w = pi_old / mu would be exact and unbounded. The three functions bound it in three ways. They are constants of
+an update (detached), multiply the policy's loss of a token alone, and change no denominator: a token of weight 0 counts
+where it counted before, as in the expectations of the sources. Where mu = pi_old all weights are 1, bit for bit.
+"""
+
+import torch
+from torch import Tensor
+
+from dapo_lit.objective.losses import MAX_LOG_RATIO, at_least_float32, importance_ratio
+
+
+@torch.no_grad()
+def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: float) -> Tensor:
+    """Truncated importance sampling of each token: `min(pi_old / mu, cap)`.
+
+    Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"; the cap of 2 is the
+    default of verl's `rollout_is_threshold`, after it.
+
+    Args:
+        old_logprobs: log-probabilities (nats) of the sampled tokens in the trainer, before the update, any shape.
+        rollout_logprobs: the same under the distribution that they were drawn from, in that shape.
+        cap: the largest weight, at least 1.
+
+    Returns:
+        The weights in that shape, float32 or wider.
+
+    Raises:
+        ValueError: a cap below 1, which would shrink tokens that both agree on.
+
+    >>> truncated_weights(torch.tensor([0.3, 0.6]).log(), torch.tensor([0.6, 0.2]).log(), cap=2.0)
+    tensor([0.5000, 2.0000])
+    """
+    if cap < 1:
+        raise ValueError(f"cap must be at least 1, or tokens that trainer and engine agree on are shrunk; got {cap}")
+    return importance_ratio(old_logprobs, rollout_logprobs).clamp(max=cap)
+
+
+@torch.no_grad()
+def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, high: float) -> Tensor:
+    """IcePop: `k = pi_old / mu` of a token where `low <= k <= high`, else 0.
+
+    Ling team 2025, "Small Leak Can Sink a Great Ship: Boost RL Training on MoE with IcePop!"; its band is [0.5, 5].
+
+    Args:
+        old_logprobs, rollout_logprobs: as in `truncated_weights`.
+        low: in [0, 1].
+        high: at least 1.
+
+    Raises:
+        ValueError: a band without 1, which would mask tokens that both agree on.
+
+    >>> icepop_weights(torch.tensor([0.3, 0.3]).log(), torch.tensor([0.5, 0.9]).log(), low=0.5, high=5.0)
+    tensor([0.6000, 0.0000])
+    """
+    _require_one_within(low, high)
+    ratio = importance_ratio(old_logprobs, rollout_logprobs)
+    return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
+
+
+@torch.no_grad()
+def sequence_mask_weights(
+    old_logprobs: Tensor, rollout_logprobs: Tensor, completions: Tensor, *, low: float, high: float
+) -> Tensor:
+    """Masked importance sampling of whole completions: `rho = prod_t pi_old / mu` at each token, 0 outside the band.
+
+    Liu et al. 2025, "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch". An
+    upper bound of 2 alone (low = 0) is the preset that its authors gave verl (`seq_mis`). The product goes with the
+    length: a completion of 1,000 tokens leaves [0, 2] at a mean gap of 7e-4 nats a token.
+
+    Args:
+        old_logprobs, rollout_logprobs: [N] as in `truncated_weights`.
+        completions: [N] integers, equal for the tokens of one completion, all of which must be there.
+        low: in [0, 1].
+        high: at least 1.
+
+    Returns:
+        [N] the completion's weight at each of its tokens. log rho is clamped to +-20.
+
+    Raises:
+        ValueError: a band without 1.
+
+    >>> sequence_mask_weights(
+    ...     torch.tensor([0.3, 0.3, 0.9]).log(), torch.tensor([0.2, 0.4, 0.3]).log(), torch.tensor([0, 0, 1]),
+    ...     low=0.0, high=2.0,
+    ... )
+    tensor([1.1250, 1.1250, 0.0000])
+    """
+    _require_one_within(low, high)
+    difference = at_least_float32(old_logprobs) - at_least_float32(rollout_logprobs)
+    _, position = torch.unique(completions, return_inverse=True)
+    # In float64: the sum over a long completion would lose two digits in float32.
+    sums = difference.new_zeros(int(position.max()) + 1 if len(position) else 0, dtype=torch.float64)
+    sums.index_add_(0, position, difference.double())
+    rho = sums.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return torch.where((rho >= low) & (rho <= high), rho, 0.0)[position].to(difference.dtype)
+
+
+def _require_one_within(low: float, high: float) -> None:
+    if not 0 <= low <= 1 <= high:
+        raise ValueError(f"the band must hold 1, the ratio where trainer and engine agree; got [{low}, {high}]")

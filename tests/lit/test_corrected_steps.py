@@ -1,0 +1,98 @@
+"""Corrections inside a training step: weights of the policy's loss alone, the same bits where there is no gap."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_runs import Run, collected_step, rows
+
+from dapo_lit.config import ConfigError
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.switches import objective
+from dapo_lit.lit.updates import StepUpdates
+
+KINDS = ("tis", "sequence_mask", "icepop")
+SMALL = ("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
+
+
+def gradients(module, step, kind, monkeypatch):
+    """Of the first mini-batch under one kind of correction: loss and gradient."""
+    settings = module.config.algorithm.model_copy(update={"correction": correction_of(module, kind)})
+    module.objective = objective(settings, module.config.task.max_response_tokens)
+    monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
+    scores, statistics = module.score(step.tokens)
+    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
+    module.zero_grad()
+    loss = updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
+    return loss, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]), scores
+
+
+def correction_of(module, kind):
+    return module.config.algorithm.correction.model_copy(update={"kind": kind})
+
+
+@pytest.mark.parametrize("loss", ["dapo", "gspo", "grpo"])
+def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose, monkeypatch, loss):
+    module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
+    agreed = module.score(step.tokens)[0].old_logprobs
+    step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
+    plain, gradient, _ = gradients(module, step, "none", monkeypatch)
+    for kind in KINDS:
+        found, corrected, scores = gradients(module, step, kind, monkeypatch)
+        assert torch.equal(scores.corrections, torch.ones_like(agreed))
+        assert found == plain
+        assert torch.equal(corrected, gradient)
+
+
+@pytest.mark.parametrize("loss", ["dapo", "gspo_token"])
+def test_a_token_of_weight_zero_carries_no_loss_and_the_denominator_stays(compose, monkeypatch, loss):
+    module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
+    agreed = module.score(step.tokens)[0].old_logprobs
+    half = step.tokens.completion_of_token % 2 == 0
+    step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
+    _, whole, _ = gradients(module, step, "none", monkeypatch)
+    parts = []
+    for masked in (half, ~half):  # a ratio of e^3 leaves every band
+        apart = replace(step, tokens=replace(step.tokens, rollout_logprobs=torch.where(masked, agreed - 3, agreed)))
+        _, part, scores = gradients(module, apart, "icepop", monkeypatch)
+        assert torch.equal(scores.corrections, (~masked).float())
+        parts.append(part)
+    torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_step_with_each_correction_measures_its_weights(compose, kind):
+    run = Run(compose("budget.steps=2", f"algorithm.correction.kind={kind}"))
+    run.fit()
+    for row in rows(run.folder.path)[1:]:
+        assert row["mismatch/correction_mean"] == pytest.approx(1, abs=1e-4)
+        assert row["mismatch/masked_frac"] == 0
+        assert row["mismatch/prob_diff_max"] < 1e-4
+    assert run.module.counters.gradient_step > 0
+
+
+def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose, monkeypatch):
+    module, step = collected_step(compose(*SMALL, "algorithm.correction.kind=tis"), monkeypatch)
+    agreed = module.score(step.tokens)[0].old_logprobs
+    stale = step.tokens.completion_of_token % 2 == 0
+    mu = torch.where(stale, agreed + 0.25, agreed)
+    tokens = replace(step.tokens, rollout_logprobs=mu, fresh=~stale)
+    scores, statistics = module.score(tokens)
+    torch.testing.assert_close(scores.old_logprobs, agreed)  # not the engine's, as without a correction
+    torch.testing.assert_close(scores.corrections, torch.where(stale, 0.778801, 1.0))  # e^-0.25
+    assert statistics.sums["mismatch_tokens"] == (~stale).sum()
+
+
+def test_without_a_recomputed_pi_old_there_is_nothing_to_correct(compose):
+    with pytest.raises(ConfigError, match="nothing to correct; set old_logprobs=recompute"):
+        compose("algorithm.correction.kind=tis", "algorithm.old_logprobs=rollout")
+
+
+def test_with_the_engines_old_logprobs_the_first_update_measures_the_mismatch(compose):
+    run = Run(compose("algorithm.old_logprobs=rollout", "budget.steps=2", *SMALL[1:], "algorithm.optimizer.lr=0.05"))
+    run.fit()
+    for row in rows(run.folder.path)[1:]:
+        # Of the first of two mini-batches: the second is scored by weights that have moved, far.
+        assert 0 < row["mismatch/prob_diff_max"] < 1e-4
+        assert row["mismatch/correction_mean"] is None
+        assert row["policy/ratio_max"] > 1.01

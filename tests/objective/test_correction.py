@@ -1,0 +1,105 @@
+"""The corrections by hand in float64, against one another, and where there is nothing to correct."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
+from dapo_lit.objective.diagnostics import correction_statistics, finish, merge
+from dapo_lit.objective.losses import clipped_policy_loss
+
+# pi_old, mu and their ratio of five tokens in three completions.
+OLD = torch.tensor([0.6, 0.2, 0.9, 0.01, 0.5], dtype=torch.float64).log()
+MU = torch.tensor([0.4, 0.5, 0.3, 0.5, 0.5], dtype=torch.float64).log()
+RATIO = [1.5, 0.4, 3.0, 0.02, 1.0]
+COMPLETIONS = torch.tensor([7, 7, 2, 2, 5])
+
+
+def test_truncated_weights_are_the_ratio_up_to_the_cap() -> None:
+    assert truncated_weights(OLD, MU, cap=2.0).tolist() == pytest.approx([1.5, 0.4, 2.0, 0.02, 1.0], rel=1e-14)
+    assert truncated_weights(OLD, MU, cap=1.0).tolist() == pytest.approx([1.0, 0.4, 1.0, 0.02, 1.0], rel=1e-14)
+
+
+def test_icepop_drops_tokens_on_both_sides_of_the_band_and_weighs_the_others_by_the_ratio() -> None:
+    assert icepop_weights(OLD, MU, low=0.5, high=5.0).tolist() == pytest.approx([1.5, 0, 3.0, 0, 1.0], rel=1e-14)
+    assert icepop_weights(OLD, MU, low=0.3, high=2.0).tolist() == pytest.approx([1.5, 0.4, 0, 0, 1.0], rel=1e-14)
+
+
+def test_the_sequence_mask_goes_by_the_product_over_a_completion() -> None:
+    product = [1.5 * 0.4] * 2 + [3.0 * 0.02] * 2 + [1.0]
+    assert sequence_mask_weights(OLD, MU, COMPLETIONS, low=0.0, high=2.0).tolist() == pytest.approx(product, rel=1e-14)
+    low = sequence_mask_weights(OLD, MU, COMPLETIONS, low=0.5, high=2.0)
+    assert low.tolist() == pytest.approx([0.6, 0.6, 0, 0, 1.0], rel=1e-14)
+    high = sequence_mask_weights(MU, OLD, COMPLETIONS, low=0.0, high=2.0)  # the inverse ratios
+    assert high.tolist() == pytest.approx([1 / 0.6, 1 / 0.6, 0, 0, 1.0], rel=1e-14)
+
+
+def test_tokens_of_a_completion_need_not_stand_together() -> None:
+    order = torch.tensor([2, 0, 4, 3, 1])
+    mixed = sequence_mask_weights(OLD[order], MU[order], COMPLETIONS[order], low=0.5, high=2.0)
+    assert mixed.tolist() == sequence_mask_weights(OLD, MU, COMPLETIONS, low=0.5, high=2.0)[order].tolist()
+
+
+def all_three(old: Tensor, mu: Tensor, completions: Tensor) -> list[Tensor]:
+    return [
+        truncated_weights(old, mu, cap=2.0),
+        icepop_weights(old, mu, low=0.5, high=5.0),
+        sequence_mask_weights(old, mu, completions, low=0.0, high=2.0),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@given(st.lists(st.tuples(st.floats(-60, 0), st.integers(0, 3)), min_size=1, max_size=12))
+def test_where_engine_and_trainer_agree_loss_and_gradient_are_the_same_bits(dtype, drawn) -> None:
+    old = torch.tensor([value for value, _ in drawn], dtype=dtype)
+    advantages = torch.linspace(-1, 1, len(drawn), dtype=torch.promote_types(dtype, torch.float32))
+
+    def outcome(weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        logprobs = (old.to(advantages.dtype) - 0.1).requires_grad_()
+        loss = clipped_policy_loss(logprobs, old, advantages, clip_low=0.2, clip_high=0.28)
+        loss = (loss if weights is None else loss * weights).sum()
+        return loss, torch.autograd.grad(loss, logprobs)[0]
+
+    plain = outcome(None)
+    for weights in all_three(old, old.clone(), torch.tensor([place for _, place in drawn])):
+        assert torch.equal(weights, torch.ones_like(advantages))
+        assert all(torch.equal(a, b) for a, b in zip(plain, outcome(weights), strict=True))
+
+
+def test_weights_are_finite_and_without_gradient_however_far_the_two_are_apart() -> None:
+    old = torch.tensor([-200.0, 0.0]).requires_grad_()
+    for weights in all_three(old, torch.tensor([0.0, -200.0]), torch.tensor([0, 1])):
+        assert weights.isfinite().all()
+        assert not weights.requires_grad
+
+
+def test_over_what_the_engine_sampled_the_untruncated_weights_average_to_one() -> None:
+    # Tokens in the exact proportions of mu = [0.5, 0.3, 0.2]; pi_old = [0.6, 0.3, 0.1]: no ratio above 2.
+    mu = torch.tensor([0.5] * 5 + [0.3] * 3 + [0.2] * 2, dtype=torch.float64).log()
+    old = torch.tensor([0.6] * 5 + [0.3] * 3 + [0.1] * 2, dtype=torch.float64).log()
+    assert truncated_weights(old, mu, cap=2.0).mean().item() == pytest.approx(1.0, rel=1e-14)
+
+
+def test_the_metrics_are_the_mean_weight_and_the_share_of_zeros_over_any_split() -> None:
+    weights = icepop_weights(OLD, MU, low=0.5, high=5.0)
+    for parts in ([weights], weights.split([1, 4]), weights.split(1)):
+        statistics = correction_statistics(weights[:0])
+        for part in parts:
+            statistics = merge(statistics, correction_statistics(part))
+        metrics = finish(*statistics)
+        assert metrics["mismatch/correction_mean"] == pytest.approx((1.5 + 3.0 + 1.0) / 5)
+        assert metrics["mismatch/masked_frac"] == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 2.0), (1.1, 2.0), (0.5, 0.9), (math.nan, 2.0)])
+def test_a_band_without_one_is_refused(low, high) -> None:
+    with pytest.raises(ValueError, match="must hold 1"):
+        icepop_weights(OLD, MU, low=low, high=high)
+    with pytest.raises(ValueError, match="must hold 1"):
+        sequence_mask_weights(OLD, MU, COMPLETIONS, low=low, high=high)
+    with pytest.raises(ValueError, match="cap must be at least 1"):
+        truncated_weights(OLD, MU, cap=0.5)
