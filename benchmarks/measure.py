@@ -1,0 +1,249 @@
+"""What the benchmarks share: turns, child processes and their memory, the machine, the record and its table.
+
+Memory is resident memory as Linux counts it. A part of a page between `<!-- begin NAME -->` and `<!-- end NAME -->` is
+the table of a benchmark: whoever runs it with --page writes it.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def arguments(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a size of seconds, which shows that it runs")
+    parser.add_argument("--threads", type=int, default=defaults.get("threads", 1))
+    parser.add_argument("--repeats", type=int, default=defaults.get("repeats", 5))
+    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="folder of NAME.json and NAME.md")
+    parser.add_argument("--page", type=Path, help="page whose table of this benchmark is rewritten")
+    return parser
+
+
+def in_turns(cases: Mapping[str, Callable[[], Any]], warmup: int, repeats: int) -> dict[str, list[Any]]:
+    """What each case returns, `repeats` times after `warmup`; which goes first alternates."""
+    found: dict[str, list[Any]] = {name: [] for name in cases}
+    for repeat in range(warmup + repeats):
+        for name in list(cases)[:: 1 if repeat % 2 else -1]:
+            result = cases[name]()
+            if repeat >= warmup:
+                found[name].append(result)
+    return found
+
+
+def seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+# Memory
+
+
+def resident(pid: int | str = "self", field: str = "VmRSS") -> int:
+    """Bytes; VmHWM is the most since `reset_peak`. 0 for a process that has ended."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0
+
+
+def reset_peak(pid: int | str = "self") -> None:
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def added_memory(call: Callable[[], object]) -> int:
+    """Bytes at the peak of `call` beyond what was resident before it."""
+    before = resident()
+    reset_peak()
+    call()
+    return resident(field="VmHWM") - before
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += map(int, task.read_text().split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+class Child:
+    """A process that answers: `main(connection, *given)` receives messages and sends what it found.
+
+    Of each answer the peak of the resident memory of the process and all below it is noted: the process's own peak
+    exactly, that of those below it by looking every 50 ms.
+    """
+
+    def __init__(self, main: Callable[..., None], *given: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(main, other, *given), daemon=False)
+        self.process.start()
+        other.close()
+
+    def ask(self, message: Any = None) -> dict[str, Any]:
+        """Raises RuntimeError with what the child said, if it failed."""
+        pid = self.process.pid
+        assert pid is not None
+        done, below = threading.Event(), [0]
+
+        def watch() -> None:
+            while not done.wait(0.05):
+                below[0] = max(below[0], sum(resident(p) for p in tree(pid)[1:]))
+
+        reset_peak(pid)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            self.connection.send(message)
+            answer: dict[str, Any] = self.connection.recv()
+        except EOFError:
+            raise RuntimeError("the process ended without an answer") from None
+        finally:
+            done.set()
+            watcher.join()
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer | {"peak_bytes": resident(pid, "VmHWM") + below[0]}
+
+    def close(self) -> None:
+        self.connection.close()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+
+
+def _serve(main: Callable[..., None], connection: Connection, *given: Any) -> None:
+    try:
+        main(connection, *given)
+    except EOFError:  # nobody asks any more
+        pass
+    except BaseException as error:
+        connection.send({"error": f"{type(error).__name__}: {error}"})
+        raise
+
+
+# The record
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except FileNotFoundError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Hardware, and how busy it was when this was called."""
+    found: dict[str, Any] = {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Of those packages that are installed, python and torch first."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def installed(*names: str) -> bool:
+    """Whether one of these packages is installed, under the name that pip knows."""
+    return len(versions(*names)) > len(versions())
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table; all columns but the first are right-aligned."""
+    lines = [f"| {' | '.join(header)} |", "|---|" + "---:|" * (len(header) - 1)]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join(lines)
+
+
+def publish(
+    name: str, args: argparse.Namespace, began: dict[str, Any], names: Sequence[str], results: Any, tables: str
+) -> None:
+    """Prints the tables; writes NAME.json and NAME.md to --out, and the tables into --page.
+
+    Args:
+        began: `machine()` before the first measurement.
+        names: packages whose versions matter.
+    """
+    found = versions(*names)
+    ended = round(os.getloadavg()[0], 2)
+    where = f"{began['processor']}, {began['cores']} cores, {began['capability']}, {began['threads']} thread(s)"
+    where = f"{began['gpu']}; {where}" if "gpu" in began else where
+    load = f"load {began['load_1min']} at the start, {ended} at the end"
+    text = f"{tables}\n\n{where}; {load}; {', '.join(f'{n} {v}' for n, v in found.items())}."
+    print(text)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        settings = {key: value for key, value in vars(args).items() if key not in ("out", "page")}
+        record = {
+            "command": [f"benchmarks/{name}.py", *sys.argv[1:]],
+            "settings": settings,
+            "machine": began | {"load_1min_end": ended},
+            "versions": found,
+            "results": results,
+        }
+        (args.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (args.out / f"{name}.md").write_text(text + "\n")
+        print(f"results {args.out / name}.json, {args.out / name}.md")
+    if args.page:
+        write_between(args.page, name, text)
+
+
+def write_between(page: Path, name: str, text: str) -> None:
+    """Replaces what stands between the marks of `name` in a page.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    content = page.read_text()
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if begin not in content or end not in content:
+        raise ValueError(f"{page} has no {begin} ... {end}; add the marks where the table belongs")
+    before, rest = content.split(begin, 1)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")

@@ -1,0 +1,193 @@
+"""The two trainers of vs_trl.py, each in a process of its own that makes one rollout step whenever it is told to.
+
+Both read the same config: policy, tokenizer, problems, prompts, verifier, sizes, learning rate and loss (DAPO's clipped
+token-level loss on groups of one prompt; no dynamic sampling and no length penalty, which TRL does not have).
+"""
+
+import logging
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import hydra
+import torch
+from lightning import Callback
+from omegaconf import OmegaConf
+
+from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.run_folder import open_run
+from dapo_lit.rewards.pool import Reference
+from dapo_lit.train import arm_of, build_trainer
+
+PLAIN = (
+    "algorithm.techniques.dynamic_sampling=false",
+    "algorithm.techniques.soft_overlong_punishment=false",
+    "algorithm.overlong.hard_punishment=false",
+    "algorithm.optimizer.warmup_steps=0",
+    "evaluation.every=0",
+    "evaluation.num_problems=1",
+    "evaluation.samples=1",
+    "logger.progress=none",
+    "logger.rollouts_every=0",
+    "logger.completions_every=0",
+    "budget.steps=100000",
+)
+
+
+def quiet() -> None:
+    """No advice of Lightning's on loaders and modes."""
+    warnings.filterwarnings("ignore", module="lightning")
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both do."""
+
+    overrides: tuple[str, ...]
+    threads: int
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of this side alone: fields of GRPOConfig, or keys of our config."""
+
+
+def config_of(work: Work, *more: str) -> Config:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = hydra.compose("config", [*PLAIN, *work.overrides, f"trainer.threads={work.threads}", *more])
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return parse({str(key): value for key, value in container.items()})
+
+
+class Gate:
+    """Answers after each step and waits until the next one is asked for."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.began = 0.0
+
+    def wait(self) -> None:
+        self.connection.recv()
+        self.began = time.perf_counter()
+
+    def end(self, **found: Any) -> None:
+        self.connection.send({"seconds": time.perf_counter() - self.began} | found)
+        self.wait()
+
+
+class _Gates(Callback):
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.gate.wait()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        groups = batch.collected.generated
+        completions = [c for group in groups for c in group.completions]
+        prompts = sum(len(group.prompt_ids) * len(group.completions) for group in groups)
+        generated = sum(c.num_tokens for c in completions)
+        times = {k: v for k, v in (batch.collected.metrics | module.step_metrics).items() if k.startswith("time/")}
+        self.gate.end(
+            generated=generated,
+            tokens=prompts + generated,
+            accuracy=sum(c.correct for c in completions) / len(completions),
+            times=times | {"time/sync_s": batch.sync_s},
+        )
+
+
+def ours(connection: Connection, work: Work) -> None:
+    quiet()
+    torch.set_num_threads(work.threads)
+    with tempfile.TemporaryDirectory() as runs:
+        config = config_of(work, f"runs_dir={runs}", *(f"{key}={value}" for key, value in work.options.items()))
+        parts = Parts(config)
+        folder = open_run(config, [], arm_of(config))
+        recorder = Recorder(config, folder, Loggers(config, folder))
+        trainer = build_trainer(config, [recorder, _Gates(Gate(connection))])
+        trainer.fit(DAPOModule(config, lambda: parts.policy), datamodule=RolloutDataModule(config, parts))
+
+
+def trl(connection: Connection, work: Work) -> None:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(work.threads)
+    config = config_of(work)
+    algorithm, parts, gate = config.algorithm, Parts(config), Gate(connection)
+    prompts, _ = parts.prompts(parts.problems.train)
+    tokenizer = parts.tokenizer
+    tokenizer.padding_side = "left"
+    texts = [tokenizer.decode(list(prompt.ids)) for prompt in prompts]
+    if tokenizer(texts[:50])["input_ids"] != [list(prompt.ids) for prompt in prompts[:50]]:
+        raise RuntimeError("the prompts' text gives other tokens than ours")
+    completions_a_step = algorithm.num_prompts * algorithm.samples_per_prompt
+    updates = algorithm.num_prompts // algorithm.minibatch_prompts
+    options = dict(work.options)
+    device_batch = options.pop("per_device_train_batch_size", completions_a_step // updates)
+    found: dict[str, float] = {}
+
+    def reward(prompts: list[str], completions: list[str], completion_ids: list, place: list, **_: Any) -> list[float]:
+        pairs = []
+        for text, at in zip(completions, place, strict=True):
+            problem = parts.problems.train[at]
+            pairs.append((Reference(problem.id, problem.answer, problem.problem, problem.meta), text))
+        scores = parts.verifier.score(pairs)
+        found["generated"] = sum(len(ids) for ids in completion_ids)
+        found["tokens"] = found["generated"] + sum(lengths[at] for at in place)
+        found["accuracy"] = sum(score.correct for score in scores) / len(scores)
+        return [score.value for score in scores]
+
+    class Gates(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            gate.wait()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % updates == 0:
+                gate.end(**found)
+
+    places = {problem.id: at for at, problem in enumerate(parts.problems.train)}
+    rows = [{"prompt": t, "place": places[p.problem.id]} for t, p in zip(texts, prompts, strict=True)]
+    lengths = {row["place"]: len(p.ids) for row, p in zip(rows, prompts, strict=True)}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "output_dir": folder,
+            "loss_type": "dapo",
+            "epsilon": algorithm.clip.low,
+            "epsilon_high": algorithm.clip.high,
+            "beta": 0.0,
+            "num_generations": algorithm.samples_per_prompt,
+            "generation_batch_size": completions_a_step,
+            "per_device_train_batch_size": device_batch,
+            "gradient_accumulation_steps": completions_a_step // updates // device_batch,
+            "max_completion_length": config.task.max_response_tokens,
+            "temperature": config.rollout.temperature,
+            "learning_rate": algorithm.optimizer.lr,
+            "lr_scheduler_type": "constant",
+            "max_grad_norm": algorithm.optimizer.grad_clip,
+            "gradient_checkpointing": False,
+            "use_cpu": config.trainer.accelerator == "cpu",
+            "bf16": False,
+            "max_steps": 1_000_000,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "logging_steps": 1_000_000,
+        }
+        trainer = GRPOTrainer(
+            model=parts.policy,
+            reward_funcs=reward,
+            args=GRPOConfig(**(settings | options)),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[Gates()],
+        )
+        trainer.train()

@@ -1,0 +1,73 @@
+"""The benchmarks at a size of seconds: each writes its figures and fills its part of a page. No figure is judged."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict:
+    """Runs a script's main; its record."""
+    page = folder / "page.md"
+    page.write_text(f"before\n<!-- begin {name} -->\nold\n<!-- end {name} -->\nafter\n")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr(sys, "argv", [name, "--tiny", "--out", str(folder), "--page", str(page), *options])
+    importlib.import_module(name).main()
+    table = (folder / f"{name}.md").read_text()
+    assert page.read_text() == f"before\n<!-- begin {name} -->\n{table}<!-- end {name} -->\nafter\n"
+    record = json.loads((folder / f"{name}.json").read_text())
+    assert record["versions"]["torch"]
+    assert record["machine"]["threads"] == 1
+    return record["results"]
+
+
+def test_the_head_is_compared_with_plain_torch_and_with_float64(tmp_path, monkeypatch):
+    found = run("head", tmp_path, monkeypatch)["128"]
+    assert {"gradient in the forward pass", "plain torch"} <= set(found)
+    for of in found.values():
+        assert len(of["seconds"]) == 2
+        assert of["hidden_error"] < 1e-5
+        assert of["head_error"] < 1e-5
+
+
+def test_every_way_to_pack_gives_the_gradient_of_the_padded_batches(tmp_path, monkeypatch):
+    for of in run("packing", tmp_path, monkeypatch).values():
+        assert set(of["tokens_per_s"]) == set(of["gradient_error"])
+        assert max(of["gradient_error"].values()) < 1e-5
+
+
+def test_the_samplers_run_both_workloads(tmp_path, monkeypatch):
+    fixed, eos = run("sampler", tmp_path, monkeypatch)
+    assert (fixed["workload"], eos["workload"]) == ("fixed", "eos")
+    for of in (fixed, eos):
+        assert {"dapo_lit", "generate"} <= set(of["tokens_per_s"])
+        assert of["failed"] == {}
+    assert fixed["products"] > 0
+
+
+def test_the_multiply_adds_grow_as_a_response_of_four_times_the_tokens_says(tmp_path, monkeypatch):
+    found = run("growth", tmp_path, monkeypatch)["0.3M"]
+    # a * s + b * s^2 with a = 3 (4 * 96^2 + 3 * 96 * 256) + 64 * 96, b = 3 * 96
+    assert found["64"]["multiply_adds"] == 64 * 337_920 + 64**2 * 288
+    assert found["256"]["multiply_adds"] == 256 * 337_920 + 256**2 * 288
+
+
+def test_a_step_is_split_into_phases_that_add_up_to_less_than_all_of_it(tmp_path, monkeypatch, cache):
+    steps = run("step_limit", tmp_path, monkeypatch)["chain_sum"]
+    assert len(steps) == 2
+    for step in steps:
+        assert set(step["seconds"]) == {"generate", "verify", "score", "train", "sync"}
+        assert sum(step["seconds"].values()) < step["wall_s"]
+
+
+def test_what_an_absent_peer_needs_is_skipped_with_a_clear_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("vs_trl")
+    monkeypatch.setattr(script, "installed", lambda name: False)
+    monkeypatch.setattr(sys, "argv", ["vs_trl", "--tiny"])
+    script.main()
+    assert capsys.readouterr().out.startswith("vs_trl: skipped, TRL is not installed here; `make bench`")
