@@ -43,6 +43,9 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 
+MOST_BANDS = 4
+"""Arms in one panel whose bands are drawn: more of them hide each other and the lines."""
+
 End = tuple[str, float, float, str]
 """A label at a line's end: text, x, y, colour."""
 
@@ -112,7 +115,7 @@ def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
 
 
 def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
-    """A metric of every arm: a thin line a seed, the mean of the seeds and its 95 % t-band.
+    """A metric of every arm: a thin line a seed, the mean of the seeds and, up to four arms, its 95 % t-band.
 
     Args:
         x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.
@@ -134,7 +137,7 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     draw_key(figure, names)
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
-    band_text = "; band: 95 % t-interval" if several else ""
+    band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
     title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}{band_text}{smoothing})", key, AXES[x])
     return figure
 
@@ -157,7 +160,8 @@ def draw_metric(
             if len(seeds) > 1:
                 axes.plot(series.index, series, color=style.colour, alpha=0.35, lw=0.6)
         table = band(seeds)
-        axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
+        if len(arms) <= MOST_BANDS:
+            axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
         few = max(1, len(table) // 6)
         line: dict[str, Any] = {
             "color": style.colour,

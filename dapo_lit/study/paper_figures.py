@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from dapo_lit.study.curves import AXES
 from dapo_lit.study.document import Drawing
-from dapo_lit.study.figures import End, draw_metric, seeds_text
+from dapo_lit.study.figures import MOST_BANDS, End, draw_metric, seeds_text
 from dapo_lit.study.outcomes import amount, unit
 from dapo_lit.study.runs import Runs
 from dapo_lit.study.style import (
@@ -202,9 +202,11 @@ def _draw_theirs(axes: Axes, name: str, part: pd.DataFrame) -> None:
 
 def _caption(figure: PaperFigure, runs: Runs, arms: Sequence[str], axis: str, smooth: int, overlaid: bool) -> str:
     smoothing = f"training metrics as a moving mean of {smooth} steps" if smooth > 1 else "not smoothed"
+    interval = "95 % t-interval over seeds"
+    band = f"band: {interval}" if len(arms) <= MOST_BANDS else f"the {interval} is in the CSV"
     text = (
         f"As the paper's Figure {figure.number} ({figure.about}), by {AXES[axis]}: "
-        f"{seeds_text(runs, arms)}, a thin line each; bold: mean; band: 95 % t-interval over seeds; {smoothing}."
+        f"{seeds_text(runs, arms)}, a thin line each; bold: mean; {band}; {smoothing}."
     )
     return text + (" Shaded panels: the paper's own curves, another model and scale." if overlaid else "")
 

@@ -42,6 +42,15 @@ def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) 
         plot_metric(runs, "rollout/entropy", x="epoch")
 
 
+def test_more_than_four_arms_are_drawn_without_bands_which_would_hide_them(tmp_path: Path) -> None:
+    few = plot_metric(load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[
+        0
+    ]
+    many = plot_metric(load(write_study(tmp_path, "table1", seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[0]
+    assert (len(few.collections), len(many.collections)) == (2, 0)
+    assert "band" not in many.get_title(loc="left")
+
+
 def test_the_band_of_two_seeds_does_not_set_the_range(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3))
     axes = plot_metric(runs, "rollout/entropy").axes[0]
