@@ -58,6 +58,12 @@ class Split:
     neither: int
     p_mcnemar: float
 
+    @property
+    def crossed(self) -> bool:
+        """Whether an arm moved a pair to the other cluster. Where none did, the seeds make the clusters (a base policy
+        each, say), their differences fall into one, and a t-interval of these is in order."""
+        return self.only_treated + self.only_control > 0
+
 
 @dataclass(frozen=True)
 class Comparison:

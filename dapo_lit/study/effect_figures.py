@@ -53,7 +53,7 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
         axes.plot(
             [scale * d for d in result.differences], [place] * estimate.n, "o", color=PETROFF6[0], alpha=0.7, ms=3.5
         )
-        if estimate.low is not None and estimate.high is not None and result.split is None:
+        if estimate.low is not None and estimate.high is not None and not (result.split and result.split.crossed):
             axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
         axes.plot(estimate.mean, place - 0.28, "D", color=INK, ms=3.5)
         rows += [
@@ -66,7 +66,7 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
     n = sorted({len(result.seeds) for result in shown})
     caption = (
         f"Effects on {key}, {family}: dots are differences paired by seed (n = {', '.join(map(str, n))}), "
-        "the diamond their mean, the bar its 95 % t-interval (none where outcomes fall into two clusters)."
+        "the diamond their mean, the bar its 95 % t-interval (none where pairs cross between two clusters of outcomes)."
     )
     words = ", ".join(f"{r.contrast.label} {amount(key, r.estimate.mean, signed=True)}" for r in shown if r.estimate)
     name = "effects_" + family.replace(" ", "_").replace("=", "_")

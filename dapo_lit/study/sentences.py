@@ -16,7 +16,7 @@ def sentence(
     """One comparison with effect, interval, n and budget.
 
     "Improves" and "worsens" need a Holm-adjusted exact p of at most alpha; all else is an observed difference. One
-    seed has no interval. Outcomes in two clusters are given as counts, not as a mean with an interval.
+    seed has no interval. Where a pair crosses between two clusters of outcomes, counts stand for the interval.
 
     Args:
         size: comparisons in the family.
@@ -33,13 +33,17 @@ def sentence(
         text = f"{subject} {words} {key} by {amount(key, abs(mean))} {unit(key)}".rstrip()
     else:
         text = f"{subject}: observed difference in {key} {value}"
-    if result.split:
+    if result.split and result.split.crossed:
         text += f", outcomes in two clusters around {amount(key, result.split.threshold)}: {counts(result)}"
     elif result.estimate.low is None:
         text += " (one seed: no interval)"
     else:
         low, high = (amount(key, end, signed=True) for end in (result.estimate.low, result.estimate.high))
         text += f" [{low}, {high}] (95 % t-interval, paired by seed)"
+        if result.split:
+            text += (
+                f", outcomes in two clusters around {amount(key, result.split.threshold)} between which no pair crosses"
+            )
     text += f", n = {n} seed{'s' if n > 1 else ''}"
     if result.p is not None and result.p_holm is not None:
         text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
@@ -77,12 +81,12 @@ def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list
 
 
 def short_estimate(result: Comparison, key: str) -> str:
-    """`+3.1 [0.2, 6.0] n=5`, with counts where outcomes are in two clusters."""
+    """`+3.1 [0.2, 6.0] n=5`, with counts where pairs cross between two clusters of outcomes."""
     estimate = result.estimate
     if estimate is None:
         return "no common seed"
     text = amount(key, estimate.mean, signed=True)
-    if result.split:
+    if result.split and result.split.crossed:
         split = result.split
         return f"{text} (two clusters: +{split.only_treated} / -{split.only_control} pairs) n={estimate.n}"
     if estimate.low is not None:

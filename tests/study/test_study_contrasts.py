@@ -119,6 +119,22 @@ def test_a_single_seed_has_no_interval_and_no_test() -> None:
     assert "[" not in text
 
 
+def test_clusters_that_the_seeds_make_leave_the_interval_of_the_differences_and_crossing_pairs_take_it_away() -> None:
+    contrast = Contrast("ladder", "+ x", "clip_higher", {"a": 1.0, "b": -1.0})
+    bases = [0.10, 0.12, 0.60, 0.62, 0.64]
+    shared = {
+        "b": dict(enumerate(bases)),
+        "a": dict(enumerate(base + 0.02 + 0.001 * i for i, base in enumerate(bases))),
+    }
+    text = sentence(compare_all([contrast], shared)[0], "eval/x/avg@8", "at 40 steps", 1, None)
+    assert "[+2.0, +2.4] (95 % t-interval, paired by seed)" in text  # 2.0 .. 2.4: 2.2 +- 2.776 * 0.158 / sqrt(5)
+    assert "between which no pair crosses" in text
+    crossing = {**shared, "a": {**shared["a"], 0: 0.63}}
+    text = sentence(compare_all([contrast], crossing)[0], "eval/x/avg@8", "at 40 steps", 1, None)
+    assert "1 pairs only with" in text
+    assert "t-interval" not in text
+
+
 @pytest.fixture(scope="module")
 def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_study(tmp_path_factory.mktemp("runs"), "table1", seeds=range(4), samples=2, questions=8)
