@@ -104,7 +104,7 @@ def packed_by_transformers(model: PreTrainedModel, batch: TokenBatch, budget: in
 
 def ours(model: PreTrainedModel, batch: TokenBatch, budget: int, *, shares: bool) -> None:
     for micro in batch.micro_batches(range(len(batch.sequences)), budget, shares_prompts=shares):
-        back(model, packed_hidden(model, micro.input_ids, micro.layout("cpu"))[micro.rows], micro.targets)
+        back(model, packed_hidden(model, micro.input_ids, micro.packed)[micro.rows], micro.targets)
 
 
 def gradient(model: PreTrainedModel) -> Tensor:

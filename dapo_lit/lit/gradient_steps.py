@@ -1,6 +1,5 @@
 """The optimiser steps of one rollout step: learning rate, clipping, what is skipped, and the noise of the gradient."""
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,14 +46,21 @@ class GradientSteps:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
 
-    def make(self, loss: float) -> bool:
-        """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made."""
+    def make(self, addend: Tensor) -> bool:
+        """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made.
+
+        addend: this rank's of the loss.
+        """
         module, settings = self.module, self.module.config.algorithm.optimizer
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
         critic = [] if module.critic is None else list(module.critic.parameters())
         critic_norm = torch.nn.utils.get_total_norm([p.grad for p in critic if p.grad is not None])
-        if not all(math.isfinite(float(x)) for x in (loss, norm, critic_norm)):
+        # The one moment of an update in which the device is waited for.
+        numbers = torch.stack([x.double() for x in (addend.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
+        module.ranks.sum(numbers[:1])
+        loss, policy_norm, _ = numbers.tolist()
+        if not numbers.isfinite().all():
             self.optimizer.zero_grad()
             self.bad_updates += 1
             module.bad_updates_in_a_row += 1
@@ -67,7 +73,7 @@ class GradientSteps:
         module.bad_updates_in_a_row = 0
         if not self.critic_alone:
             self.losses.append(loss)
-            self.norms.append(float(norm))
+            self.norms.append(policy_norm)
             if module.observer:
                 module.observer.update(loss, gradients)
         if module.config.trainer.grad_noise and gradients:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Linearised(NamedTuple):
-    """A loss of a mini-batch at its log-probs, [N] over the batch's tokens, 0 at those of other mini-batches."""
+    """A loss of a mini-batch at its log-probs, [N] over the batch's tokens, on the policy's device; else 0."""
 
     losses: Tensor
     """Of each token."""
@@ -46,12 +46,13 @@ def linearised(
         weights: [B] of a completion's tokens.
         seed: of what the loss draws.
     """
-    logprobs, entropy = (torch.zeros_like(scores.old_logprobs) for _ in range(2))
+    logprobs, entropy = (torch.zeros_like(scores.old_logprobs, device=module.device) for _ in range(2))
     for micro, counts in micros:
+        micro = micro.to(module.device)
         scored = module.logprobs(micro)
         if counts:
-            logprobs[micro.tokens], entropy[micro.tokens] = (x.cpu() for x in scored)
-    module.ranks.sum(logprobs), module.ranks.sum(entropy)
+            logprobs[micro.tokens], entropy[micro.tokens] = scored
+    logprobs, entropy = (module.ranks.sum(x.cpu()) for x in (logprobs, entropy))
     places = torch.isin(batch.completion_of_token, minibatch).nonzero().flatten()
     completions = batch.completion_of_token[places]
     with torch.enable_grad():
@@ -71,4 +72,4 @@ def linearised(
         (slopes,) = torch.autograd.grad((losses * weights[completions]).sum(), variable)
     whole = Linearised(torch.zeros_like(logprobs), torch.zeros_like(logprobs))
     whole.losses[places], whole.slopes[places] = losses.detach().float(), slopes
-    return whole
+    return Linearised(*(x.to(module.device) for x in whole))

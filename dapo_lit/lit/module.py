@@ -181,22 +181,22 @@ class DAPOModule(LightningModule):
         later: completions whose old log-probs, and mismatch, come from the first update.
         """
         recomputes = self.config.algorithm.old_logprobs == "recompute"
-        old, ref, values = (torch.zeros_like(batch.rollout_logprobs) for _ in range(3))
+        old, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=self.device) for _ in range(3))
         left_out = set(later)
         now = [b for b in range(len(batch.sequences)) if b not in left_out]
         for completions, scores_policy in ((now, recomputes), (list(later), False)):
             if not completions or not (scores_policy or self.reference or self.critic):
                 continue
             for micro, counts in self.micro_batches(batch, completions):
+                micro = micro.to(self.device)
                 place = micro.tokens if counts else micro.tokens[:0]
                 if scores_policy:
-                    old[place] = self.logprobs(micro)[0].cpu()[: len(place)]
+                    old[place] = self.logprobs(micro)[0][: len(place)]
                 if self.reference:
-                    ref[place] = self.logprobs(micro, self.reference.on(self.device))[0].cpu()[: len(place)]
+                    ref[place] = self.logprobs(micro, self.reference.on(self.device))[0][: len(place)]
                 if self.critic:
-                    values[place] = self.values(micro).cpu()[: len(place)]
-        for scored in (old, ref, values):
-            self.ranks.sum(scored)
+                    values[place] = self.values(micro)[: len(place)]
+        old, ref, values = (self.ranks.sum(scored.cpu()) for scored in (old, ref, values))
         unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
         statistics, corrections = Statistics({}, {}), None
         if recomputes:
@@ -227,17 +227,19 @@ class DAPOModule(LightningModule):
         return rank_micro_batches(batch, completions, split, self.ranks, cost_of(self.policy.config))
 
     def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens; of the policy by default."""
-        device = self.device
+        """Log-probs (with gradient) and entropies [n] of a micro-batch's response tokens; of the policy by default.
+
+        Here and below, the micro-batch is on the policy's device.
+        """
         of_policy = (
             self.policy.score if self.config.trainer.strategy == "fsdp" else partial(token_logprobs, self.policy)
         )
         score = of_policy if model is None else partial(token_logprobs, model)
         return score(
-            micro.input_ids.to(device),
-            micro.layout(device),
-            micro.rows.to(device),
-            micro.targets.to(device),
+            micro.input_ids,
+            micro.packed,
+            micro.rows,
+            micro.targets,
             temperature=self.config.rollout.temperature,
             entropy_gradient=self.objective.entropy_bonus > 0,
         )
@@ -247,24 +249,21 @@ class DAPOModule(LightningModule):
         if self.config.trainer.strategy == "fsdp":  # the head's weight is there only inside the policy's own forward
             logprobs, entropy = self.logprobs(micro)
             return of_tokens(logprobs, slice(None)).sum(), logprobs.detach(), entropy
-        device = self.device
-        hidden = packed_hidden(self.policy, micro.input_ids.to(device), micro.layout(device))[micro.rows.to(device)]
+        hidden = packed_hidden(self.policy, micro.input_ids, micro.packed)[micro.rows]
         weight = self.policy.get_output_embeddings().weight
         temperature = self.config.rollout.temperature
-        return token_loss(hidden, weight, micro.targets.to(device), of_tokens, temperature=temperature)
+        return token_loss(hidden, weight, micro.targets, of_tokens, temperature=temperature)
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """[n] of the critic, with gradient, for the state before each response token."""
         assert self.critic is not None
-        place = (micro.input_ids.to(self.device), micro.layout(self.device), micro.rows.to(self.device))
-        return self.critic(self.policy, *place, head_only=head_only)
+        return self.critic(self.policy, micro.input_ids, micro.packed, micro.rows, head_only=head_only)
 
     def full_kl(self, micro: MicroBatch) -> Tensor:
         """[n] exact divergence from the reference at each response token, with gradient."""
         assert self.reference is not None
-        place = (micro.input_ids.to(self.device), micro.layout(self.device), micro.rows.to(self.device))
-        reference = self.reference.on(self.device)
-        return token_full_kl(self.policy, reference, *place, temperature=self.config.rollout.temperature)
+        place, temperature = (micro.input_ids, micro.packed, micro.rows), self.config.rollout.temperature
+        return token_full_kl(self.policy, self.reference.on(self.device), *place, temperature=temperature)
 
     def _mfu(self, tokens: int, seconds: float) -> float | None:
         peak = self.config.trainer.peak_tflops

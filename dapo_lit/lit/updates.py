@@ -14,7 +14,7 @@ from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.gradient_steps import GradientSteps
 from dapo_lit.lit.linearised import Linearised, linearised
 from dapo_lit.lit.minibatches import counter_seed, minibatches
-from dapo_lit.lit.scores import Credit, Scores
+from dapo_lit.lit.scores import Credit, Scores, TokenValues
 from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
 from dapo_lit.objective.diagnostics import (
     Statistics,
@@ -54,6 +54,7 @@ class StepUpdates:
         self.batch = step.tokens
         self.scores = scores
         self.credit = credit
+        self.on_device = TokenValues.of(step.tokens, scores, credit, module.device)
         self.statistics = statistics
         self.measures_mismatch = "mismatch_tokens" not in statistics.sums
         """Nothing was scored before: until the weights move, the updates' own forward passes tell the mismatch."""
@@ -75,8 +76,8 @@ class StepUpdates:
                     self.measures_mismatch = False
                     module.counters.tokens_trained += tokens
 
-    def _backward(self, minibatch: list[int], epoch: int) -> float:
-        """The gradient of a mini-batch; the loss over all ranks."""
+    def _backward(self, minibatch: list[int], epoch: int) -> Tensor:
+        """The gradient of a mini-batch; this rank's addend of its loss, float64 on the device."""
         chosen, micros = torch.tensor(minibatch), self.module.micro_batches(self.batch, minibatch)
         weights = self._weights(chosen, [micro for micro, counts in micros if counts])
         linear = None
@@ -84,11 +85,22 @@ class StepUpdates:
             seed = counter_seed(self.module.config.seed, self.step, epoch, *minibatch)
             linear = linearised(self.module, self.batch, self.scores, self.credit, chosen, micros, weights, seed)
         # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
+        weights = weights.to(self.module.device)
         nothing, losses = torch.zeros_like(weights), list[Tensor]()
+        gives_old = self._gives_old(minibatch, epoch)
         for micro, counts in micros:
-            addend = self._accumulate(micro, weights if counts else nothing, epoch, counts, linear)
+            micro = micro.to(self.module.device)
+            addend = self._accumulate(micro, weights if counts else nothing, epoch, counts, linear, gives_old)
             losses.append(addend)
-        return float(self.module.ranks.sum(torch.stack(losses).double().sum().cpu()))
+        return torch.stack(losses).double().sum()
+
+    def _gives_old(self, minibatch: list[int], epoch: int) -> bool:
+        """Whether the forward passes of this update tell the old log-probs of its mini-batch."""
+        later = self.scores.of_first_update
+        if epoch or later is None:
+            return False
+        first_token = self.batch.response_lengths[: minibatch[0]].sum()
+        return bool(later[first_token])
 
     def _weights(self, chosen: Tensor, micros: list[MicroBatch]) -> Tensor:
         """[completions of the step] weight of the tokens of each completion of a mini-batch, 0 elsewhere."""
@@ -103,22 +115,30 @@ class StepUpdates:
         return weights * batch.carries_loss
 
     def _accumulate(
-        self, micro: MicroBatch, weights: Tensor, epoch: int, counts: bool = True, linear: Linearised | None = None
+        self,
+        micro: MicroBatch,
+        weights: Tensor,
+        epoch: int,
+        counts: bool,
+        linear: Linearised | None,
+        gives_old: bool,
     ) -> Tensor:
-        """Forward and backward of one micro-batch; its addend of the policy's loss. `counts`: it is measured."""
-        device = self.module.device
-        weight = weights[micro.completions].to(device)
+        """Forward and backward of one micro-batch; its addend of the policy's loss. `counts`: it is measured.
+
+        All is on the device, and nothing here waits for it.
+        """
+        weight, known = weights[micro.completions], self.on_device
         if counts:
             self.real_tokens += sum(micro.lengths)
             self.run_tokens += micro.input_ids.numel()
         if self.module.critic is not None:
             self._accumulate_critic(micro, weight, epoch)
         if self.warms_up_critic:
-            return torch.zeros(())
+            return weights.new_zeros(())
         module, objective = self.module, self.module.objective
-        old, advantages = (x[micro.tokens].to(device) for x in (self.scores.old_logprobs, self.credit.advantages))
-        ref = None if self.scores.ref_logprobs is None else self.scores.ref_logprobs[micro.tokens].to(device)
-        corrections = None if self.scores.corrections is None else self.scores.corrections[micro.tokens].to(device)
+        old, advantages = known.old_logprobs[micro.tokens], known.advantages[micro.tokens]
+        ref = None if known.ref_logprobs is None else known.ref_logprobs[micro.tokens]
+        corrections = None if known.corrections is None else known.corrections[micro.tokens]
         exact = module.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
 
         def of_tokens(logprobs: Tensor, part: slice, entropy: Tensor | None = None) -> Tensor:
@@ -139,10 +159,10 @@ class StepUpdates:
                 module.manual_backward(loss)
             else:
                 terms = objective.terms(logprobs, ref, entropy, exact)
-                slopes, losses = (x[micro.tokens].to(device) for x in (linear.slopes, linear.losses))
+                slopes, losses = linear.slopes[micro.tokens], linear.losses[micro.tokens]
                 module.manual_backward((float(counts) * slopes * logprobs + terms * weight).sum())
                 loss = ((losses + terms) * weight).sum()
-        old = self._note_old(micro, logprobs.detach(), epoch, counts).to(device)
+        old = self._note_old(micro, logprobs.detach(), gives_old, counts)
         if module.observer and counts:
             of_policy = weight if corrections is None else weight * corrections
             module.observer.micro_batch(epoch, micro, logprobs.detach(), old, advantages, of_policy)
@@ -157,35 +177,37 @@ class StepUpdates:
                 clip_high=objective.clip_high,
                 clip_dual=objective.clip_dual,
                 entropy=entropy.detach(),
-                completion_tokens=self.batch.response_lengths[micro.completions].to(device),
+                completion_tokens=known.response_lengths[micro.completions],
             )
             self.statistics = merge(self.statistics, measured)
             if ref is not None:
                 self.statistics = merge(self.statistics, reference_statistics(logprobs.detach(), ref, everything))
         return loss.detach()
 
-    def _note_old(self, micro: MicroBatch, logprobs: Tensor, epoch: int, counts: bool) -> Tensor:
+    def _note_old(self, micro: MicroBatch, logprobs: Tensor, gives_old: bool, counts: bool) -> Tensor:
         """[n] old log-probs; those that were not scored before the first update are its own."""
-        old, later = self.scores.old_logprobs[micro.tokens], self.scores.of_first_update
-        gives_old = epoch == 0 and later is not None and bool(later[micro.tokens[0]])
+        known = self.on_device
+        old = known.old_logprobs[micro.tokens]
         if not gives_old and not self.measures_mismatch:
             return old
-        found, fresh = logprobs.cpu(), self.batch.fresh[micro.tokens]
+        fresh = known.fresh[micro.tokens]
         if counts:
-            measured = mismatch_statistics(found, self.batch.rollout_logprobs[micro.tokens], fresh)
+            measured = mismatch_statistics(logprobs, known.rollout_logprobs[micro.tokens], fresh)
             self.statistics = merge(self.statistics, measured)
         if not gives_old:
             return old
-        self.scores.old_logprobs[micro.tokens] = torch.where(fresh, found, old)
-        return self.scores.old_logprobs[micro.tokens]
+        old = torch.where(fresh, logprobs, old)
+        known.old_logprobs[micro.tokens] = old
+        return old
 
     def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int) -> None:
         module, settings = self.module, self.module.config.algorithm.critic
         assert settings is not None
-        assert self.scores.values is not None
-        assert self.credit.returns is not None
+        known = self.on_device
+        assert known.values is not None
+        assert known.returns is not None
         values = module.values(micro, head_only=self.warms_up_critic)
-        old, returns = (x[micro.tokens].to(values.device) for x in (self.scores.values, self.credit.returns))
+        old, returns = known.values[micro.tokens], known.returns[micro.tokens]
         loss = clipped_value_loss(values, old, returns, clip=settings.clip)
         module.manual_backward(settings.loss_weight * (loss * weight).sum())
         if epoch == 0:
@@ -195,10 +217,10 @@ class StepUpdates:
     def _reduce(self) -> None:
         """Adds up over the ranks what each measured on its share: one collective a step."""
         sums, maxima = merge(_nothing_measured(), self.statistics)  # the same names on a rank without a share
-        values = [float(value) for value in (*sums.values(), *maxima.values())]
-        stacked = self.module.ranks.stack(
-            torch.tensor([*values, self.real_tokens, self.run_tokens], dtype=torch.float64)
-        )
+        counts = torch.tensor([self.real_tokens, self.run_tokens], dtype=torch.float64)
+        device = self.module.device
+        measured = torch.stack([value.double().to(device) for value in (*sums.values(), *maxima.values())]).cpu()
+        stacked = self.module.ranks.stack(torch.cat([measured, counts]))
         total, largest = stacked.sum(0), stacked.amax(0)
         self.statistics = Statistics(
             dict(zip(sums, total, strict=False)), dict(zip(maxima, largest[len(sums) :], strict=False))

@@ -60,7 +60,8 @@ def critic_statistics(
         "critic_error": returns.double() - old_values.double(),
         "critic_error_squared": (returns.double() - old_values.double()).square(),
     }
-    sums = {name: value[chosen].sum(dtype=torch.float64) for name, value in kept.items()}
+    # Filled rather than chosen from: the host need not know how many there are.
+    sums = {name: value.masked_fill(~chosen, 0).sum(dtype=torch.float64) for name, value in kept.items()}
     return Statistics({"critic_tokens": chosen.sum(dtype=torch.float64)} | sums, {})
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -73,57 +74,61 @@ def layout(lengths: Sequence[int], prompts: Sequence[int] | None = None, device:
     >>> layout([2, 3, 1], prompts=[-1, 0, 0]).positions.tolist()  # two responses to one prompt
     [[0, 1, 2, 3, 4, 2]]
     """
-    own = torch.tensor(lengths)
-    ends = own.cumsum(0)
+    # Arrays of the host throughout: the device is not waited for.
+    own = np.array(lengths)
+    ends = own.cumsum()
     starts, total = ends - own, int(ends[-1])
-    parents = torch.full_like(own, -1) if prompts is None else torch.tensor(prompts)
+    parents = np.full_like(own, -1) if prompts is None else np.array(prompts)
     # Of each segment the tokens of its prompt, and where that starts.
-    before = torch.where(parents < 0, 0, own[parents])
+    before = np.where(parents < 0, 0, own[parents])
     before_starts = starts[parents]
     whole = before + own
-    is_sequence = torch.ones_like(own, dtype=torch.bool)
+    is_sequence = np.ones(len(own), np.bool_)
     is_sequence[parents[parents >= 0]] = False
 
-    def tokens(segments: Tensor, width: int) -> Tensor:
+    def tokens(segments: np.ndarray, width: int) -> np.ndarray:
         """[segments, width] packed tokens of their sequences, the last one repeated."""
-        place = torch.minimum(torch.arange(width), whole[segments, None] - 1)
+        place = np.minimum(np.arange(width), whole[segments, None] - 1)
         in_prompt = place < before[segments, None]
-        return place + torch.where(in_prompt, before_starts[segments, None], (starts - before)[segments, None])
+        return place + np.where(in_prompt, before_starts[segments, None], (starts - before)[segments, None])
 
-    gather, buckets, restore, offset = [], [], torch.empty(total, dtype=torch.int64), 0
-    for segments in _similar(whole, is_sequence.nonzero().flatten()):
+    gather, buckets, restore, offset = [], [], np.empty(total, np.int64), 0
+    for segments in _similar(whole, is_sequence.nonzero()[0]):
         width = int(whole[segments[0]])
         places = tokens(segments, width)
-        within = torch.arange(width) < whole[segments, None]
-        restore[places[within]] = offset + within.flatten().nonzero().flatten()
-        gather.append(places.flatten())
+        within = np.arange(width) < whole[segments, None]
+        restore[places[within]] = offset + within.ravel().nonzero()[0]
+        gather.append(places.ravel())
         buckets.append(Bucket(len(segments), width))
-        offset += places.numel()
-    positions = torch.arange(total) + torch.repeat_interleave(before - starts, own)
+        offset += places.size
     keys = None
     if prompts is not None:
-        every = tokens(torch.arange(len(own)), int(whole.max()))
-        keys = every[torch.arange(every.shape[1]) < whole[:, None]].to(device)
+        every = tokens(np.arange(len(own)), int(whole.max()))
+        keys = every[np.arange(every.shape[1]) < whole[:, None]]
+
+    def placed(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(device, non_blocking=True)
+
     return Layout(
-        positions=positions[None].to(device),
-        gather=torch.cat(gather).to(device),
-        restore=restore.to(device),
+        positions=placed(np.arange(total) + np.repeat(before - starts, own))[None],
+        gather=placed(np.concatenate(gather)),
+        restore=placed(restore),
         buckets=tuple(buckets),
-        cumulative_queries=_cumulative(own).to(device),
+        cumulative_queries=placed(_cumulative(own)),
         longest_query=int(own.max()),
-        keys=keys,
-        cumulative_keys=_cumulative(whole).to(device),
+        keys=None if keys is None else placed(keys),
+        cumulative_keys=placed(_cumulative(whole)),
         longest_key=int(whole.max()),
     )
 
 
-def _cumulative(lengths: Tensor) -> Tensor:
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
+def _cumulative(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
 
 
-def _similar(lengths: Tensor, chosen: Tensor) -> list[Tensor]:
+def _similar(lengths: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
     """The `chosen` indices in batches of similar length, longest first."""
-    order = chosen[lengths[chosen].argsort(descending=True, stable=True)]
+    order = chosen[np.argsort(-lengths[chosen], kind="stable")]
     batches, start, sizes = [], 0, lengths[order].tolist()
     for place, size in enumerate(sizes):
         if sizes[start] > SIMILAR * size + 1:

@@ -5,7 +5,7 @@ one after the other too: nothing is padded.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -39,9 +39,15 @@ class MicroBatch:
     completions: Tensor
     """[n] the completion each belongs to."""
 
-    def layout(self, device: torch.device | str) -> Layout:
-        """For the attention; made when it is needed."""
-        return layout(self.lengths, self.prompts, device)
+    @cached_property
+    def packed(self) -> Layout:
+        """For the attention, where the tokens are."""
+        return layout(self.lengths, self.prompts, self.input_ids.device)
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Its tensors on a device, once for all passes over it."""
+        tensors = {name: getattr(self, name) for name in ("input_ids", "rows", "targets", "tokens", "completions")}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 @dataclass

@@ -117,7 +117,8 @@ class Probe(DAPOModule):
         assert batch.tokens is not None
         credit = self.objective.credit(batch.tokens, scores)
         updates = StepUpdates(self, batch, scores, credit, Statistics({}, {}))
-        loss = updates._backward(next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0)), 0)
+        addend = updates._backward(next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0)), 0)
+        loss = float(self.ranks.sum(addend.cpu()))
         gradient = torch.cat([whole(p.grad).flatten() for p in self.policy.parameters()])
         self.zero_grad()
         return loss, gradient

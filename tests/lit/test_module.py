@@ -158,7 +158,7 @@ def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
 
 def test_a_loss_that_is_not_finite_skips_the_update_and_ends_the_run_after_some(compose, monkeypatch):
     run = Run(compose("algorithm.optimizer.max_bad_updates=3"))
-    monkeypatch.setattr(StepUpdates, "_backward", lambda self, minibatch, epoch: float("nan"))
+    monkeypatch.setattr(StepUpdates, "_backward", lambda self, minibatch, epoch: torch.tensor(torch.nan))
     with pytest.raises(NonFiniteError, match="3 updates in a row"):
         run.fit()
     assert run.module.counters.gradient_step == 0

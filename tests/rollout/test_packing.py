@@ -45,7 +45,7 @@ def test_a_shared_prompt_worked_by_hand():
     # the response (7,) has no token that predicts another: it is no segment
     assert micro.lengths == [2, 2, 1, 1, 1]
     assert micro.prompts == [-1, 0, -1, 2, 2]
-    assert micro.layout("cpu").positions.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
+    assert micro.packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
     assert micro.targets.tolist() == [7, 8, 9, 10, 3, 2, 1, 0]
     assert micro.rows.tolist() == [1, 1, 2, 3, 4, 5, 4, 6]
     assert micro.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -75,7 +75,7 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at
         # The token whose hidden state predicts: it has the right id, and the right number of tokens before it.
         starts = (made.response_lengths.cumsum(0) - made.response_lengths)[micro.completions]
         place = made.prompt_lengths[micro.completions] + micro.tokens - starts - 1
-        assert torch.equal(micro.layout("cpu").positions[0][micro.rows], place)
+        assert torch.equal(micro.packed.positions[0][micro.rows], place)
         predicting = [made.sequences[b][i] for b, i in zip(micro.completions, place, strict=True)]
         assert micro.input_ids[micro.rows].tolist() == predicting
         assert len(micro.input_ids) == sum(micro.lengths)
