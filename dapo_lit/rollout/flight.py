@@ -74,9 +74,9 @@ class Flight:
         while not (admission.full or admission.exhausted):
             if self.collector.stop_requested():
                 raise StopRequestedError
+            started = time.perf_counter()
             self._withdraw()
             self._submit()
-            started = time.perf_counter()
             samples = self.stream.step()
             arrived = time.perf_counter()
             self.generate_s += arrived - started

@@ -29,6 +29,11 @@ class RestartingEngine:
         self._failed = False
 
     @property
+    def current(self) -> RolloutEngine:
+        """The engine that is at work now."""
+        return self._engine
+
+    @property
     def concurrency(self) -> int:
         return self._engine.concurrency
 

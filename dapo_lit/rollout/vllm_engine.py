@@ -155,6 +155,11 @@ class VllmEngine:
             torch.set_num_threads(threads)
 
     @property
+    def llm(self) -> Any:
+        """vLLM's own object, for what compares with it."""
+        return self._llm
+
+    @property
     def concurrency(self) -> int:
         return self.settings.max_batch_size
 

@@ -40,7 +40,10 @@ def check_agreement(row: dict) -> None:
     assert 0 < row["mismatch/prob_diff_max"] < 1e-3
 
 
-def test_ablate_clip_higher_trains_is_interrupted_and_goes_on(tmp_path, cache):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, cache) -> Path:
+    """Where a run was interrupted in a step and resumed to its end."""
+    tmp_path = tmp_path_factory.mktemp("vllm")
     command = [sys.executable, "-m", "dapo_lit.train", *TINY, "budget.steps=1000"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         metrics, deadline = tmp_path / RUN / "metrics.jsonl", time.monotonic() + 400
@@ -57,17 +60,36 @@ def test_ablate_clip_higher_trains_is_interrupted_and_goes_on(tmp_path, cache):
     resumed = run_cli(*TINY, f"budget.steps={done + 2}", "resume=true", cwd=tmp_path, timeout=400)
     assert resumed.returncode == 0, resumed.stderr
     assert "continuing from" in resumed.stdout
-    assert json.loads((tmp_path / RUN / "DONE.json").read_text())["status"] == "finished"
-    rows = rows_of(tmp_path / RUN)
-    assert [row["step"] for row in rows] == list(range(done + 3))
+    return tmp_path
+
+
+def test_ablate_clip_higher_trains_is_interrupted_and_goes_on(folder):
+    assert json.loads((folder / RUN / "DONE.json").read_text())["status"] == "finished"
+    rows = rows_of(folder / RUN)
+    assert [row["step"] for row in rows] == list(range(len(rows)))
     assert {"eval/chain_sum/avg@2", "eval/chain_sum/entropy"} <= rows[0].keys() & rows[-1].keys()
     for before, row in pairwise(rows):
         check_agreement(row)
         assert row["tokens_generated"] > before["tokens_generated"]
         assert row["sampling/groups_kept"] >= 8
-    rollouts = pd.read_parquet(tmp_path / RUN / "rollouts" / f"step_{done + 1:06d}.parquet")
+    rollouts = pd.read_parquet(folder / RUN / "rollouts" / f"step_{len(rows) - 1:06d}.parquet")
     assert rollouts.groupby(["problem_id", "attempt"]).size().eq(8).all()
-    assert (tmp_path / RUN / "figures" / "run.png").is_file()
+    assert (folder / RUN / "figures" / "run.png").is_file()
+
+
+def test_the_recorded_steps_of_a_run_are_held_against_a_bare_call_of_vllm(folder):
+    step = len(rows_of(folder / RUN)) - 1
+    script = Path(__file__).parents[2] / "benchmarks" / "vllm_throughput.py"
+    command = [sys.executable, str(script), str(RUN), "--tiny", "--steps", str(step), "--out", "measured"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((folder / "measured" / "vllm_throughput.json").read_text())["results"]["steps"][str(step)]
+    rollouts = pd.read_parquet(folder / RUN / "rollouts" / f"step_{step:06d}.parquet")
+    assert found["responses"] == len(rollouts)
+    assert found["tokens_of_finished"] == rollouts["response_ids"].str.len().sum() <= found["tokens"]
+    row = rows_of(folder / RUN)[step]
+    assert found["tokens_per_s"] == pytest.approx(found["tokens"] / row["time/generate_s"])
+    assert "| step | responses |" in ran.stdout
 
 
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
