@@ -86,7 +86,7 @@ def follow(config: Config, ranks: Ranks) -> None:
     """What the other ranks do: train with rank 0, and write nothing but their shards."""
     start = ranks.first(lambda: None)
     if start is not None:
-        fit(config, Parts(config), start, None, ranks)
+        fit(config, Parts(config, ranks), start, None, ranks)
 
 
 def train_held(config: Config, overrides: list[str], arm: str, opening: Opening) -> None:
@@ -94,7 +94,7 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
     if is_done(config, arm):
         print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
         return
-    parts = Parts(config)
+    parts = Parts(config, opening.ranks)
     parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
     for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
         print(f"warning: {line}", flush=True)

@@ -109,7 +109,26 @@ class Reward(Section):
     """The reward as a weighted sum of `correctness`, `format`, `length` and functions; null: correctness alone."""
 
 
+class VllmServer(Section):
+    urls: tuple[str, ...]
+    """`http://host:port` of each server; a rank samples from its own."""
+    folder: str | None
+    """Where weights are handed over: trainer and servers see it under this path."""
+    transfer: Literal["folder", "nccl"]
+    """Through files, or from GPU to GPUs (not run here)."""
+    shard_gb: PositiveFloat
+    """GiB of a file of weights, which is what is in memory of them at once."""
+    request_s: PositiveFloat
+    """Seconds in which a server must answer anything but a request for a response; loading weights is among it."""
+    wait_s: Annotated[float, Field(ge=0)]
+    """Seconds to wait for a server that does not answer yet, at the start and after a failure."""
+
+
 class Vllm(Section):
+    placement: Literal["colocated", "server"]
+    """In the trainer's process, or in vLLM's own servers on other GPUs or machines."""
+    server: VllmServer
+    """Settings of placement=server."""
     kv_cache_gb: PositiveFloat
     """GiB of the key-value cache."""
     tensor_parallel: PositiveInt
@@ -138,6 +157,16 @@ class Rollout(Section):
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
     vllm: Vllm
     """Settings of engine=vllm; the others do not read them."""
+
+    @model_validator(mode="after")
+    def _servers(self) -> Self:
+        server = self.vllm.server
+        if self.engine == "vllm" and self.vllm.placement == "server" and not (server.urls and server.folder):
+            raise ValueError(
+                "vllm.placement=server needs vllm.server.urls, [http://host:port] of servers of vLLM, and "
+                "vllm.server.folder, which trainer and servers see under one path"
+            )
+        return self
 
     @model_validator(mode="after")
     def _full_distribution(self) -> Self:

@@ -26,6 +26,7 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
 from dapo_lit.rollout.engine import RolloutEngine
+from dapo_lit.rollout.ranks import ALONE, Ranks
 from dapo_lit.rollout.reflection import ReflectionPatterns
 
 CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
@@ -98,8 +99,9 @@ def _heldout(path: str, key: str) -> list[Problem]:
 class Parts:
     """Each part of a run, made when it is first asked for."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, ranks: Ranks = ALONE) -> None:
         self.config = config
+        self.ranks = ranks
         try:
             self.template = PromptTemplate.load(config.task.template)
             check_agreement(self.template, config.reward.extraction)
@@ -179,7 +181,8 @@ class Parts:
     def _build_engine(self) -> RolloutEngine:
         task = self.config.task
         longest = task.max_prompt_tokens + task.max_response_tokens
-        return build_engine(self.policy, self.tokenizer, self.config.rollout, self.engine_device, longest)
+        rollout = self.config.rollout
+        return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks)
 
     @cached_property
     def verifier(self) -> Verifier:

@@ -1,14 +1,18 @@
 """From config to the engine that samples."""
 
+from pathlib import Path
+
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config.sections import Rollout
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.rollout.engine import RolloutEngine
+from dapo_lit.rollout.ranks import ALONE, Ranks
 from dapo_lit.rollout.restarting import RestartingEngine
 from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+from dapo_lit.rollout.vllm_server_engine import ServerSettings, VllmServerEngine
 
 
 def build_engine(
@@ -17,12 +21,14 @@ def build_engine(
     rollout: Rollout,
     device: torch.device | None = None,
     max_tokens: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> RolloutEngine:
     """The engine that samples; it has no weights before its first sync_weights.
 
     Args:
         device: of the torch engine; None: the policy's.
         max_tokens: of a prompt and its response; None: the policy's context.
+        ranks: the processes that train together, which share servers of vLLM out among themselves.
 
     Raises:
         ValueError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
@@ -32,6 +38,26 @@ def build_engine(
         return TorchEngine(
             config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
         )
+    if rollout.vllm.placement == "server":
+        server = rollout.vllm.server
+        assert server.folder is not None
+        at = ServerSettings(
+            urls=server.urls,
+            folder=Path(server.folder).expanduser(),
+            max_model_tokens=max_tokens or config.max_position_embeddings,
+            max_batch_size=rollout.max_batch_size,
+            transfer=server.transfer,
+            shard_gb=server.shard_gb,
+            request_s=server.request_s,
+            wait_s=server.wait_s,
+            fp32_head=rollout.vllm.fp32_head,
+        )
+
+        def connect() -> RolloutEngine:
+            return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
+
+        # Weights are gathered by all ranks together: one of them alone cannot start anew.
+        return RestartingEngine(connect) if ranks.size == 1 else connect()
     settings = VllmSettings(
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,

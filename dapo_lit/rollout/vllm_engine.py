@@ -4,8 +4,8 @@ The engine starts with dummy weights from the policy's config alone and gets the
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
-Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again; a server in a process of
-its own; weight transfer between devices.
+Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
+of their own: vllm_server_engine.py.
 """
 
 import os

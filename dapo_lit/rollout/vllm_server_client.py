@@ -1,0 +1,114 @@
+"""HTTP to the servers of vLLM, from one thread of its own.
+
+Thousands of responses stream at once while the trainer's thread verifies them, so everything that waits for a socket
+waits here.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import aiohttp
+
+T = TypeVar("T")
+REFUSED = (400, 404, 413, 422)
+"""A server that is well says so of a request that it will never accept."""
+CONNECT_S = 20.0
+"""For a server to take a connection; a machine that is not there would be waited for much longer."""
+
+
+class ServerError(RuntimeError):
+    """A server does not answer, or answers with an error; the message begins with its address."""
+
+
+class ServerClient:
+    """Requests to `urls`, with or without waiting for the answer."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
+        self.urls = [url.rstrip("/") for url in urls]
+        self.timeout_s = timeout_s
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
+        self._thread.start()
+        self._session = self.run(self._open())
+
+    async def _open(self) -> aiohttp.ClientSession:
+        # No proxy of the environment: the servers are neighbours. No limit: the servers queue by themselves.
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, done in the client's thread."""
+        return self.start(work).result()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Begins `work` in the client's thread; to cancel the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def get(self, url: str, path: str) -> Any:
+        """The JSON (None for an empty body) of one server. Raises ServerError."""
+        return self.run(self.ask("GET", url, path))
+
+    def post_all(self, path: str, body: dict[str, Any] | None = None) -> list[Any]:
+        """The same POST to every server at once; what each answers. Raises ServerError of the first that fails."""
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*(self.ask("POST", url, path, body) for url in self.urls))
+
+        return self.run(all_of_them())
+
+    async def ask(self, method: str, url: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """In the client's thread: the JSON of one server. Raises ServerError."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=self.timeout_s, sock_connect=min(CONNECT_S, self.timeout_s))
+            async with self._session.request(method, url + path, json=body, timeout=timeout) as answer:
+                text = await answer.text()
+                if answer.status != 200:
+                    raise ServerError(f"{url}{path} answers {answer.status}: {text[:500]}")
+                return json.loads(text) if text.strip() else None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ServerError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
+
+    async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
+        """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends.
+
+        Raises:
+            ValueError: the server refuses the request.
+            ServerError: it does not answer, fails, or the stream breaks off.
+        """
+        # A response may take hours; that no byte comes for long shows as a stall of the step, by name.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s)
+        try:
+            async with self._session.post(url + path, json=body, timeout=timeout) as answer:
+                if answer.status != 200:
+                    message = f"{url}{path} answers {answer.status}: {(await answer.text())[:500]}"
+                    raise ValueError(message) if answer.status in REFUSED else ServerError(message)
+                async for line in answer.content:
+                    if not line.startswith(b"data: "):
+                        continue
+                    if line.strip() == b"data: [DONE]":
+                        return
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise ServerError(f"{url}{path}: {str(event['error'])[:500]}")
+                    take(event)
+            raise ServerError(f"{url}{path}: the stream ended early")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ServerError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
+
+    def close(self) -> None:
+        """Drops every connection, and with it the requests on the servers."""
+
+        async def end() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self._session.close()
+
+        self.run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

