@@ -28,6 +28,7 @@ ANOTHER_TASK = {
     "smollm2_arithmetic",
     "smollm2_gsm8k",
     "paper_qwen2_5_32b",
+    "qwen2_5_7b_lora",
     "verl_qwen2_5_32b",
 }
 """Experiments with a task and a size of their own."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from dapo_lit.config.folder import config_folder
 
-WITH_PLUS = ("experiment", "study")
+WITH_PLUS = ("experiment", "study", "policy/lora")
 """Groups that no default names, so that Hydra wants a plus before them."""
 
 

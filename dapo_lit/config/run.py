@@ -61,9 +61,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sharded(self) -> Self:
-        if self.trainer.strategy == "fsdp" and (self.algorithm.critic is not None or self.algorithm.kl.beta):
+        if self.policy.lora is not None and self.trainer.sharding.tensor_parallel > 1:
             raise ValueError(
-                "trainer.strategy=fsdp shards the policy alone: a value model (algorithm.critic) or a reference policy "
-                "(algorithm.kl.beta) needs trainer.strategy=single"
+                "policy.lora and trainer.sharding.tensor_parallel > 1 exclude each other: a matrix with an adapter is "
+                "not cut; shard by data alone"
             )
         return self

@@ -8,6 +8,9 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
 class ConfigError(ValueError):
     """A config that cannot run; the message names the key and says what to do."""
 
@@ -16,6 +19,15 @@ class Section(BaseModel):
     """A group of keys: unknown ones are refused, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class Lora(Section):
+    rank: PositiveInt
+    """Of each adapter: two matrices of inputs x rank and rank x outputs."""
+    alpha: PositiveFloat
+    """The product of an adapter counts alpha / rank."""
+    target_modules: Annotated[tuple[Projection, ...], Field(min_length=1)]
+    """Matrices of each layer that get an adapter."""
 
 
 class Policy(Section):
@@ -30,6 +42,8 @@ class Policy(Section):
     dtype: Literal["float32", "bfloat16", "float16"]
     freeze_frac: Fraction
     """Share of the layers, from the input on, that are not trained."""
+    lora: Lora | None
+    """Train low-rank adapters beside the matrices, and nothing else; null: train the weights themselves."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

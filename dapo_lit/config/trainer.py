@@ -45,6 +45,8 @@ class Trainer(Section):
     """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
     checkpoint_every: PositiveInt
     """Rollout steps between checkpoints; the last two are kept."""
+    checkpoint_in_background: bool
+    """Write shards while training goes on, once they have been copied to the host's memory."""
     grace_s: PositiveFloat
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     activation_checkpointing: Literal["none", "selective", "full"]
@@ -61,6 +63,8 @@ class Trainer(Section):
             raise ValueError(
                 f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
             )
+        if self.checkpoint_in_background and self.strategy == "single":
+            raise ValueError("checkpoint_in_background=true writes shards: set trainer=fsdp, or false")
         for name in ("tensor_parallel", "replicas"):
             if size % getattr(self.sharding, name):
                 raise ValueError(

@@ -55,7 +55,7 @@ class GradientSteps:
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
         critic = [] if module.critic is None else list(module.critic.parameters())
-        critic_norm = torch.nn.utils.get_total_norm([p.grad for p in critic if p.grad is not None])
+        critic_norm = global_norm([p.grad for p in critic if p.grad is not None])
         # The one moment of an update in which the device is waited for.
         numbers = torch.stack([x.double() for x in (addend.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
         module.ranks.sum(numbers[:1])
@@ -81,7 +81,7 @@ class GradientSteps:
         if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
             one_mesh = module.config.trainer.sharding.tensor_parallel == 1
             torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm, None if one_mesh else False)
-            torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm)
+            torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm, None if one_mesh else False)
         self.optimizer.step()
         self.optimizer.zero_grad()
         module.counters.gradient_step += 1

@@ -19,9 +19,10 @@ from dapo_lit.lit.counters import Counters
 from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.minibatches import minibatches
+from dapo_lit.lit.models import Fill, check_adapters, put_together, shard_and_fill
 from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
-from dapo_lit.lit.strategy import shard_policy
+from dapo_lit.lit.strategy import only_trained
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
@@ -32,12 +33,13 @@ from dapo_lit.objective.diagnostics import (
     merge,
     mismatch_statistics,
 )
-from dapo_lit.policy.attention import packed_hidden
+from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
 from dapo_lit.policy.head import LossOfTokens, token_logprobs, token_loss
+from dapo_lit.policy.lora import fingerprint
 from dapo_lit.policy.reference import Reference
-from dapo_lit.policy.sharding import checkpoint_layers
+from dapo_lit.policy.sharding import gathered_head, run
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import Group
@@ -75,7 +77,7 @@ class DAPOModule(LightningModule):
         config: Config,
         build_policy: Callable[[], PreTrainedModel],
         ranks: Ranks | None = None,
-        fill: Callable[[PreTrainedModel, torch.device], None] | None = None,
+        fill: Fill | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -92,21 +94,19 @@ class DAPOModule(LightningModule):
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
         self.step_metrics: dict[str, float | None] = {}
+        self.base_fingerprint: int | None = None
+        """Of the weights beside which there are adapters; None: there are none."""
 
     def configure_model(self) -> None:
         if self.policy is None:
-            self.policy = self.build_policy()
-            algorithm = self.config.algorithm
-            self.reference = Reference(self.policy) if algorithm.kl.beta else None
-            if algorithm.critic:
-                self.critic = Critic(self.policy, shares_backbone=algorithm.critic.backbone == "shared")
-            freeze_first_layers(self.policy, self.config.policy.freeze_frac)
-            checkpoint_layers(self.policy, self.config.trainer.activation_checkpointing)
+            models = put_together(self.build_policy(), self.config)
             if self.config.trainer.strategy == "fsdp":
-                self.ranks = shard_policy(self.policy, self.config, self.ranks, self.device_mesh)
-                if self.fill is not None:
-                    offloads = self.config.trainer.sharding.cpu_offload
-                    self.fill(self.policy, torch.device("cpu") if offloads else self.trainer.strategy.root_device)
+                device = self.trainer.strategy.root_device
+                self.ranks = shard_and_fill(models, self.config, self.ranks, self.device_mesh, self.fill, device)
+            models.begin_adapters(self.config.seed)
+            self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
+            if self.config.policy.lora is not None:
+                self.base_fingerprint = fingerprint(models.policy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
@@ -116,7 +116,7 @@ class DAPOModule(LightningModule):
         if self.critic is not None:
             assert self.config.algorithm.critic is not None
             factor = self.config.algorithm.critic.lr / settings.lr
-            groups.append({"params": list(self.critic.parameters()), "lr_factor": factor})
+            groups.append({"params": [p for p in self.critic.parameters() if p.requires_grad], "lr_factor": factor})
         return torch.optim.AdamW(
             groups,
             lr=settings.lr,
@@ -149,6 +149,8 @@ class DAPOModule(LightningModule):
         scored = time.perf_counter()
         updates = StepUpdates(self, batch, scores, credit, statistics)
         updates.run()
+        if self.reference:
+            self.reference.rest()
         trained = time.perf_counter()
         self.policy_version += 1
         self.step_metrics = updates.metrics() | {
@@ -193,7 +195,8 @@ class DAPOModule(LightningModule):
                 if scores_policy:
                     old[place] = self.logprobs(micro)[0][: len(place)]
                 if self.reference:
-                    ref[place] = self.logprobs(micro, self.reference.on(self.device))[0][: len(place)]
+                    with self.reference.on(self.device) as reference:
+                        ref[place] = self.logprobs(micro, reference)[0][: len(place)]
                 if self.critic:
                     values[place] = self.values(micro)[: len(place)]
         old, ref, values = (self.ranks.sum(scored.cpu()) for scored in (old, ref, values))
@@ -231,11 +234,9 @@ class DAPOModule(LightningModule):
 
         Here and below, the micro-batch is on the policy's device.
         """
-        of_policy = (
-            self.policy.score if self.config.trainer.strategy == "fsdp" else partial(token_logprobs, self.policy)
-        )
-        score = of_policy if model is None else partial(token_logprobs, model)
-        return score(
+        return run(
+            self.policy if model is None else model,
+            token_logprobs,
             micro.input_ids,
             micro.packed,
             micro.rows,
@@ -249,7 +250,7 @@ class DAPOModule(LightningModule):
         if self.config.trainer.strategy == "fsdp":  # the head's weight is there only inside the policy's own forward
             logprobs, entropy = self.logprobs(micro)
             return of_tokens(logprobs, slice(None)).sum(), logprobs.detach(), entropy
-        hidden = packed_hidden(self.policy, micro.input_ids, micro.packed)[micro.rows]
+        hidden = self._states(self.policy, micro)
         weight = self.policy.get_output_embeddings().weight
         temperature = self.config.rollout.temperature
         return token_loss(hidden, weight, micro.targets, of_tokens, temperature=temperature)
@@ -257,22 +258,44 @@ class DAPOModule(LightningModule):
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """[n] of the critic, with gradient, for the state before each response token."""
         assert self.critic is not None
-        return self.critic(self.policy, micro.input_ids, micro.packed, micro.rows, head_only=head_only)
+        shares = self.critic.backbone is None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not (shares and head_only)):
+            hidden = self._states(self.policy if shares else self.critic.backbone, micro)
+        return self.critic(hidden)
 
     def full_kl(self, micro: MicroBatch) -> Tensor:
         """[n] exact divergence from the reference at each response token, with gradient."""
         assert self.reference is not None
-        place, temperature = (micro.input_ids, micro.packed, micro.rows), self.config.rollout.temperature
-        return token_full_kl(self.policy, self.reference.on(self.device), *place, temperature=temperature)
+        with self.reference.on(self.device) as reference, torch.no_grad():
+            hidden = self._states(reference, micro)
+        return run(
+            self.policy,
+            token_full_kl,
+            micro.input_ids,
+            micro.packed,
+            micro.rows,
+            ref_hidden=hidden,
+            ref_weight=None if self.reference.is_policy else gathered_head(self.reference.model),
+            temperature=self.config.rollout.temperature,
+        )
+
+    @staticmethod
+    def _states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
+        """[n, hidden] of a model before each response token."""
+        return run(model, hidden_states, micro.input_ids, micro.packed, micro.rows)
 
     def _mfu(self, tokens: int, seconds: float) -> float | None:
         peak = self.config.trainer.peak_tflops
         if peak is None or seconds <= 0:
             return None
-        return 6 * sum(p.numel() for p in self.policy.parameters()) * tokens / seconds / (peak * 1e12)
+        operations = sum((6 if p.requires_grad else 4) * p.numel() for p in self.policy.parameters())
+        return operations * tokens / seconds / (peak * 1e12)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.config.policy.lora is not None:
+            checkpoint["state_dict"] = only_trained(self, checkpoint["state_dict"])
         checkpoint["dapo_lit"] = {
+            "base_fingerprint": self.base_fingerprint,
             "counters": self.counters.state_dict(),
             "policy_version": self.policy_version,
             "bad_updates_in_a_row": self.bad_updates_in_a_row,
@@ -282,9 +305,18 @@ class DAPOModule(LightningModule):
         # A checkpoint of the last step says that the loop is over; with a larger budget it is not.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         state = checkpoint["dapo_lit"]
+        if self.config.policy.lora is not None:
+            check_adapters(
+                self, checkpoint, self.base_fingerprint if self.ranks.rank == 0 else state["base_fingerprint"]
+            )
         self.counters.load_state_dict(state["counters"])
         self.policy_version = state["policy_version"]
         self.bad_updates_in_a_row = state["bad_updates_in_a_row"]
+
+    @property
+    def strict_loading(self) -> bool:
+        """A checkpoint of adapters lacks the base; that it has every adapter is checked when it is loaded."""
+        return self.config.policy.lora is None
 
 
 def note_advantages(groups: Sequence[Group], means: Tensor) -> None:
@@ -292,16 +324,3 @@ def note_advantages(groups: Sequence[Group], means: Tensor) -> None:
     completions = [completion for group in groups for completion in group.completions]
     for completion, mean in zip(completions, means.tolist(), strict=True):
         completion.advantage = mean
-
-
-def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:
-    """Stops the gradient in the first `fraction` of the layers (rounded down), and in the embedding if any is frozen.
-
-    A tied embedding is the head as well and stays trained.
-    """
-    layers = model.base_model.layers
-    frozen = int(fraction * len(layers))
-    for layer in layers[:frozen]:
-        layer.requires_grad_(False)
-    if frozen and not model.config.tie_word_embeddings:
-        model.get_input_embeddings().requires_grad_(False)

@@ -11,8 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.sections import Policy
 from dapo_lit.lit.build import policy_folder
-from dapo_lit.lit.checkpoints import complete, fault
+from dapo_lit.lit.checkpoints import base_fingerprint, complete, fault, policy_weights
 from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.policy.lora import fingerprint, merge
 
 EDGE = 1024
 """Values at each end of a tensor that its digest covers beside its sum."""
@@ -86,7 +87,7 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
     """The policy of a run's newest checkpoint, or of one checkpoint, on the CPU, and the config that trained it.
 
     Raises:
-        ConfigError: no run there, a config of another version, no checkpoint, a damaged one.
+        ConfigError: no run there, a config of another version, no checkpoint, a damaged one, adapters of another base.
     """
     run = run_of(place)
     config = run_config(run)
@@ -97,8 +98,15 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
         raise ConfigError(f"{chosen} is damaged ({reason}); name another of {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
-    # The run's own file: it holds optimizer state and counters, which weights_only refuses.
-    saved = torch.load(chosen, map_location="cpu", weights_only=False, mmap=True)["state_dict"]
-    kept = {name: tensor for name, tensor in saved.items() if name.startswith("policy.")}  # PPO's has a critic too
-    model.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in kept.items()})
+    saved = policy_weights(chosen)
+    if config.policy.lora is None:
+        model.load_state_dict(saved)
+    else:
+        base, here = base_fingerprint(chosen), fingerprint(model)
+        if base != here:
+            raise ConfigError(
+                f"{chosen} holds adapters of another base than {folder} (fingerprint {base}, not {here}); put the "
+                "policy that the run began with back in its place"
+            )
+        merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
     return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

@@ -216,7 +216,8 @@ class StepUpdates:
 
     def _reduce(self) -> None:
         """Adds up over the ranks what each measured on its share: one collective a step."""
-        sums, maxima = merge(_nothing_measured(), self.statistics)  # the same names on a rank without a share
+        # The same names on a rank without a share.
+        sums, maxima = merge(_nothing_measured(self.module.reference is not None), self.statistics)
         counts = torch.tensor([self.real_tokens, self.run_tokens], dtype=torch.float64)
         device = self.module.device
         measured = torch.stack([value.double().to(device) for value in (*sums.values(), *maxima.values())]).cpu()
@@ -239,10 +240,10 @@ class StepUpdates:
         )
 
 
-def _nothing_measured() -> Statistics:
-    """policy_statistics and mismatch_statistics of no token."""
+def _nothing_measured(with_reference: bool) -> Statistics:
+    """What is measured of a policy, of no token."""
     none = torch.zeros(0)
-    policy = policy_statistics(
+    of_policy = policy_statistics(
         none,
         none,
         none,
@@ -253,4 +254,5 @@ def _nothing_measured() -> Statistics:
         entropy=none,
         completion_tokens=none,
     )
-    return merge(policy, mismatch_statistics(none, none, none.bool()))
+    found = merge(of_policy, mismatch_statistics(none, none, none.bool()))
+    return merge(found, reference_statistics(none, none, none.bool())) if with_reference else found

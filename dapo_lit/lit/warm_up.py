@@ -14,7 +14,7 @@ from dapo_lit.data.demonstrations import PromptResponse, agreeing, load_demonstr
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.lit.build import policy_folder
-from dapo_lit.lit.module import freeze_first_layers
+from dapo_lit.lit.models import freeze_first_layers
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.save import save_policy

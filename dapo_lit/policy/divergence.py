@@ -6,17 +6,18 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from dapo_lit.objective.losses import full_kl
-from dapo_lit.policy.attention import Layout, packed_hidden
+from dapo_lit.policy.attention import Layout, hidden_states
 from dapo_lit.policy.head import CHUNK_ELEMENTS
 
 
 def token_full_kl(
     policy: PreTrainedModel,
-    reference: PreTrainedModel,
     input_ids: Tensor,
     packed: Layout,
     rows: Tensor,
     *,
+    ref_hidden: Tensor,
+    ref_weight: Tensor | None,
     temperature: float,
 ) -> Tensor:
     """KL(policy || reference) of the next-token distributions (temperature applied), exact, nats, [n].
@@ -26,15 +27,15 @@ def token_full_kl(
 
     Args:
         policy: with gradient.
-        reference: without.
         input_ids: [T] packed tokens.
         packed: their layout.
         rows: [n] the packed token whose hidden state predicts each response token.
+        ref_hidden: [n, hidden] the reference's states there.
+        ref_weight: [V, hidden] of its head; None: the policy's own, which is not trained.
     """
-    hidden = packed_hidden(policy, input_ids, packed)[rows]
-    with torch.no_grad():
-        ref_hidden = packed_hidden(reference, input_ids, packed)[rows]
-    weight, ref_weight = policy.get_output_embeddings().weight, reference.get_output_embeddings().weight
+    hidden = hidden_states(policy, input_ids, packed, rows)
+    weight = policy.get_output_embeddings().weight
+    ref_weight = weight.detach() if ref_weight is None else ref_weight
     size = max(1, CHUNK_ELEMENTS // (2 * weight.shape[0]))
     parts = [
         checkpoint(_chunk, h, weight, r, ref_weight, temperature, use_reentrant=False)

@@ -1,15 +1,16 @@
 """The policy in shards (FSDP2): a group of parameters a layer, the head, the rest; loading and gathering by group.
 
-The root's forward is `score`, not the model's own: hidden states, then the head for the response tokens. Gradients
-are summed over the ranks, not averaged: the loss is divided by one denominator that counts all ranks' tokens.
+What is asked of a sharded model goes through its method `run`, which gathers what is needed before and shards it again
+after; the model's own forward, which would make logits of all tokens, is not called. Gradients are summed over the
+ranks, not averaged: the loss is divided by one denominator that counts all ranks' tokens.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from accelerate import init_empty_weights
@@ -30,9 +31,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 
 Recomputed = Literal["none", "selective", "full"]
+T = TypeVar("T")
 
 
 def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
@@ -91,15 +93,26 @@ def shard(
             parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
         fully_shard(layer, **group)
     head = model.get_output_embeddings()
-    if head_alone and not model.config.tie_word_embeddings:  # a tied one is the embedding, which is in the root's group
-        fully_shard(head, **group)
+    if head_alone and head is not None and not model.config.tie_word_embeddings:
+        fully_shard(head, **group)  # a tied one is the embedding, which is in the root's group
     fully_shard(model, **group)
+    _sum_gradients(model)
+    model.run = MethodType(_run, model)
+    register_fsdp_forward_method(model, "run")
+
+
+def shard_value_head(head: nn.Linear, mesh: DeviceMesh, *, cpu_offload: bool = False) -> None:
+    """Shards the head of a value model as a group of its own, which stays in its dtype (float32)."""
+    offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
+    fully_shard(head, mesh=mesh, offload_policy=offload)
+    _sum_gradients(head)
+
+
+def _sum_gradients(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    model.score = MethodType(_score, model)
-    register_fsdp_forward_method(model, "score")
 
 
 _TENSOR_PLAN = {
@@ -110,15 +123,33 @@ _TENSOR_PLAN = {
 }
 
 
-def _score(model: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """`function(model, *args, **kwargs)`, with the weights of a sharded model gathered for it."""
+    if isinstance(model, FSDPModule):
+        gathered: Any = model
+        result: T = gathered.run(function, *args, **kwargs)
+        return result
+    return function(model, *args, **kwargs)
+
+
+def _run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     head = model.get_output_embeddings()
     own_group = isinstance(head, FSDPModule)
-    if own_group:  # token_logprobs reads its weight, so that its forward, which would gather it, is never called
+    if own_group:  # its weight is read directly, so that its forward, which would gather it, is never called
         head.unshard()
-    result = token_logprobs(model, *args, **kwargs)
+    result = function(model, *args, **kwargs)
     if own_group and not torch.is_grad_enabled():  # else backward does it
         head.reshard()
     return result
+
+
+def gathered_head(model: PreTrainedModel) -> Tensor:
+    """[V, hidden] of the head; of a sharded model it stays gathered until the model is sharded again."""
+    head = model.get_output_embeddings()
+    for module in (model, head):
+        if isinstance(module, FSDPModule):
+            module.unshard()
+    return head.weight.detach()
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -143,6 +174,8 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
 def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device) -> None:
     """Gives every shard memory on `device` and reads its part of the safetensors: no rank holds more than its shards.
 
+    model: a causal language model, or one without its head. Adapters are left undefined.
+
     Raises:
         KeyError: the files lack a parameter of the model.
     """
@@ -152,7 +185,11 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
         module._buffers[name] = None if buffer is None else buffer.to(device)
     places = _files_of_tensors(Path(folder))
     tied = model.config.tie_word_embeddings
-    for name, parameter in model.named_parameters():
+    prefix = f"{model.base_model_prefix}." if model.base_model is model else ""
+    for full_name, parameter in model.named_parameters():
+        name = prefix + base_name(full_name)
+        if is_adapter(name):
+            continue
         if name not in places:
             if tied and name == "lm_head.weight":
                 continue
@@ -225,12 +262,12 @@ def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tu
     A matrix and its adapter must come in one call.
     """
     tensors = dict(named)
-    scales = {name: m.scaling["default"] for name, m in model.named_modules() if hasattr(m, "lora_A")}
+    factors = scales(model)
     for name, tensor in tensors.items():
-        if ".lora_" in name:
+        if is_adapter(name):
             continue
         matrix, _, kind = name.partition(".base_layer")
-        if kind == ".weight" and matrix in scales:
+        if kind == ".weight" and matrix in factors:
             a, b = (tensors[f"{matrix}.lora_{side}.default.weight"] for side in "AB")
-            tensor = tensor + scales[matrix] * (b @ a).to(tensor.dtype)
+            tensor = merged_matrix(tensor, a, b, factors[matrix])
         yield matrix + kind, tensor

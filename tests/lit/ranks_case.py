@@ -49,11 +49,32 @@ SHRUNKEN = (
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiments at the paper's size small; all their other keys stay."""
+BESIDE = ("critic", "shared", "lora")
+"""Cases with more than the policy: a value model, a reference, adapters."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
     "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
     "offloaded": ("+experiment=four_sums", "trainer.sharding.cpu_offload=true"),
+    "critic": (
+        "+experiment=four_sums",
+        "algorithm=ppo",
+        "algorithm.critic.warmup_steps=0",
+        "algorithm.kl={beta: 0.1, where: loss}",
+    ),
+    "shared": (
+        "+experiment=four_sums",
+        "algorithm=ppo",
+        "algorithm.critic={warmup_steps: 0, backbone: shared}",
+        "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
+        "policy.architecture.tie_word_embeddings=false",
+    ),
+    "lora": (
+        "+experiment=four_sums",
+        "+policy/lora=all_matrices",
+        "policy.lora.rank=4",
+        "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
+    ),
     "paper": ("+experiment=paper_qwen2_5_32b", *SHRUNKEN),
     "verl": (
         "+experiment=verl_qwen2_5_32b",
@@ -91,6 +112,7 @@ class Probe(DAPOModule):
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
         record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
         scores, _ = self.score(batch.tokens)
+        record["scored"] = (scores.ref_logprobs, scores.values)
         kept, objective = batch.tokens.carries_loss, self.objective
         for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
             for filtered in (False, True):
@@ -111,6 +133,8 @@ class Probe(DAPOModule):
         record["metrics"] = untimed
         record["collected"] = {k: v for k, v in batch.collected.metrics.items() if not k.startswith("time/")}
         record["weights"] = {name: whole(tensor) for name, tensor in full_tensors(self.policy)}
+        of_critic = {} if self.critic is None else dict(self.critic.named_parameters())
+        record["weights"] |= {f"critic.{name}": whole(tensor) for name, tensor in of_critic.items()}
         self.found[batch.step] = record
 
     def loss_and_gradient(self, batch: RolloutStep, scores: Scores) -> tuple[float, torch.Tensor]:
@@ -119,7 +143,7 @@ class Probe(DAPOModule):
         updates = StepUpdates(self, batch, scores, credit, Statistics({}, {}))
         addend = updates._backward(next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0)), 0)
         loss = float(self.ranks.sum(addend.cpu()))
-        gradient = torch.cat([whole(p.grad).flatten() for p in self.policy.parameters()])
+        gradient = torch.cat([whole(p.grad).flatten() for p in self.parameters() if p.requires_grad])
         self.zero_grad()
         return loss, gradient
 
@@ -151,7 +175,8 @@ def case(out: Path, name: str, size: int, checkpoint: Path | None = None) -> Non
         torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
 
 
-def forked(out: Path, size: int, names: tuple[str, ...], checkpoint: Path | None = None) -> None:
+def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = None) -> None:
+    """Runs cases on `size` ranks, from the checkpoints of `resumes` ranks if that is given."""
     ports = []
     for _ in names:
         with socket.socket() as found:
@@ -166,7 +191,8 @@ def forked(out: Path, size: int, names: tuple[str, ...], checkpoint: Path | None
                 os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank))
                 for port, name in zip(ports, names, strict=True):
                     os.environ["MASTER_PORT"] = str(port)
-                    case(out, name, size, checkpoint)
+                    saved = out / name / str(resumes) / "checkpoints" / "step_000002.ckpt"
+                    case(out, name, size, saved if resumes else None)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -181,9 +207,14 @@ def forked(out: Path, size: int, names: tuple[str, ...], checkpoint: Path | None
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
+    if len(sys.argv) > 2:  # some cases on 1 and 2 ranks, while one works on them
+        for size in SIZES[:2]:
+            forked(out, size, tuple(sys.argv[2:]))
+        forked(out, 1, tuple(sys.argv[2:]), resumes=2)
+        sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", "untied"))
+        forked(out, size, ("tied", "untied", *(BESIDE if size < 4 else ())))
     forked(out, 2, ("paper", "verl", "offloaded"))
     forked(out, 4, ("copies", "tensor"))
-    for size in (1, 4):
-        forked(out, size, ("tied",), out / "tied" / "2" / "checkpoints" / "step_000002.ckpt")
+    forked(out, 1, ("tied", "critic", "lora"), resumes=2)
+    forked(out, 4, ("tied",), resumes=2)

@@ -7,15 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from command_line import SMALL
 
 from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import complete, fault, newest_good, write_checkpoint
+from dapo_lit.lit.checkpoints import BackgroundSave, complete, fault, newest_good, write_checkpoint
 from dapo_lit.lit.preemption import StopSignal, requeue_command
+from dapo_lit.rollout.ranks import ALONE
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -44,12 +51,57 @@ def load(checkpoint: Path) -> list[torch.Tensor]:
     return [torch.load(file)["state"] for file in files]
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_path, sharded):
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def save_in_background(background: BackgroundSave, folder: Path, step: int) -> None:
+    """As the strategy does; what was given is overwritten at once, as training would."""
+    given = state(step)
+
+    def begin_to_write(path: Path) -> Future:
+        path.mkdir()
+        return dcp.async_save({"state": given}, checkpoint_id=path, process_group=background.ranks.group)
+
+    background.start(folder / f"step_{step:06d}.ckpt", begin_to_write)
+    given.fill_(-1.0)
+
+
+def load_distributed(checkpoint: Path) -> list[torch.Tensor]:
+    found = {"state": torch.empty(50_000)}
+    dcp.load(found, checkpoint_id=checkpoint, no_dist=True)
+    return [found["state"]]
+
+
+def write_for_ever(folder: Path, first: int, way: str) -> None:
+    steps = range(first, first + 10_000)
+    if way == "in the background":
+        with one_rank():
+            background = BackgroundSave(ALONE, timedelta(minutes=1))
+            for step in steps:
+                save_in_background(background, folder, step)
+    for step in steps:
+        save(folder, step, sharded=way == "sharded")
+
+
+@pytest.mark.parametrize("way", ["one file", "sharded", "in the background"])
+def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_path, way):
     started = time.perf_counter()
-    save(tmp_path, 1, sharded)
+    if way == "in the background":
+        with one_rank():
+            background = BackgroundSave(ALONE, timedelta(minutes=1))
+            save_in_background(background, tmp_path, 1)
+            background.wait()
+    else:
+        save(tmp_path, 1, sharded=way == "sharded")
     save_s = time.perf_counter() - started
-    noise = random.Random(int(sharded))
+    noise = random.Random(len(way))
     last, interrupted = 1, 0
     for _ in range(25):
         readable, writable = os.pipe()
@@ -57,8 +109,7 @@ def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_p
         if child == 0:
             try:
                 os.write(writable, b".")
-                for step in range(last + 1, last + 10_000):
-                    save(tmp_path, step, sharded)
+                write_for_ever(tmp_path, last + 1, way)
             finally:
                 os._exit(1)  # never back into the tests
         os.read(readable, 1)
@@ -72,11 +123,11 @@ def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_p
         assert good is not None
         step = int(good.stem.removeprefix("step_"))
         assert step >= last
-        for tensor in load(good):
+        for tensor in load_distributed(good) if way == "in the background" else load(good):
             assert torch.equal(tensor, state(step))
         assert not list(tmp_path.glob("*.damaged"))  # not even one that had to be set aside
         last = step
-    save(tmp_path, last + 1, sharded)
+    save(tmp_path, last + 1, sharded=way != "one file")
     assert len(complete(tmp_path)) == 2
     assert last > 3
     assert interrupted > 0  # it was killed while it wrote, or the test says nothing
@@ -105,6 +156,32 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(tmp_path, capsys, da
     save(tmp_path, 2, sharded)  # the run comes by again
     assert newest_good(tmp_path) == newest
     assert fault(newest) is None
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_for_it(tmp_path):
+    with one_rank():
+        background, written = BackgroundSave(ALONE, timedelta(minutes=1)), Future()
+
+        def begin_to_write(path: Path) -> Future:
+            torch.save({"state": state(1)}, path)
+            return written
+
+        background.start(tmp_path / "step_000001.ckpt", begin_to_write)
+        assert complete(tmp_path) == []
+        written.set_result(None)
+        save_in_background(background, tmp_path, 2)
+        assert (tmp_path / "step_000001.ckpt").exists()
+        background.wait()
+        assert [c.name for c in complete(tmp_path)] == ["step_000001.ckpt", "step_000002.ckpt"]
+        assert torch.equal(load_distributed(tmp_path / "step_000002.ckpt")[0], state(2))
+
+        failed: Future = Future()
+        failed.set_exception(OSError(28, "No space left on device"))
+        background.start(tmp_path / "step_000003.ckpt", lambda path: failed)
+        with pytest.raises(OSError, match="No space"):
+            background.wait()
+        background.wait()  # told once
+        assert newest_good(tmp_path) == tmp_path / "step_000002.ckpt"
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path):

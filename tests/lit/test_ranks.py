@@ -17,12 +17,18 @@ import torch
 from dapo_lit.data.problem import Problem
 from dapo_lit.lit.checkpoints import fault, policy_weights
 from dapo_lit.objective.losses import Aggregation
+from dapo_lit.policy.lora import is_adapter
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.ranks import Ranks, packed, unpacked
 from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
 
 SIZES = (2, 4)
 CASES = ("tied", "untied")
+BESIDE = (
+    "critic",
+    "shared",
+    "lora",
+)  # a value model and a reference, sharded too; adapters, whose reference is the base
 AGGREGATIONS = sorted(set(get_args(Aggregation)) - {"microbatch"})  # that one depends on the split
 LOSSES = [f"{aggregation}, filtered {filtered}" for aggregation in AGGREGATIONS for filtered in (False, True)]
 LOSSES.append("gmpo on forking tokens")
@@ -40,6 +46,7 @@ def runs(cache, tmp_path_factory) -> dict:
     ran = [(case, size) for case in CASES for size in (1, *SIZES)]
     ran += [("paper", 2), ("verl", 2), ("tied_resumed", 1), ("tied_resumed", 4)]
     ran += [("offloaded", 2), ("copies", 4), ("tensor", 4)]
+    ran += [(case, size) for case in BESIDE for size in (1, 2)] + [("critic_resumed", 1), ("lora_resumed", 1)]
     found: dict = {
         (case, size): [torch.load(out / f"{case}_{size}_{rank}.pt", weights_only=False) for rank in range(size)]
         for case, size in ran
@@ -54,10 +61,19 @@ WHATEVER_IS_UNDER_WAY = (
 """Metrics of collection that do not depend on how many groups were begun."""
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", SIZES)
+ON_MORE_RANKS = [*((case, size) for case in CASES for size in SIZES), *((case, 2) for case in BESIDE)]
+ELSEWHERE = [("offloaded", 2), ("copies", 4), ("tensor", 4)]  # of the tied case
+
+
+def alone_of(runs: dict, case: str) -> dict:
+    """The same case on one process."""
+    (alone,) = runs[case if (case, 2) in ON_MORE_RANKS else "tied", 1]
+    return alone
+
+
+@pytest.mark.parametrize(("case", "size"), ON_MORE_RANKS)
 def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_rank(runs, case, size):
-    (alone,) = runs[case, 1]
+    alone = alone_of(runs, case)
     for step, record in alone["steps"].items():
         assert len({len(ids) for ids in record["ids"]}) > 3  # unequal lengths, or the test says nothing
         for rank in runs[case, size]:
@@ -69,13 +85,10 @@ def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_
             assert {key: found[key] for key in same} == {key: record["collected"][key] for key in same}
 
 
-@pytest.mark.parametrize(
-    ("case", "size"),
-    [*((case, size) for case in CASES for size in SIZES), ("offloaded", 2), ("copies", 4), ("tensor", 4)],
-)
+@pytest.mark.parametrize(("case", "size"), [*ON_MORE_RANKS, *ELSEWHERE])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_loss_and_gradient_are_those_of_one_process_for_every_aggregation(runs, case, size, loss):
-    (alone,) = runs["untied" if case == "untied" else "tied", 1]
+    alone = alone_of(runs, case)
     expected_loss, expected = alone["steps"][1][loss]
     assert expected.norm() > 1e-3
     for rank in runs[case, size]:
@@ -92,12 +105,9 @@ def test_the_aggregations_differ_so_that_one_taken_for_another_would_show(runs):
             assert (one - other).norm() > 1e-3 * one.norm()
 
 
-@pytest.mark.parametrize(
-    ("case", "size"),
-    [*((case, size) for case in CASES for size in SIZES), ("offloaded", 2), ("copies", 4), ("tensor", 4)],
-)
+@pytest.mark.parametrize(("case", "size"), [*ON_MORE_RANKS, *ELSEWHERE])
 def test_metrics_evaluations_and_weights_after_two_steps_are_those_of_one_process(runs, case, size):
-    (alone,) = runs["untied" if case == "untied" else "tied", 1]
+    alone = alone_of(runs, case)
     for rank in runs[case, size]:
         for step, record in alone["steps"].items():
             metrics = rank["steps"][step]["metrics"]
@@ -141,6 +151,40 @@ def test_a_run_of_two_ranks_goes_on_with_one_and_with_four_alike(runs):
         for name, tensor in expected["weights"].items():
             torch.testing.assert_close(found["weights"][name], tensor, rtol=1e-4, atol=2e-5)
             assert not torch.equal(tensor, before["weights"][name])
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_reference_and_values_are_those_of_one_process(runs, case):
+    alone = alone_of(runs, case)
+    for step, record in alone["steps"].items():
+        for expected, *found in zip(
+            record["scored"], *(r["steps"][step]["scored"] for r in runs[case, 2]), strict=True
+        ):
+            for scored in found:
+                torch.testing.assert_close(scored, expected, rtol=1e-5, atol=1e-5)
+        reference, values = record["scored"]
+        assert reference.abs().max() > 1
+        assert (values is None) == (case == "lora")
+    assert case == "lora" or values.abs().max() > 1e-3  # of the second step: a value model begins at 0
+
+
+@pytest.mark.parametrize("case", ["critic", "lora"])
+def test_value_models_and_adapters_go_on_with_another_number_of_ranks(runs, case):
+    (alone,) = runs[f"{case}_resumed", 1]
+    assert list(alone["steps"]) == [3]
+    before = runs[case, 2][0]["steps"][2]["weights"]
+    after = alone["steps"][3]["weights"]
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert any(name.startswith("critic.") for name in changed) == (case == "critic")
+    assert any("q_proj" in name for name in changed)
+    for name, tensor in after.items():  # two updates away, so that what was saved is what it went on from
+        assert (tensor - before[name]).abs().max() < 0.02, name
+
+
+def test_a_sharded_checkpoint_of_adapters_holds_these_alone(runs):
+    weights = policy_weights(runs["folder"] / "lora" / "2" / "checkpoints" / "step_000002.ckpt")
+    assert weights
+    assert all(map(is_adapter, weights))
 
 
 def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):

@@ -1,0 +1,142 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): y = (W + scale B A) x, where only A and B are trained.
+
+`peft` puts them beside the matrices of the layers. Here is what a policy in training needs of them: first values that
+depend on the seed and the name alone, the base without them as a reference, the product merged into the matrix for an
+engine or an export, and a fingerprint of the base, which a checkpoint with adapters alone must find again.
+
+Left out: adapters on the head and the embedding, whose weights are read directly (policy/head.py), and dropout, because
+the importance ratio must be 1 before the first update.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+
+NAME = "default"
+"""Of the adapter, in the names of its tensors."""
+EDGE = 8
+"""Values of each tensor of the base that its fingerprint covers."""
+
+
+def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str]) -> None:
+    """Puts adapters beside every matrix named in `targets`, in place, and stops the gradient of all else.
+
+    Their values are undefined before `first_values`; the model may be on the meta device. Adapters are float32 where
+    the matrices are narrower: an update of a bfloat16 number by a small learning rate is lost in its rounding.
+
+    Raises:
+        ValueError: the model has no matrix of a name.
+    """
+    from peft import LoraConfig, inject_adapter_in_model  # takes a second, and most runs have no use for it
+
+    found = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if missing := sorted(set(targets) - found):
+        raise ValueError(
+            f"policy.lora.target_modules: the policy has no matrices {', '.join(missing)}, only "
+            f"{', '.join(sorted(found))}"
+        )
+    settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none")
+    inject_adapter_in_model(settings, model, adapter_name=NAME)
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            parameter.data = parameter.data.float()
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter's name is that of an adapter."""
+    return ".lora_" in name
+
+
+def has_adapters(model: nn.Module) -> bool:
+    return any(is_adapter(name) for name, _ in model.named_parameters())
+
+
+def base_name(name: str) -> str:
+    """The name that a parameter has in the model without adapters."""
+    return name.replace(".base_layer.", ".")
+
+
+@torch.no_grad()
+def first_values(model: nn.Module, seed: int) -> None:
+    """A uniform within ±1 / sqrt(inputs), as peft's, B zero, so that training begins with the base.
+
+    Each A is drawn by a generator of its own, keyed by the seed and its name: the same in shards, on any rank.
+    """
+    for name, parameter in model.named_parameters():
+        if not is_adapter(name):
+            continue
+        whole = torch.zeros(parameter.shape)
+        if ".lora_A." in name:
+            key = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+            whole.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(int.from_bytes(key) >> 1))
+            whole /= parameter.shape[1] ** 0.5
+        if isinstance(parameter, DTensor):
+            local = parameter.to_local()
+            whole = whole.to(local.device)
+            cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            local.copy_(cut.to_local())
+        else:
+            parameter.copy_(whole)
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The base that the adapters stand beside: what training began with."""
+    layers = _layers(model).values()
+    for layer in layers:
+        layer._disable_adapters = True  # its enable_adapters() would change requires_grad as well
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def scales(model: nn.Module) -> dict[str, float]:
+    """Name of each matrix with an adapter -> what its product counts."""
+    return {name: layer.scaling[NAME] for name, layer in _layers(model).items()}
+
+
+def merged_matrix(matrix: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """W + scale B A in the dtype of W, rounded once."""
+    return (matrix.float() + scale * (b.float() @ a.float())).to(matrix.dtype)
+
+
+@torch.no_grad()
+def merge(model: PreTrainedModel, adapters: Mapping[str, Tensor], scale: float) -> None:
+    """Adds saved adapters (name -> tensor) to the matrices of a model without any, in place.
+
+    Raises:
+        KeyError: an A without its B, or of a matrix that the model does not have.
+    """
+    parameters = dict(model.named_parameters())
+    for name, a in adapters.items():
+        matrix, found, _ = name.partition(f".lora_A.{NAME}")
+        if found:
+            weight = parameters[f"{matrix}.weight"]
+            weight.copy_(merged_matrix(weight, a, adapters[f"{matrix}.lora_B.{NAME}.weight"], scale))
+
+
+def fingerprint(model: nn.Module) -> int:
+    """CRC-32 of the first values of every tensor that is not an adapter's; of a sharded model on the first rank alone.
+
+    It tells another base, or a base that was trained on, and reads next to nothing.
+    """
+    value = 0
+    for name, parameter in sorted(model.named_parameters()):
+        if not is_adapter(name):
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            first = local.detach().reshape(-1)[:EDGE].float().cpu().numpy().tobytes()
+            value = zlib.crc32(f"{base_name(name)}{tuple(parameter.shape)}".encode() + first, value)
+    return value
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}

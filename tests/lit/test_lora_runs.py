@@ -1,0 +1,136 @@
+"""Runs that train adapters: what the engine samples from, what is saved, resumed and exported."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import Run, collected_step, rows
+from transformers import AutoModelForCausalLM
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.export import ExportConfig
+from dapo_lit.export import export
+from dapo_lit.lit.build import policy_folder
+from dapo_lit.lit.checkpoints import policy_weights
+from dapo_lit.lit.run_folder import run_path
+from dapo_lit.policy.load import load_model
+from dapo_lit.policy.lora import is_adapter
+from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.train import train
+
+LORA = ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.optimizer.lr=0.01")
+
+
+def base_of(config: Config) -> dict[str, torch.Tensor]:
+    return load_model(policy_folder(config.policy, config.task)).state_dict()
+
+
+@pytest.mark.parametrize("algorithm", ["dapo", "grpo", "ppo"])
+def test_adapters_alone_are_trained_and_the_engine_samples_from_them(compose, algorithm):
+    config = compose(*LORA, f"algorithm={algorithm}", "algorithm.dynamic_sampling.max_empty_steps=9")
+    run = Run(config)
+    run.fit()
+    written, base = rows(run.folder.path)[1:], base_of(config)
+    named = dict(run.module.policy.named_parameters())
+    for name, parameter in named.items():
+        if is_adapter(name):
+            assert parameter.requires_grad
+        else:
+            assert not parameter.requires_grad
+            assert torch.equal(parameter, base[name.replace(".base_layer", "")]), name
+    moved = [p for name, p in named.items() if ".lora_B." in name]
+    assert all(p.abs().max() > 1e-3 for p in moved)
+    # The engine's log-probs of its own samples are those of the policy with its adapters.
+    measured = [row["mismatch/prob_diff_max"] for row in written if row["mismatch/prob_diff_max"] is not None]
+    assert max(measured) < 1e-5
+    assert measured[-1] > 0
+    sent = dict(full_tensors(run.module.policy))
+    assert sent.keys() == base.keys()
+    assert max((sent[name] - base[name]).abs().max() for name in sent) > 1e-2
+
+
+def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(compose, monkeypatch):
+    module, step = collected_step(compose(*LORA, "algorithm=grpo", "budget.steps=1"), monkeypatch)
+    assert step.tokens is not None
+    assert module.reference is not None
+    assert module.reference.model is module.policy
+    before, _ = module.score(step.tokens)
+    with torch.no_grad():
+        for name, parameter in module.policy.named_parameters():
+            if ".lora_B." in name:
+                parameter += 0.1
+    after, _ = module.score(step.tokens)
+    assert torch.equal(before.ref_logprobs, after.ref_logprobs)
+    assert torch.equal(before.ref_logprobs, before.old_logprobs)
+    assert (after.ref_logprobs - after.old_logprobs).abs().max() > 0.01
+    ((micro, _),) = module.micro_batches(step.tokens, [0, 3])
+    divergence = module.full_kl(micro.to(module.device))
+    assert divergence.min() > -1e-6
+    assert divergence.max() > 1e-3
+    divergence.sum().backward()
+    assert {n for n, p in module.policy.named_parameters() if p.grad is not None} == {
+        n for n, p in module.policy.named_parameters() if is_adapter(n)
+    }
+
+
+def test_a_checkpoint_holds_adapters_alone_and_a_resumed_run_goes_on_bit_for_bit(compose):
+    whole = compose(*LORA, "study_name=whole")
+    train(whole, [])
+    train(compose(*LORA, "study_name=halves", "budget.steps=4"), [])
+    halves = compose(*LORA, "study_name=halves", "resume=true")
+    train(halves, [])
+    saved = [policy_weights(run_path(c, "dapo") / "checkpoints" / "step_000006.ckpt") for c in (whole, halves)]
+    assert saved[0]
+    assert all(map(is_adapter, saved[0]))
+    assert saved[0].keys() == saved[1].keys()
+    assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
+
+    def untimed(config: Config) -> list[dict]:
+        timed = ("time/", "perf/", "wall_s", "memory/")
+        after = rows(run_path(config, "dapo"))[-2:]  # step 4 was the last of the first half, and evaluated
+        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in after]
+
+    assert untimed(whole) == untimed(halves)
+
+
+def test_an_exported_policy_is_a_plain_folder_with_the_logits_of_the_adapted_one(compose, tmp_path):
+    config = compose(*LORA, "budget.steps=2")
+    run = Run(config)
+    run.fit()
+    export(ExportConfig(ckpt=str(run.folder.path), out=str(tmp_path / "out")), [])
+    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval(), torch.arange(1, 13).view(2, 6)
+    sent = dict(full_tensors(run.module.policy))
+    assert all(torch.equal(tensor, sent[name]) for name, tensor in model.state_dict().items())
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, run.module.policy(ids).logits, rtol=1e-5, atol=1e-5)
+        base = load_model(policy_folder(config.policy, config.task))
+        assert (model(ids).logits - base(ids).logits).abs().max() > 1e-2
+    assert "peft_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    assert not list((tmp_path / "out").glob("adapter*"))
+
+
+def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose, tmp_path):
+    options = (*LORA, "budget.steps=2")
+    config = compose(*options)
+    train(config, [])
+    saved = Path(policy_folder(config.policy, config.task))
+    model = load_model(saved)
+    with torch.no_grad():
+        model.base_model.norm.weight += 0.1
+    moved = saved.with_name("moved")
+    saved.rename(moved)
+    try:
+        model.save_pretrained(saved)
+        for file in moved.iterdir():
+            if not (saved / file.name).exists():
+                (saved / file.name).write_bytes(file.read_bytes())
+        with pytest.raises(ConfigError, match="adapters of another base"):
+            train(compose(*LORA, "budget.steps=3", "resume=true"), [])
+        with pytest.raises(ConfigError, match="adapters of another base"):
+            export(ExportConfig(ckpt=str(run_path(config, "dapo")), out=str(tmp_path / "out")), [])
+    finally:
+        for file in saved.iterdir():
+            file.unlink()
+        saved.rmdir()
+        moved.rename(saved)
