@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from measure import arguments, machine, markdown, median, publish, reset_peak, resident, seconds
-from models import policy
+from policies import policy
 from transformers import PreTrainedModel
 
 from dapo_lit.lit.shares import cost_of

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
-from models import policy
+from policies import policy
 from torch import Tensor
 from transformers import PreTrainedModel
 

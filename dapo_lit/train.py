@@ -7,6 +7,7 @@ import logging
 import sys
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -31,6 +32,7 @@ from dapo_lit.lit.processes import Opening, Start, joined
 from dapo_lit.lit.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.lit.switches import objective
+from dapo_lit.lit.threads import fastest, is_measured, measure, recorded_threads, with_threads
 from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.study.designs import arm_name
@@ -91,6 +93,7 @@ def follow(config: Config, ranks: Ranks) -> None:
 
 def train_held(config: Config, overrides: list[str], arm: str, opening: Opening) -> None:
     """Runs one training that this process holds."""
+    config = with_measured_threads(config, run_path(config, arm))
     if is_done(config, arm):
         print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
         return
@@ -121,6 +124,20 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
             requeue()
         raise SystemExit(0)  # of a multirun too: the process was asked to leave, not this run alone
     finish(folder, config)
+
+
+def with_measured_threads(config: Config, path: Path) -> Config:
+    """The config with the number of threads that trainer.cpu.auto asks for, and torch set to it."""
+    if not is_measured(config):
+        return config
+    threads = recorded_threads(path, config)
+    if threads is None:
+        found = measure(Parts(config).policy)
+        threads = fastest(found)
+        seconds = ", ".join(f"{n}: {took:.2f} s" for n, took in found.items())
+        print(f"trainer.cpu.auto: threads={threads} (a small step with {seconds})", flush=True)
+    torch.set_num_threads(threads)
+    return with_threads(config, threads)
 
 
 def build_trainer(config: Config, callbacks: list) -> Trainer:

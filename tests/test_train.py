@@ -87,7 +87,7 @@ FROZEN = [
     "loss/policy", "optim/grad_norm", "optim/lr", "optim/grad_noise", "reward/correctness",
     "reward/length_penalty", "reward/verifier_timeout_frac", "reward/verifier_error_frac", "time/generate_s",
     "time/verify_s", "time/score_s", "time/train_s", "time/sync_s", "perf/tokens_per_s", "perf/mfu",
-    "perf/pad_frac", "memory/peak_gb",
+    "perf/pad_frac", "perf/balance", "memory/peak_gb",
 ]  # fmt: skip
 
 

@@ -26,6 +26,11 @@ class Sharding(Section):
         return self
 
 
+class Cpu(Section):
+    auto: bool | None
+    """Measure at the start how many threads are fastest, and write that to `threads`; null and false: do not."""
+
+
 class Trainer(Section):
     accelerator: Literal["cpu", "gpu", "auto"]
     strategy: Literal["single", "fsdp"]
@@ -39,6 +44,7 @@ class Trainer(Section):
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
+    cpu: Cpu
     micro_batch_tokens: PositiveInt
     """Tokens in one forward and backward pass; sequences are packed into it without padding."""
     shared_prompt: Literal["auto"] | bool
@@ -59,6 +65,8 @@ class Trainer(Section):
     @model_validator(mode="after")
     def _processes(self) -> Self:
         size = self.devices * self.num_nodes
+        if self.cpu.auto and self.strategy != "single":
+            raise ValueError("cpu.auto measures one process; set strategy=single, or cpu.auto=false and threads")
         if self.strategy == "single" and size > 1:
             raise ValueError(
                 f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"

@@ -54,6 +54,7 @@ EMPTY_STEP: dict[str, float | None] = {
     "time/train_s": 0.0,
     "perf/mfu": None,
     "perf/pad_frac": None,
+    "perf/balance": None,
 }
 """Metrics of the updates in a step without any."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from transformers import PretrainedConfig
 
-from dapo_lit.rollout.balance import CostModel, balance, cost_model
+from dapo_lit.rollout.balance import CostModel, balance, balance_frac, cost_model
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
 from dapo_lit.rollout.ranks import Ranks
 
@@ -35,6 +35,12 @@ def rank_micro_batches(
     shortest = min(completions, key=lambda b: len(batch.sequences[b]))
     filler = next(iter(split([shortest])))
     return micros + [(filler, False)] * (wanted - len(micros))
+
+
+def rank_balance(batch: TokenBatch, completions: Sequence[int], ranks: Ranks, cost: Callable[[int], float]) -> float:
+    """Mean over maximum of the ranks' cost of `completions`; 1: no rank waits for another."""
+    costs = [cost(len(batch.sequences[b])) for b in completions]
+    return balance_frac(costs, balance(costs, ranks.size))
 
 
 def cost_of(model: PretrainedConfig) -> CostModel:

@@ -15,6 +15,7 @@ from dapo_lit.lit.gradient_steps import GradientSteps
 from dapo_lit.lit.linearised import Linearised, linearised
 from dapo_lit.lit.minibatches import counter_seed, minibatches
 from dapo_lit.lit.scores import Credit, Scores, TokenValues
+from dapo_lit.lit.shares import cost_of, rank_balance
 from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
 from dapo_lit.objective.diagnostics import (
     Statistics,
@@ -59,6 +60,7 @@ class StepUpdates:
         self.measures_mismatch = "mismatch_tokens" not in statistics.sums
         """Nothing was scored before: until the weights move, the updates' own forward passes tell the mismatch."""
         self.real_tokens = self.run_tokens = 0
+        self.balances: list[float] = []
         critic = module.config.algorithm.critic
         self.warms_up_critic = critic is not None and self.step <= critic.warmup_steps
 
@@ -79,6 +81,7 @@ class StepUpdates:
     def _backward(self, minibatch: list[int], epoch: int) -> Tensor:
         """The gradient of a mini-batch; this rank's addend of its loss, float64 on the device."""
         chosen, micros = torch.tensor(minibatch), self.module.micro_batches(self.batch, minibatch)
+        self.balances.append(rank_balance(self.batch, minibatch, self.module.ranks, cost_of(self.module.policy.config)))
         weights = self._weights(chosen, [micro for micro, counts in micros if counts])
         linear = None
         if self.module.objective.loss.of_whole_minibatch and not self.warms_up_critic:
@@ -236,6 +239,7 @@ class StepUpdates:
             | self.steps.metrics()
             | {
                 "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
+                "perf/balance": sum(self.balances) / len(self.balances),
             }
         )
 

@@ -12,8 +12,10 @@ from dapo_lit.lit.gradient_steps import NonFiniteError, learning_rate
 from dapo_lit.lit.minibatches import counter_seed
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.policy_loss import Tokens
+from dapo_lit.lit.shares import rank_balance
 from dapo_lit.lit.updates import StepUpdates
-from dapo_lit.rollout.packing import MicroBatch
+from dapo_lit.rollout.packing import MicroBatch, TokenBatch
+from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.train import train
 
 
@@ -242,3 +244,20 @@ def test_a_finished_run_is_skipped_with_resume_auto_and_moved_aside_without(comp
     assert "is finished" in capsys.readouterr().out
     train(compose("budget.steps=1"), [])
     assert (folder.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest():
+    lengths = [5, 4, 3, 3, 3]  # two ranks: 5 + 3 and 4 + 3 + 3
+    batch = TokenBatch(
+        sequences=[torch.zeros(n, dtype=torch.int64) for n in lengths],
+        prompt_lengths=torch.ones(5, dtype=torch.int64),
+        response_lengths=torch.tensor(lengths) - 1,
+        group_index=torch.zeros(5, dtype=torch.int64),
+        rewards=torch.zeros(5, dtype=torch.float64),
+        carries_loss=torch.ones(5, dtype=torch.bool),
+        rollout_logprobs=torch.zeros(13),
+        fresh=torch.ones(13, dtype=torch.bool),
+    )
+    assert rank_balance(batch, range(5), Ranks(rank=1, size=2), float) == 9 / 10
+    assert rank_balance(batch, [0, 2], Ranks(rank=0, size=2), float) == 4 / 5
+    assert rank_balance(batch, range(5), Ranks(), float) == 1.0
