@@ -15,8 +15,9 @@ from dapo_lit.lit.threads import fastest, measure, with_threads
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch):
+def one_quick_step(monkeypatch):
     monkeypatch.setattr(choice, "ENOUGH_S", 0.0)
+    monkeypatch.setattr(choice, "REPEATS", 1)
 
 
 def test_of_two_numbers_within_a_twentieth_the_smaller_is_taken():
@@ -28,8 +29,8 @@ def test_of_two_numbers_within_a_twentieth_the_smaller_is_taken():
 def test_measuring_leaves_the_policy_and_torch_as_they_were(compose):
     policy = Parts(compose()).policy
     before, threads = [p.clone() for p in policy.parameters()], torch.get_num_threads()
-    found = measure(policy, cores=3)
-    assert sorted(found) == [1, 2, 3]
+    found = measure(policy, cores=2)
+    assert sorted(found) == [1, 2]
     assert min(found.values()) > 0
     assert torch.get_num_threads() == threads
     for parameter, old in zip(policy.parameters(), before, strict=True):
