@@ -34,6 +34,11 @@ class OpenBenchmark:
     messages: list[str]
     """What was changed to fit the policy."""
 
+    @property
+    def max_tokens(self) -> int:
+        """Of the longest prompt and its response."""
+        return max(len(p.ids) for p in self.prompts) + self.sampling.max_response_tokens
+
     def evaluate(self, engine: RolloutEngine, ranks: Ranks = ALONE) -> Evaluation:
         """Everything at once with the engine's weights; nothing is written."""
         return evaluate(self.prompts, self.settings.samples, engine, self.verifier, self.decode, self.sampling, ranks)

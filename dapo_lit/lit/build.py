@@ -179,10 +179,15 @@ class Parts:
         return self._build_engine()
 
     def _build_engine(self) -> RolloutEngine:
-        task = self.config.task
-        longest = task.max_prompt_tokens + task.max_response_tokens
         rollout = self.config.rollout
+        longest = self.longest_tokens if rollout.engine == "vllm" else None
         return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Of a prompt and its response, in training and in every benchmark."""
+        task = self.config.task
+        return max(task.max_prompt_tokens + task.max_response_tokens, *(b.max_tokens for b in self.benchmarks), 0)
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -211,6 +216,7 @@ class Parts:
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
+    @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:
         """Those of evaluation.benchmarks, ready to be asked; what was changed to fit the policy is printed.
 

@@ -108,7 +108,7 @@ class RolloutDataModule(LightningDataModule):
         train, num_long = parts.prompts(found.train)
         self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
         self.account = found.account.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
-        self.benchmarks = parts.benchmarks()
+        self.benchmarks = parts.benchmarks
         self.collector = Collector(
             prompts=train,
             order=ProblemOrder(len(train), config.seed),

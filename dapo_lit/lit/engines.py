@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.config.sections import Rollout
+from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.rollout.engine import RolloutEngine
 from dapo_lit.rollout.ranks import ALONE, Ranks
@@ -31,8 +31,22 @@ def build_engine(
         ranks: the processes that train together, which share servers of vLLM out among themselves.
 
     Raises:
-        ValueError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
+        ConfigError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
     """
+    try:
+        return _engine(model, tokenizer, rollout, device, max_tokens, ranks)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rollout: Rollout,
+    device: torch.device | None,
+    max_tokens: int | None,
+    ranks: Ranks,
+) -> RolloutEngine:
     config, ids, dtype = model.config, eos_ids(model, tokenizer), model.dtype
     if rollout.engine == "torch":
         return TorchEngine(

@@ -94,7 +94,8 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
     print(
         f"sampling {total - there:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True
     )
-    engine = build_engine(subject.model, subject.tokenizer, config.rollout.model_copy(update={"max_batch_size": rows}))
+    rollout = config.rollout.model_copy(update={"max_batch_size": rows})
+    engine = build_engine(subject.model, subject.tokenizer, rollout, max_tokens=benchmark.max_tokens)
     engine.sync_weights(subject.model.state_dict().items(), 0)
     samples = evaluated_samples(
         benchmark.prompts, n, engine, benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()

