@@ -162,9 +162,11 @@ def design(name: str, lr: float = 1e-4, completions: int = 512, updates: int = 4
         case "factorial_half":
             return Design(name, "Main effects and pairwise interactions in 16 arms", "naive_grpo", half_fraction())
         case "emergence":
-            return Design(
-                name, "Does clip-higher let rare reasoning emerge?", "dapo-clip_higher", (_without("clip_higher"), dapo)
-            )
+            without = _without("clip_higher")
+            return Design(name, "Does clip-higher let rare reasoning emerge?", without.name, (without, dapo))
+        case "emergence_token_level_loss":
+            without = _without("token_level_loss")
+            return Design(name, "Does the token-level loss keep rare reasoning down?", without.name, (without, dapo))
         case _:
             return _settings_design(name, lr, completions, updates)
 
@@ -250,6 +252,7 @@ DESIGNS = (
     "factorial",
     "factorial_half",
     "emergence",
+    "emergence_token_level_loss",
     "clip_sweep",
     "overlong_modes",
     "kl_sweep",
