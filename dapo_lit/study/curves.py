@@ -18,7 +18,7 @@ AXES = {
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
-    """A metric of a run over the axis `x`, ascending; rows without a value are left out.
+    """A metric of a run over the axis `x`, ascending, floats where it is not `step`; rows without a value are left out.
 
     Raises:
         StudyError: the axis is not one of the five.
@@ -32,7 +32,7 @@ def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
         return series
     places = run.series(x).reindex(series.index)
     series = series[places.notna()]
-    moved = pd.Series(series.to_numpy(), index=places.dropna().to_numpy())
+    moved = pd.Series(series.to_numpy(), index=places.dropna().to_numpy(dtype=float))
     return moved[~moved.index.duplicated(keep="last")].sort_index()
 
 

@@ -12,7 +12,7 @@ from dapo_lit.study import guard, outcomes, verdicts
 from dapo_lit.study.budget import at_budget, budget_to_reach, common_budget, first_reach
 from dapo_lit.study.claims import register
 from dapo_lit.study.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
-from dapo_lit.study.curves import band, value_at
+from dapo_lit.study.curves import band, curve, value_at
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, design
 from dapo_lit.study.health import exercised, findings
 from dapo_lit.study.plan import Plan, late_registration, read_plan
@@ -170,11 +170,11 @@ def test_a_claim_needs_three_seeds_and_an_interval_on_one_side() -> None:
 
 
 def test_a_curve_is_read_between_its_points_and_never_beyond_them() -> None:
-    curve = pd_series([0.0, 0.5], index=[0, 10])
-    assert value_at(curve, 5) == 0.25
-    assert value_at(curve, 10.1) is None
-    assert first_reach(curve, 0.4) == 8
-    assert first_reach(curve, 0.6) is None
+    points = pd_series([0.0, 0.5], index=[0, 10])
+    assert value_at(points, 5) == 0.25
+    assert value_at(points, 10.1) is None
+    assert first_reach(points, 0.4) == 8
+    assert first_reach(points, 0.6) is None
 
 
 def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
@@ -183,6 +183,19 @@ def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
     two = band([pd_series([1.0], index=[1]), pd_series([3.0], index=[1])])
     assert two["mean"][0] == 2
     assert two["high"][0] - 2 == pytest.approx(12.7062, abs=1e-3)  # t(0.975, 1) * 1.41421 / sqrt(2)
+
+
+def test_on_an_axis_of_tokens_every_place_of_the_mean_is_over_all_seeds_even_where_tokens_are_whole_numbers(
+    table1: Path,
+) -> None:
+    runs = load(table1)
+    for run in runs.of("dapo"):
+        run.metrics["tokens_generated"] = (
+            run.metrics["tokens_generated"].astype(int) + run.seed
+        )  # no two seeds share one
+    table = band([curve(run, "rollout/entropy", "tokens_generated") for run in runs.of("dapo")])
+    assert set(table["n"]) == {4}
+    assert (table["mean"].diff().dropna() < 0.02).all()  # the synthetic entropy falls; a zigzag between seeds would not
 
 
 def test_arms_are_compared_at_the_largest_budget_that_all_reached(table1: Path) -> None:
