@@ -64,6 +64,12 @@ def test_a_step_is_split_into_phases_that_add_up_to_less_than_all_of_it(tmp_path
         assert sum(step["seconds"].values()) < step["wall_s"]
 
 
+def test_the_mismatch_is_rounding_in_float32_and_more_in_bfloat16(tmp_path, monkeypatch, cache):
+    found = run("mismatch", tmp_path, monkeypatch)
+    assert 0 < found["torch, float32"]["kl"] < 1e-9
+    assert found["torch, bfloat16"]["kl"] > 1e-9
+
+
 def test_what_an_absent_peer_needs_is_skipped_with_a_clear_line(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(FOLDER))
     script = importlib.import_module("vs_trl")

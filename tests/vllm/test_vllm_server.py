@@ -16,21 +16,22 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
+import vllm_case
 from command_line import SMALL
 from omegaconf import OmegaConf
 from transformers import PreTrainedModel
+from vllm_case import requests
 
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.lit.build import Parts
-from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
-from dapo_lit.rollout.records import SampleKey
+from dapo_lit.rollout.engine import Sampling, run_to_end
 from dapo_lit.rollout.restarting import EngineFailedError
 from dapo_lit.rollout.vllm_server_client import ServerError
 from dapo_lit.rollout.vllm_server_engine import ServerSettings, VllmServerEngine
 from dapo_lit.rollout.vllm_server_stream import VllmServerStream
 from dapo_lit.train import train
 
-DEADLINE_S = 400
+DEADLINE_S = 900
 """For a server to start, on a machine that others use as well."""
 CHEAP = ["--enforce-eager", "--kv-cache-memory-bytes", str(2**27)]
 
@@ -127,6 +128,7 @@ def model(server: Server) -> PreTrainedModel:
 
 
 EOS = 1
+"""Of the character tokenizer."""
 
 
 def settings(server: Server, **changes: object) -> ServerSettings:
@@ -143,25 +145,8 @@ def engine(server: Server, model: PreTrainedModel):
     made.close()
 
 
-def requests(num_prompts: int = 4, group: int = 3) -> list[SampleRequest]:
-    return [SampleRequest(SampleKey(1, f"p{i}", 0, j), (2 + i, 3, 4)) for i in range(num_prompts) for j in range(group)]
-
-
 def largest_difference(engine: VllmServerEngine, model: PreTrainedModel, temperature: float) -> float:
-    """Between the server's log-probs and those of transformers on the same tokens."""
-    prompts = {r.key: r.prompt_ids for r in requests()}
-    samples = list(engine.generate(requests(), Sampling(max_response_tokens=10, temperature=temperature)))
-    assert {s.key for s in samples} == set(prompts)
-    worst = 0.0
-    for sample in samples:
-        assert sample.finished == (sample.response_ids[-1] == EOS)
-        ids = torch.tensor([prompts[sample.key] + sample.response_ids])
-        with torch.no_grad():
-            logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
-        start = len(prompts[sample.key])
-        expected = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
-        worst = max(worst, float((expected - torch.tensor(sample.rollout_logprobs)).abs().max()))
-    return worst
+    return vllm_case.largest_difference(engine, model, temperature, eos=EOS)
 
 
 def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(engine, model, server):
@@ -205,6 +190,24 @@ def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engi
     assert any(before.response_ids for before in begun.values())
 
 
+def test_several_servers_get_the_same_weights_and_share_the_groups_out(engine, model, server):
+    # Two addresses of one server: that both load and sample is what there is to see.
+    urls = (server.url, server.url.replace("127.0.0.1", "localhost"))
+    both = VllmServerEngine(
+        model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings(server, urls=urls, max_batch_size=32)
+    )
+    try:
+        both.sync_weights(model.state_dict().items(), 7)
+        assert largest_difference(both, model, temperature=1.0) < 1e-4
+        stream = both.open(Sampling(max_response_tokens=8))
+        stream.submit(requests(num_prompts=4, group=3))
+        servers = {(key.problem_id, under_way.server) for key, under_way in stream._pending.items()}
+        assert sorted(servers) == [("p0", 0), ("p1", 1), ("p2", 0), ("p3", 1)]
+        assert len(list(run_to_end(stream))) == 12
+    finally:
+        both.close()
+
+
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
     engine.sync_weights(model.state_dict().items(), 6)
     stream = engine.open(Sampling(max_response_tokens=4))
@@ -237,7 +240,18 @@ def test_a_server_that_is_not_the_right_one_is_told_before_training_with_the_com
     )
 
 
-def test_training_through_a_server_learns_from_samples_of_its_own_weights(server, engine):
+def test_training_through_a_server_takes_samples_of_its_own_weights_also_after_a_failure(
+    server, engine, monkeypatch, capsys
+):
+    original, failed = VllmServerStream.step, []
+
+    def fails_once(self):
+        if self._version == 1 and not failed:
+            failed.append(self.pending)
+            raise ServerError(f"{server.url}: the connection was reset")
+        return original(self)
+
+    monkeypatch.setattr(VllmServerStream, "step", fails_once)
     others = set(server.folder.glob("weights_*"))
     config = composed(server.url, server.folder, "budget.steps=3", "algorithm.optimizer.lr=0.01")
     train(config, [])
@@ -245,6 +259,8 @@ def test_training_through_a_server_learns_from_samples_of_its_own_weights(server
     rows = [json.loads(line) for line in run.read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[-1]["gradient_step"] > 0
+    assert failed[0] > 0  # under way, submitted again to the servers with the weights given again
+    assert "the connection was reset) and is started again" in capsys.readouterr().out
     for row in rows[1:]:  # weights of one step before would show as 1e-3 and more
         assert row["mismatch/kl"] is None or row["mismatch/kl"] < 1e-8
     assert set(server.folder.glob("weights_*")) <= others

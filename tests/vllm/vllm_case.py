@@ -3,9 +3,9 @@
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.rollout.engine import SampleRequest, Sampling
+from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+from dapo_lit.rollout.vllm_engine import VllmSettings
 
 EOS = 3
 CONFIG = Qwen2Config(
@@ -34,14 +34,14 @@ def requests(num_prompts: int = 4, group: int = 3) -> list[SampleRequest]:
     return [SampleRequest(SampleKey(1, f"p{i}", 0, j), (5 + i, 6, 7)) for i in range(num_prompts) for j in range(group)]
 
 
-def largest_difference(engine: VllmEngine, model: PreTrainedModel, temperature: float) -> float:
+def largest_difference(engine: RolloutEngine, model: PreTrainedModel, temperature: float, eos: int = EOS) -> float:
     """Between the engine's log-probs and those of transformers on the same tokens."""
     prompts = {r.key: r.prompt_ids for r in requests()}
     samples = list(engine.generate(requests(), Sampling(max_response_tokens=20, temperature=temperature)))
     assert {s.key for s in samples} == set(prompts)
     worst = 0.0
     for sample in samples:
-        assert sample.finished == (sample.response_ids[-1] == EOS)
+        assert sample.finished == (sample.response_ids[-1] == eos)
         ids = torch.tensor([prompts[sample.key] + sample.response_ids])
         with torch.no_grad():
             logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
