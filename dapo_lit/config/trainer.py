@@ -49,6 +49,8 @@ class Trainer(Section):
     """Tokens in one forward and backward pass; sequences are packed into it without padding."""
     shared_prompt: Literal["auto"] | bool
     """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
+    fp32_head: bool
+    """Log-probs from float32 products of the head where the policy is narrower; one wide copy of the head in memory."""
     checkpoint_every: PositiveInt
     """Rollout steps between checkpoints; the last two are kept."""
     checkpoint_in_background: bool

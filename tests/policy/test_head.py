@@ -152,3 +152,20 @@ def test_the_largest_tensor_beside_weights_and_hidden_states_is_a_chunk(monkeypa
     dense = 3 * 4 * tokens * vocabulary
     gradients = 2 * 4 * size * (tokens + vocabulary)  # made in the forward pass, and scaled in the backward pass
     assert 0 < peak - gradients < dense / 20
+
+
+@pytest.mark.parametrize("fp32", [False, True])
+def test_a_bfloat16_head_has_float32_log_probs_only_where_asked_for(fp32):
+    case = Case(torch.bfloat16)
+    _, expected, *gradients = case.reference(LOSSES["reinforce"])
+    tensors = [x.clone().requires_grad_() for x in (case.hidden, case.weight)]
+
+    def loss(logprobs: Tensor, chunk: slice) -> Tensor:
+        return reinforce_loss(logprobs, case.old[chunk], case.advantages[chunk]) * case.weights[chunk]
+
+    total, logprobs, _ = token_loss(*tensors, case.targets, loss, temperature=0.8, fp32=fp32)
+    worst = float((logprobs.double() - expected).abs().max())
+    assert worst < 1e-5 if fp32 else 1e-3 < worst < 0.1
+    for found, gradient in zip(torch.autograd.grad(total, tensors), gradients, strict=True):
+        assert found.dtype == torch.bfloat16
+        assert relative(found, gradient) < 0.01
