@@ -244,7 +244,7 @@ def publish(
         args.out.mkdir(parents=True, exist_ok=True)
         settings = {key: value for key, value in vars(args).items() if key not in ("out", "page")}
         record = {
-            "command": [f"benchmarks/{name}.py", *sys.argv[1:]],
+            "command": [f"benchmarks/{name}.py", *without_paths(sys.argv[1:])],
             "settings": settings,
             "machine": began | {"load_1min_end": ended},
             "versions": found,
@@ -255,6 +255,16 @@ def publish(
         print(f"results {args.out / name}.json, {args.out / name}.md")
     if args.page:
         write_between(args.page, name, text)
+
+
+def without_paths(options: Sequence[str]) -> list[str]:
+    """The command line but for where the results went."""
+    kept, skips = [], False
+    for option in options:
+        if not skips and option not in ("--out", "--page"):
+            kept.append(option)
+        skips = option in ("--out", "--page")
+    return kept
 
 
 def write_between(page: Path, name: str, text: str) -> None:

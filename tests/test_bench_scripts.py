@@ -22,6 +22,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str)
     record = json.loads((folder / f"{name}.json").read_text())
     assert record["versions"]["torch"]
     assert record["machine"]["threads"] == 1
+    assert record["command"] == [f"benchmarks/{name}.py", "--tiny", *options]
     return record["results"]
 
 
