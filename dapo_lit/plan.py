@@ -25,8 +25,6 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
     print_memory(config, memory)
     found = step_phases(config, memory)
     print_time(config, found, gpus)
-    if config.algorithm.critic is not None:
-        print("time counts the value model; memory does not: it needs parameters, gradients and states once more")
     print_anchors()
 
 

@@ -71,6 +71,25 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
     assert expected == pytest.approx(measured, rel=0.25)
 
 
+def test_a_value_model_and_a_reference_are_counted_and_adapters_have_states_alone():
+    plain, ppo, lora = (
+        training_memory(composed(*MEASURED, "policy.architecture.num_hidden_layers=2", *options))
+        for options in ((), ("algorithm=ppo",), ("+policy/lora=all_matrices", "policy.lora.rank=4"))
+    )
+    shards = plain.training["parameters, sharded"]
+    assert plain.training["optimiser states"] == pytest.approx(2 * shards)
+    assert ppo.training["reference policy, sharded"] == pytest.approx(shards)  # float32 as the policy
+    assert ppo.training["value model, shards and states"] == pytest.approx(3 * shards)  # a tied head is the embedding
+    assert ppo.training["value model, gradients"] == pytest.approx(shards)
+    assert ppo.state == pytest.approx(plain.state + 4 * shards)
+    assert ppo.peak == pytest.approx(plain.peak + 5 * shards)
+    # Rank 4 on q, k, v and o of 256 x 256 and three matrices of 256 x 1,024, in 2 layers; two states of 4 bytes.
+    adapters = 2 * 4 * (4 * (256 + 256) + 3 * (256 + 1024))
+    assert lora.training["optimiser states"] * GIB == pytest.approx(2 * 4 * adapters)
+    assert lora.state < plain.state / 2
+    assert plain.parameters < lora.parameters < 1.1 * plain.parameters
+
+
 def test_what_does_not_fit_gets_a_change_that_does():
     tight = composed(*MEASURED)
     peak = training_memory(tight, quick=True).peak

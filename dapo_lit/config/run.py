@@ -61,6 +61,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sharded(self) -> Self:
+        vllm = self.rollout.vllm
+        shares = self.rollout.engine == "vllm" and vllm.placement == "colocated" and vllm.tensor_parallel > 1
+        if shares and self.trainer.devices % vllm.tensor_parallel:
+            raise ValueError(
+                f"rollout.vllm.tensor_parallel ({vllm.tensor_parallel}) does not divide the {self.trainer.devices} "
+                f"processes of a machine (trainer.devices): neighbouring ranks share an engine"
+            )
         if self.policy.lora is not None and self.trainer.sharding.tensor_parallel > 1:
             raise ValueError(
                 "policy.lora and trainer.sharding.tensor_parallel > 1 exclude each other: a matrix with an adapter is "

@@ -19,7 +19,7 @@ from dapo_lit.data.selection import Account, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_report
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.lit.benchmarks import OpenBenchmark, open_benchmark
-from dapo_lit.lit.engines import build_engine
+from dapo_lit.lit.engines import build_engine, check_shared_engine
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
@@ -117,8 +117,12 @@ class Parts:
         if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
         self.check_answers([*self.problems.train, *self.problems.heldout])
+        rollout = self.config.rollout
         try:
-            self.engine()
+            if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
+                check_shared_engine(self.policy, rollout, self.longest_tokens, self.engine_dtype)
+            else:
+                self.engine()
         except ValueError as error:  # an architecture that the engine cannot sample from
             where = f"policy.path={self.policy_folder}: " if self.config.rollout.engine == "torch" else ""
             raise ConfigError(f"{where}{error}") from None
@@ -170,6 +174,14 @@ class Parts:
         uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()
         return torch.device("cuda", torch.cuda.current_device()) if uses_gpu else torch.device("cpu")
 
+    @property
+    def engine_dtype(self) -> torch.dtype:
+        """Of the weights that training computes with, which shards may keep in a wider one."""
+        trainer = self.config.trainer
+        narrow = trainer.sharding.dtype if trainer.strategy == "fsdp" else None
+        found: torch.dtype = getattr(torch, narrow or self.config.policy.dtype)
+        return found
+
     def engine(self) -> RolloutEngine:
         """vLLM is started once; a torch engine is made anew with every call."""
         return self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
@@ -181,7 +193,9 @@ class Parts:
     def _build_engine(self) -> RolloutEngine:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
-        return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks)
+        return build_engine(
+            self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks, self.engine_dtype
+        )
 
     @property
     def longest_tokens(self) -> int:

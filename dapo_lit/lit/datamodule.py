@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -88,7 +88,9 @@ class RolloutDataModule(LightningDataModule):
         self.config = config
         self.parts = parts
         self.stop_requested = stop_requested
-        self.ranks = ranks or Ranks()
+        vllm = config.rollout.vllm
+        shared = config.rollout.engine == "vllm" and vllm.placement == "colocated"
+        self.ranks = replace(ranks or Ranks(), per_engine=vllm.tensor_parallel if shared else 1)
         self.next_step = 1
         self.account = Account()
         self.heldout: list[Prompt] = []

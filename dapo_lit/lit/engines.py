@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.policy.load import eos_ids
@@ -11,7 +11,7 @@ from dapo_lit.rollout.engine import RolloutEngine
 from dapo_lit.rollout.ranks import ALONE, Ranks
 from dapo_lit.rollout.restarting import RestartingEngine
 from dapo_lit.rollout.torch_engine import TorchEngine
-from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings, check_startable
 from dapo_lit.rollout.vllm_server_engine import ServerSettings, VllmServerEngine
 
 
@@ -22,6 +22,7 @@ def build_engine(
     device: torch.device | None = None,
     max_tokens: int | None = None,
     ranks: Ranks = ALONE,
+    dtype: torch.dtype | None = None,
 ) -> RolloutEngine:
     """The engine that samples; it has no weights before its first sync_weights.
 
@@ -29,12 +30,13 @@ def build_engine(
         device: of the torch engine; None: the policy's.
         max_tokens: of a prompt and its response; None: the policy's context.
         ranks: the processes that train together, which share servers of vLLM out among themselves.
+        dtype: of weights and activations; None: the policy's.
 
     Raises:
         ConfigError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
     """
     try:
-        return _engine(model, tokenizer, rollout, device, max_tokens, ranks)
+        return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -46,8 +48,9 @@ def _engine(
     device: torch.device | None,
     max_tokens: int | None,
     ranks: Ranks,
+    dtype: torch.dtype,
 ) -> RolloutEngine:
-    config, ids, dtype = model.config, eos_ids(model, tokenizer), model.dtype
+    config, ids = model.config, eos_ids(model, tokenizer)
     if rollout.engine == "torch":
         return TorchEngine(
             config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
@@ -72,7 +75,28 @@ def _engine(
 
         # Weights are gathered by all ranks together: one of them alone cannot start anew.
         return RestartingEngine(connect) if ranks.size == 1 else connect()
-    settings = VllmSettings(
+    settings = _vllm_settings(config, rollout, max_tokens)
+
+    def start() -> RolloutEngine:
+        return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
+
+    return RestartingEngine(start) if ranks.size == 1 else start()
+
+
+def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
+    """What one rank can find out about vLLM in every rank's process, which starts when all of them are there.
+
+    Raises:
+        ConfigError: a vLLM that is missing or unsupported, too small a cache.
+    """
+    try:
+        check_startable(model.config, dtype, _vllm_settings(model.config, rollout, max_tokens))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> VllmSettings:
+    return VllmSettings(
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
         kv_cache_gb=rollout.vllm.kv_cache_gb,
@@ -81,4 +105,3 @@ def _engine(
         eager=rollout.vllm.eager,
         sleeps=rollout.vllm.sleep,
     )
-    return RestartingEngine(lambda: VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings))

@@ -5,6 +5,7 @@ counts what lives at each moment of forward and backward. The optimiser's step s
 would count its states whole; they are two tensors the size of the shards, and are added.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -15,11 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.lora import add_adapters
 from dapo_lit.policy.sharding import checkpoint_layers, shard
 
 GIB = 2**30
@@ -29,6 +31,8 @@ PARTS = {
     "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter"),
     "activations and temporary": ("Activation", "Temp", "Inputs", "Buffer", "OptState"),
 }
+REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
+STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class Memory:
 
     @property
     def state(self) -> float:
-        """What stays during rollouts: shards and optimiser states."""
-        return self.training["parameters, sharded"] + self.training["optimiser states"]
+        """What stays during rollouts: shards and optimiser states, of a value model and a reference too."""
+        return sum(self.training[part] for part in STAYS if part in self.training)
 
 
 def training_memory(config: Config, quick: bool = False) -> Memory:
@@ -87,13 +91,15 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
         mesh = init_device_mesh("cpu", (size,))
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model = AutoModelForCausalLM.from_config(shape, dtype=getattr(torch, config.policy.dtype)).eval()
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        model = _without_storage(shape, config, mode)
+        with mode:
             model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
             checkpoint_layers(model, settings.activation_checkpointing)
             shard(model, mesh, dtype=getattr(torch, chosen), head_alone=False)
             count = sum(p.numel() for p in model.parameters())
-            local = sum(p.to_local().numel() * p.element_size() for p in model.parameters())
+            trained = _local_bytes(p for p in model.parameters() if p.requires_grad)
+            beside = _beside(config, model)
             ids = torch.zeros(tokens, dtype=torch.int64)
             rows = torch.arange(tokens // 10, tokens)
             tracker = FSDPMemTracker(model)
@@ -106,7 +112,42 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     named = {str(getattr(key, "value", key)): float(value) / GIB for key, value in peak.items()}
     parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
-    return Memory(parts | {"optimiser states": 2 * local / GIB}, count)
+    return Memory(parts | {"optimiser states": 2 * trained / GIB} | beside, count)
+
+
+def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMode) -> PreTrainedModel:
+    """The policy of the run, with its adapters."""
+    dtype, lora = getattr(torch, config.policy.dtype), config.policy.lora
+    if lora is None:
+        with mode:
+            return AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
+    with torch.device("meta"):  # peft moves what it makes, which the mode refuses
+        model = AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
+    add_adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
+    with mode:
+        model.to_empty(device="cpu")
+        model.tie_weights()
+    return model
+
+
+def _beside(config: Config, model: PreTrainedModel) -> dict[str, float]:
+    """GiB of the models beside a sharded policy, by arithmetic: their own forward passes need less than the policy's
+    updates, during which a value model's gradients are there as well."""
+    found: dict[str, float] = {}
+    if config.algorithm.kl.beta and config.policy.lora is None:
+        narrow = getattr(torch, config.trainer.sharding.dtype or config.policy.dtype).itemsize
+        found[REFERENCE] = narrow * sum(p.to_local().numel() for p in model.parameters()) / GIB
+    critic = config.algorithm.critic
+    if critic is not None and critic.backbone == "separate":
+        backbone = list(model.base_model.parameters())
+        trained = _local_bytes(p for p in backbone if p.requires_grad)
+        found |= {VALUES: (_local_bytes(backbone) + 2 * trained) / GIB, "value model, gradients": trained / GIB}
+    return found
+
+
+def _local_bytes(parameters: Iterable[Any]) -> int:
+    """Of this rank's shards."""
+    return sum(p.to_local().numel() * p.element_size() for p in parameters)
 
 
 def nearest_fit(config: Config, capacity_gib: float) -> str | None:

@@ -43,10 +43,12 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
             f"{', '.join(sorted(found))}"
         )
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none")
-    inject_adapter_in_model(settings, model, adapter_name=NAME)
-    for name, parameter in model.named_parameters():
-        if is_adapter(name):
-            parameter.data = parameter.data.float()
+    inject_adapter_in_model(settings, model, adapter_name=NAME, low_cpu_mem_usage=True)  # no memory, no random numbers
+    for layer in _layers(model).values():
+        for adapter in (layer.lora_A[NAME], layer.lora_B[NAME]):
+            adapter.weight = nn.Parameter(
+                torch.empty(adapter.weight.shape, dtype=torch.float32, device=layer.base_layer.weight.device)
+            )
 
 
 def is_adapter(name: str) -> bool:

@@ -80,8 +80,9 @@ def evaluate(
     ranks: Ranks = ALONE,
 ) -> Evaluation:
     """Samples k responses to every prompt with the engine's weights and scores them; each rank some of the prompts."""
-    own = prompts[ranks.rank :: ranks.size]
-    parts = ranks.gather(list(evaluated_samples(own, k, engine, verifier, decode, sampling)))
+    own = [prompts[position] for position in ranks.own(prompts)]
+    samples = list(evaluated_samples(own, k, engine, verifier, decode, sampling))
+    parts = ranks.gather(samples if ranks.tells else [])
     return summarise(prompts, k, [sample for part in parts for sample in part], verifier)
 
 

@@ -31,6 +31,8 @@ class Ranks:
     size: int = 1
     group: Any = None
     """A process group that moves tensors of the CPU (gloo); None: the default one."""
+    per_engine: int = 1
+    """Neighbouring ranks that sample with one engine, which all of them call alike: each has the same samples."""
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; pickled on the way."""
@@ -58,15 +60,21 @@ class Ranks:
         dist.all_gather(gathered, values.contiguous(), group=self.group)
         return torch.stack(gathered)
 
-    def own(self, groups: Sequence[Group]) -> list[int]:
-        """Positions of the groups that this rank generates: every size-th in submission order."""
-        return list(range(self.rank, len(groups), self.size))
+    def own(self, items: Sequence[Any]) -> list[int]:
+        """Positions of the items (groups, prompts) that this rank's engine samples: every n-th of n engines."""
+        return list(range(self.rank // self.per_engine, len(items), self.size // self.per_engine))
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is this rank that tells the others what its engine sampled."""
+        return self.rank % self.per_engine == 0
 
     def exchange(self, groups: Sequence[Group]) -> None:
         """Fills in the completions of the groups that other ranks generated, in place."""
         if self.size == 1:
             return
-        mine = {position: packed(groups[position].completions) for position in self.own(groups)}
+        told = self.own(groups) if self.tells else []
+        mine = {position: packed(groups[position].completions) for position in told}
         for part in self.gather(mine):
             for position, completions in part.items():
                 groups[position].completions = unpacked(completions)

@@ -12,12 +12,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
@@ -25,7 +27,7 @@ from dapo_lit.rollout import sampling as draws
 from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
 from dapo_lit.rollout.records import Sample
 from dapo_lit.rollout.vllm_stream import VllmStream
-from dapo_lit.rollout.wide_heads import head_dim_of, wide_heads
+from dapo_lit.rollout.wide_heads import WideHeads, head_dim_of, wide_heads
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
@@ -91,16 +93,29 @@ def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSett
         )
 
 
+def as_served(config: PretrainedConfig) -> tuple[WideHeads | None, PretrainedConfig]:
+    """The config that vLLM is given, with wider heads where the CPU has no kernel for the policy's."""
+    wide = None if torch.cuda.is_available() else wide_heads(config, CPU_HEAD_DIMS)
+    return wide, wide.config(config) if wide else config
+
+
+def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
+    """What can be said without starting vLLM. Raises ValueError as VllmEngine does."""
+    check_installed()
+    check_cache(as_served(config)[1], dtype, settings)
+
+
 class VllmEngine:
-    """Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
+    """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
+
+    Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
 
     def __init__(
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
-        self._wide = None if torch.cuda.is_available() else wide_heads(config, CPU_HEAD_DIMS)
-        self._config = self._wide.config(config) if self._wide else config
-        """As vLLM is told; the names of the tensors are the policy's."""
+        self._wide, self._config = as_served(config)
+        """How vLLM is told of the policy; the names of the tensors are the policy's."""
         check_cache(self._config, dtype, settings)
         self.settings = settings
         self._eos_ids = list(eos_ids)
@@ -109,6 +124,8 @@ class VllmEngine:
             self._names = set(AutoModelForCausalLM.from_config(config).state_dict())
         self._folder: Path | None = None
         self._asleep = False
+        self._joined_group = dist.is_initialized()
+        """Whether vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
@@ -196,7 +213,8 @@ class VllmEngine:
             for name, tensor in tensors():
                 if name not in seen:
                     seen.add(name)
-                    yield name, tensor
+                    # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
+                    yield name, tensor.clone()
 
         self.version = None
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": once()})
@@ -236,8 +254,21 @@ class VllmEngine:
     def close(self) -> None:
         """Frees the engine; it cannot be used any more."""
         if self._llm is not None:
-            self._llm.llm_engine.engine_core.shutdown()
+            with _trainers_group_kept(self._joined_group):
+                self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.version = None
+
+
+@contextmanager
+def _trainers_group_kept(is_trainers: bool) -> Iterator[None]:
+    """vLLM takes down the process group of the whole process with its own, which may be the trainer's."""
+    destroy = dist.destroy_process_group
+    if is_trainers:
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

@@ -204,6 +204,9 @@ def test_groups_are_dealt_out_in_submission_order_and_none_is_left_out():
     groups = [Group(1, index, Problem("p", "?", "1"), 0, (1,)) for index in range(7)]
     dealt = [Ranks(rank, 3).own(groups) for rank in range(3)]
     assert dealt == [[0, 3, 6], [1, 4], [2, 5]]
+    shared = [Ranks(rank, 4, per_engine=2) for rank in range(4)]  # two engines of two ranks each
+    assert [ranks.own(groups) for ranks in shared] == [[0, 2, 4, 6]] * 2 + [[1, 3, 5]] * 2
+    assert [ranks.tells for ranks in shared] == [True, False, True, False]
 
 
 def test_completions_survive_the_exchange_bit_for_bit():
