@@ -41,7 +41,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         path = key.split(".")
-        if (config_folder() / key).is_dir():
+        if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
             if not own_groups:
                 chosen = override.value().list if override.is_choice_sweep() else [override.value()]
                 faults.append(group_fault(key, chosen, override.is_add()))

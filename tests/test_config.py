@@ -1,5 +1,6 @@
 """Every config composes, differs from its reference only where it says so, and answers mistakes with one message."""
 
+import hydra
 import pytest
 import yaml
 
@@ -177,3 +178,16 @@ def test_the_script_differs_from_the_paper_where_the_page_says_so_and_nowhere_el
     page = (config_folder().parent / "docs" / "paper_and_script.md").read_text()
     for key in SCRIPT_DIFFERS - {"study_name"}:
         assert key.rpartition(".")[2] in page, key
+
+
+def test_a_sweep_on_slurm_composes_with_a_notice_that_the_run_has_time_for():
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'dapo_lit[sweep]'")
+    overrides = ["+experiment=ablate_clip_higher", "hydra/launcher=slurm", "resume=auto"]
+    check_overrides(overrides)
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = hydra.compose("config", overrides, return_hydra_config=True)
+    launcher = tree.hydra.launcher
+    assert launcher._target_.endswith("SlurmLauncher")
+    assert launcher.max_num_timeout > 0
+    assert launcher.signal_delay_s > tree.trainer.grace_s
+    assert launcher.timeout_min * 60 > launcher.signal_delay_s

@@ -20,6 +20,7 @@ from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.minibatches import minibatches
 from dapo_lit.lit.models import Fill, check_adapters, put_together, shard_and_fill
+from dapo_lit.lit.random_state import random_state, restore_random_state
 from dapo_lit.lit.scores import Scores
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
 from dapo_lit.lit.strategy import only_trained
@@ -298,6 +299,7 @@ class DAPOModule(LightningModule):
             checkpoint["state_dict"] = only_trained(self, checkpoint["state_dict"])
         checkpoint["dapo_lit"] = {
             "base_fingerprint": self.base_fingerprint,
+            "random": self.ranks.gather(random_state()),
             "counters": self.counters.state_dict(),
             "policy_version": self.policy_version,
             "bad_updates_in_a_row": self.bad_updates_in_a_row,
@@ -307,6 +309,9 @@ class DAPOModule(LightningModule):
         # A checkpoint of the last step says that the loop is over; with a larger budget it is not.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         state = checkpoint["dapo_lit"]
+        of_ranks = state.get("random", ())
+        if len(of_ranks) == self.ranks.size:  # with another number there is nothing to go on with
+            restore_random_state(of_ranks[self.ranks.rank])
         if self.config.policy.lora is not None:
             check_adapters(
                 self, checkpoint, self.base_fingerprint if self.ranks.rank == 0 else state["base_fingerprint"]

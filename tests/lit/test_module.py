@@ -1,7 +1,9 @@
 """One denominator whatever the micro-batches, rollouts from the newest weights, updates that are skipped."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from small_runs import Run, collected_step, rows
@@ -261,3 +263,19 @@ def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest():
     assert rank_balance(batch, range(5), Ranks(rank=1, size=2), float) == 9 / 10
     assert rank_balance(batch, [0, 2], Ranks(rank=0, size=2), float) == 4 / 5
     assert rank_balance(batch, range(5), Ranks(), float) == 1.0
+
+
+def test_a_checkpoint_holds_the_generators_of_every_rank_and_a_resumed_run_draws_what_it_would_have_drawn(compose):
+    run = Run(compose("budget.steps=1"))
+    run.fit()
+    saved = torch.load(run.folder.checkpoints[-1], weights_only=False)
+    assert len(saved["dapo_lit"]["random"]) == 1
+
+    def drawn() -> list[float]:
+        return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+    run.module.on_load_checkpoint(saved)
+    expected = drawn()
+    assert drawn() != expected
+    run.module.on_load_checkpoint(saved)
+    assert drawn() == expected

@@ -4,6 +4,7 @@ The case (ranks_case.py) trains two steps with unequal lengths, dynamic sampling
 micro-batches on some ranks than on others.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,8 +14,11 @@ from typing import get_args
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from dapo_lit.config.export import ExportConfig
 from dapo_lit.data.problem import Problem
+from dapo_lit.export import export
 from dapo_lit.lit.checkpoints import fault, policy_weights
 from dapo_lit.objective.losses import Aggregation
 from dapo_lit.policy.lora import is_adapter
@@ -198,6 +202,18 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
     shutil.copytree(saved, copy)
     (copy / "__1_0.distcp").unlink()
     assert fault(copy) == "__1_0.distcp is missing"
+
+
+@pytest.mark.parametrize(
+    ("case", "options"), [("tied", ()), ("lora", ("+policy/lora=all_matrices", "policy.lora.rank=4"))]
+)
+def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
+    run = runs["folder"] / case / "2"
+    (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
+    export(ExportConfig(ckpt=str(run / "checkpoints" / "step_000002.ckpt"), out=str(tmp_path / "out")), [])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    for name, tensor in runs[case, 2][0]["steps"][2]["weights"].items():
+        assert torch.equal(model.state_dict()[name], tensor), name
 
 
 def test_groups_are_dealt_out_in_submission_order_and_none_is_left_out():
