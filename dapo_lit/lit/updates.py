@@ -69,6 +69,7 @@ class StepUpdates:
         self.steps = GradientSteps(module, self.step, critic_alone=self.warms_up_critic)
         for epoch in range(config.algorithm.epochs):
             for minibatch in minibatches(config, self.batch.group_index, self.step, epoch):
+                self.balances.append(rank_balance(self.batch, minibatch, module.ranks, cost_of(module.policy.config)))
                 loss = self._backward(minibatch, epoch)
                 tokens = int(self.batch.loss_tokens[minibatch].sum())
                 if tokens == 0:  # overlong filtering masked everything: measured, but no update
@@ -81,7 +82,6 @@ class StepUpdates:
     def _backward(self, minibatch: list[int], epoch: int) -> Tensor:
         """The gradient of a mini-batch; this rank's addend of its loss, float64 on the device."""
         chosen, micros = torch.tensor(minibatch), self.module.micro_batches(self.batch, minibatch)
-        self.balances.append(rank_balance(self.batch, minibatch, self.module.ranks, cost_of(self.module.policy.config)))
         weights = self._weights(chosen, [micro for micro, counts in micros if counts])
         linear = None
         if self.module.objective.loss.of_whole_minibatch and not self.warms_up_critic:
