@@ -1,8 +1,8 @@
 """How far an engine's log-probs are from the trainer's on the same weights: by engine, precision and head.
 
 For each case the policy is loaded in the case's dtype, given to the engine, and sampled from at temperature 1; the
-trainer scores the same tokens as it does in training (packed rows, float32 head). `mismatch/kl` and
-`mismatch/prob_diff_max` are those of docs/metrics.md. vLLM's cases run where it is installed.
+trainer scores the same tokens as it does in training (packed rows). The torch engine's head is always float32.
+`mismatch/kl` and `mismatch/prob_diff_max` are those of docs/metrics.md. vLLM's cases run where it is installed.
 
     .venv-vllm/bin/python benchmarks/mismatch.py --out benchmarks/results --page docs/mismatch.md
 """
@@ -24,9 +24,20 @@ from dapo_lit.rollout.records import Sample, SampleKey
 CASES = {
     "torch, float32": ("rollout=torch", "policy.dtype=float32"),
     "torch, bfloat16": ("rollout=torch", "policy.dtype=bfloat16"),
+    "torch, bfloat16, float32 head": ("rollout=torch", "policy.dtype=bfloat16", "trainer.fp32_head=true"),
     "vLLM, float32": ("rollout=vllm", "policy.dtype=float32"),
     "vLLM, bfloat16": ("rollout=vllm", "policy.dtype=bfloat16"),
-    "vLLM, bfloat16, float32 head": ("rollout=vllm", "policy.dtype=bfloat16", "rollout.vllm.fp32_head=true"),
+    "vLLM, bfloat16, float32 head in the engine": (
+        "rollout=vllm",
+        "policy.dtype=bfloat16",
+        "rollout.vllm.fp32_head=true",
+    ),
+    "vLLM, bfloat16, float32 head in both": (
+        "rollout=vllm",
+        "policy.dtype=bfloat16",
+        "rollout.vllm.fp32_head=true",
+        "trainer.fp32_head=true",
+    ),
 }
 
 
@@ -66,9 +77,11 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
         fresh=torch.ones(int(lengths.sum()), dtype=torch.bool),
     )
     trainer = torch.zeros_like(batch.rollout_logprobs)
-    policy = parts.policy.eval()
+    policy, fp32 = parts.policy.eval(), parts.config.trainer.fp32_head
     for micro in batch.micro_batches(range(len(requests)), parts.config.trainer.micro_batch_tokens):
-        logprobs, _ = token_logprobs(policy, micro.input_ids, micro.packed, micro.rows, micro.targets, temperature=1.0)
+        logprobs, _ = token_logprobs(
+            policy, micro.input_ids, micro.packed, micro.rows, micro.targets, temperature=1.0, fp32=fp32
+        )
         trainer[micro.tokens] = logprobs.float()
     return trainer, batch.rollout_logprobs
 

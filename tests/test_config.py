@@ -95,6 +95,9 @@ def test_the_config_hash_ignores_where_a_run_is_and_notices_what_it_is(compose):
         (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
         (["policy.path=some/model"], "exclude each other"),
         (["task.name=file"], "task.path is needed"),
+        (["rollout.overlap=true", "trainer=fsdp"], "rollout.overlap is for one process"),
+        (["rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=true"], "rollout.overlap and rollout.vllm.sleep"),
+        (["rollout.overlap=true", "replay.record=[1]"], "rollout.overlap and replay.record"),
     ],
 )
 def test_values_that_cannot_work_are_named_with_what_to_do(compose, overrides, message):

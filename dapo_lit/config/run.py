@@ -74,3 +74,23 @@ class Config(Section):
                 "not cut; shard by data alone"
             )
         return self
+
+    @model_validator(mode="after")
+    def _overlap(self) -> Self:
+        if not self.rollout.overlap:
+            return self
+        if self.trainer.devices * self.trainer.num_nodes > 1:
+            raise ValueError(
+                "rollout.overlap is for one process: ranks exchange what they sampled, which would meet those "
+                "of training; set rollout.overlap=false or trainer.devices=1 trainer.num_nodes=1"
+            )
+        if self.rollout.engine == "vllm" and self.rollout.vllm.placement == "colocated" and self.rollout.vllm.sleep:
+            raise ValueError(
+                "rollout.overlap and rollout.vllm.sleep exclude each other: an engine that samples while the policy "
+                "trains cannot give its memory back; give it servers of its own (rollout.vllm.placement=server)"
+            )
+        if self.replay.record:
+            raise ValueError(
+                "rollout.overlap and replay.record exclude each other: before a step, its rollouts are there already"
+            )
+        return self

@@ -169,6 +169,8 @@ class Rollout(Section):
     auto: 1e-4 in float32, 0.01 in 16 bits."""
     stall_s: PositiveFloat
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
+    overlap: bool
+    """Sample the next step while the policy trains on this one: every batch but the first is one update old."""
     vllm: Vllm
     """Settings of engine=vllm; the others do not read them."""
 

@@ -1,7 +1,10 @@
-"""Rollouts as training data: one batch of the trainer is one rollout step, sampled with the weights of that moment."""
+"""Rollouts as training data: one batch of the trainer is one rollout step, sampled with the weights of that moment.
+
+With `rollout.overlap` the next one is sampled meanwhile, with the weights from before the updates (lit/step_ahead.py).
+"""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +18,10 @@ from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import Account
 from dapo_lit.lit.benchmarks import OpenBenchmark
 from dapo_lit.lit.build import Parts
+from dapo_lit.lit.step_ahead import StepAhead
 from dapo_lit.lit.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.rollout.accumulation import staleness
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
 from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.evaluation import Evaluation, evaluate
@@ -42,6 +47,7 @@ class RolloutStep:
 
     @property
     def policy_version(self) -> int:
+        """Of the weights that train on it."""
         return self.collected.policy_version
 
 
@@ -53,6 +59,10 @@ class PolicyTensors:
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         return full_tensors(self.policy)
+
+    def copied(self) -> list[tuple[str, torch.Tensor]]:
+        """What they are now, for an engine that may ask again while the policy trains."""
+        return [(name, tensor.detach().clone()) for name, tensor in self]
 
 
 class RolloutSteps(IterableDataset):
@@ -98,6 +108,7 @@ class RolloutDataModule(LightningDataModule):
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
         self._engine_version: int | None = None
+        self._ahead = StepAhead(self._sample) if config.rollout.overlap else None
         self._loss_mask = loss_mask(config.algorithm)
 
     def setup(self, stage: str) -> None:
@@ -124,12 +135,18 @@ class RolloutDataModule(LightningDataModule):
                 temperature=config.rollout.temperature,
                 seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
-            stop_requested=self.stop_requested,
+            stop_requested=self._stops_sampling,
             ranks=self.ranks,
             stall_s=config.rollout.stall_s,
         )
         if self._restored is not None:
             self.collector.load_state_dict(self._restored)
+
+    def _stops_sampling(self) -> bool:
+        """A step ahead is finished before a run that was asked to stop saves: resumed, it trains on the same one."""
+        if self._ahead is not None and self._ahead.is_sampling:
+            return self._ahead.given_up
+        return self.stop_requested()
 
     def train_dataloader(self) -> DataLoader:
         return DataLoader(RolloutSteps(self), batch_size=None, num_workers=0)
@@ -138,30 +155,47 @@ class RolloutDataModule(LightningDataModule):
         return batch  # micro-batches move one by one
 
     def sync_weights(self) -> float:
-        """Gives the engine the policy's weights, unless it has them; seconds."""
+        """Gives the engine the policy's weights, unless it has them; seconds. No step may be under way."""
         module = self.trainer.lightning_module
         if self._engine_version == module.policy_version:
             return 0.0
         started = time.perf_counter()
         assert self.collector is not None
-        self.collector.engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
+        tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
+        if self._ahead is not None and self.config.rollout.engine == "vllm":
+            tensors = PolicyTensors(module.policy).copied()
+        self.collector.engine.sync_weights(tensors, module.policy_version)
         self._engine_version = module.policy_version
         return time.perf_counter() - started
 
     def collect(self, step: int) -> RolloutStep:
-        """Rollout step `step` with the weights after the last update."""
+        """Rollout step `step` with the weights after the last update, or, ahead, after the one before it."""
         started = time.perf_counter()
-        assert self.collector is not None
-        sync_s = self.sync_weights()
         version = self.trainer.lightning_module.policy_version
-        collected = self.collector.collect(step, version)
-        self.collector.engine.rest()
+        collected = self._ahead.take() if self._ahead else None
+        sync_s = self.sync_weights()
+        if collected is None:
+            collected = self._sample(step, version)
+        else:  # a step without an update leaves it less old than was planned
+            collected.policy_version = version
+            collected.metrics |= staleness(collected.accepted, version)
+        if self._ahead and step < self.config.budget.steps:
+            self._ahead.begin(step + 1, version + 1)
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
         return RolloutStep(collected, tokens, sync_s, started)
 
+    def _sample(self, step: int, version: int) -> CollectedStep:
+        """With the weights that the engine has; `version` trains on it."""
+        assert self.collector is not None
+        collected = self.collector.collect(step, version)
+        self.collector.engine.rest()
+        return collected
+
     def evaluations(self) -> dict[str, Evaluation]:
         """Samples the held-out problems, where the task has some, and the benchmarks with the current weights."""
+        if self._ahead:
+            self._ahead.wait()
         self.sync_weights()
         settings, collector = self.config.evaluation, self.collector
         assert collector is not None
@@ -187,15 +221,24 @@ class RolloutDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None
-        return {"next_step": self.next_step, "collector": self.collector.state_dict()}
+        ahead = self._ahead.wait() if self._ahead else None
+        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next_step = state["next_step"]
         self._restored = state["collector"]
+        if self._ahead:
+            self._ahead.restore(state.get("ahead"))
         if self.collector is not None:
             self.collector.load_state_dict(state["collector"])
 
+    def on_exception(self, exception: BaseException) -> None:
+        if self._ahead:
+            self._ahead.close()
+
     def teardown(self, stage: str) -> None:
+        if self._ahead:
+            self._ahead.close()
         if self.collector is not None:
             self.collector.engine.close()
             self.collector.verifier.close()

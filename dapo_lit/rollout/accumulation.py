@@ -177,7 +177,7 @@ def sampling_metrics(
         step: at its end; what was under way is withdrawn.
         accepted: groups trained on.
         carried_out: groups kept for the next step.
-        policy_version: of the weights that the step samples with.
+        policy_version: of the weights that train on the step.
     """
     rules = step.admission.rules
     used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
@@ -200,10 +200,11 @@ def sampling_metrics(
         "sampling/tokens_surplus_frac": surplus_tokens / total,
         "sampling/tokens_wasted_frac": (filtered_tokens + surplus_tokens) / total,
     }
-    return metrics | _staleness(accepted, policy_version) | _lengths(accepted, finished)
+    return metrics | staleness(accepted, policy_version) | _lengths(accepted, finished)
 
 
-def _staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float | None]:
+def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float | None]:
+    """How many updates of the weights lie between the sampling of a token and its training."""
     ages = [policy_version - v for g in accepted for c in g.completions for v in c.sample.versions]
     return {
         "sampling/staleness_mean": sum(ages) / len(ages) if ages else None,

@@ -90,6 +90,7 @@ class CollectedStep:
 
     step: int
     policy_version: int
+    """Of the weights that train on it."""
     accepted: list[Group]
     generated: list[Group]
     """Groups up to the last accepted one, in order of submission: what `rollout/*` is taken over. Those behind it were
@@ -127,7 +128,7 @@ class Collector:
     """Who generates which of a round's groups; all ranks end a round with all of them."""
 
     def collect(self, step: int, policy_version: int) -> CollectedStep:
-        """Collects step `step` with the weights the engine holds.
+        """Collects step `step` with the weights the engine holds; `policy_version` is that of those that train on it.
 
         Raises:
             StopRequestedError: a stop was asked for. With an engine that is reproducible the state is as before the

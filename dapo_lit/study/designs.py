@@ -214,6 +214,9 @@ def _settings_design(name: str, lr: float, completions: int, updates: int) -> De
             return Design(
                 name, "Surplus groups: dropped or used in the next step", "dapo", (dapo, Arm(DAPO, {key: "finished"}))
             )
+        case "overlap":
+            arms = (dapo, Arm(DAPO, {"rollout.overlap": True}))
+            return Design(name, "What do rollouts cost that are one update old?", "dapo", arms)
         case "aggregation":
             token, sample = "algorithm.token_level_denominator", "algorithm.completion_level_denominator"
             arms = (
@@ -259,6 +262,7 @@ DESIGNS = (
     "group_size",
     "lr_sensitivity",
     "carry_over",
+    "overlap",
     "aggregation",
     "placebo",
 )

@@ -1,0 +1,62 @@
+"""The next rollout step, sampled while the policy trains on this one (`rollout.overlap`).
+
+The batch of a step is then one update old, whichever of the two is faster: its sampling begins before the updates of
+the step before it, and never earlier. What corrects for the age is what corrects for that of carried-over tokens.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from dapo_lit.rollout.collect import CollectedStep
+
+
+class StepAhead:
+    """At most one step under way, in a thread of its own.
+
+    Args:
+        sample: (step, version of the weights that will train on it) -> the step. While it runs, nobody else may use
+            what it uses: call `wait` before.
+    """
+
+    def __init__(self, sample: Callable[[int, int], CollectedStep]) -> None:
+        self._sample = sample
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
+        self._under_way: Future[CollectedStep] | None = None
+        self._sampled: CollectedStep | None = None
+        self.is_sampling = False
+        self.given_up = False
+        """Whether what is under way should end without a result."""
+
+    def begin(self, step: int, version: int) -> None:
+        assert self._under_way is None
+        assert self._sampled is None
+        self.is_sampling = True  # before the thread looks
+        self._under_way = self._thread.submit(self._sample, step, version)
+
+    def wait(self) -> CollectedStep | None:
+        """The step that is ready, or will be; it stays here. None: none was begun.
+
+        Raises:
+            whatever its sampling raised.
+        """
+        if self._under_way is not None:
+            try:
+                self._sampled = self._under_way.result()
+            finally:
+                self._under_way, self.is_sampling = None, False
+        return self._sampled
+
+    def take(self) -> CollectedStep | None:
+        """As `wait`; it leaves."""
+        found = self.wait()
+        self._sampled = None
+        return found
+
+    def restore(self, sampled: CollectedStep | None) -> None:
+        """What `wait` gave when a checkpoint was made."""
+        self._sampled = sampled
+
+    def close(self) -> None:
+        """Ends the thread; a step under way is given up."""
+        self.given_up = True
+        self._thread.shutdown(wait=True, cancel_futures=True)
