@@ -23,6 +23,7 @@ class StepAhead:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         self._under_way: Future[CollectedStep] | None = None
         self._sampled: CollectedStep | None = None
+        self._failure: BaseException | None = None
         self.is_sampling = False
         self.given_up = False
         """Whether what is under way should end without a result."""
@@ -34,22 +35,26 @@ class StepAhead:
         self._under_way = self._thread.submit(self._sample, step, version)
 
     def wait(self) -> CollectedStep | None:
-        """The step that is ready, or will be; it stays here. None: none was begun.
+        """The step that is ready, or will be; it stays here. None: none was begun, or its sampling failed.
+
+        A failure waits for `take`: the row and the checkpoint of the step before do not depend on it.
+        """
+        if self._under_way is not None:
+            self._failure = self._under_way.exception()
+            self._sampled = None if self._failure else self._under_way.result()
+            self._under_way, self.is_sampling = None, False
+        return self._sampled
+
+    def take(self) -> CollectedStep | None:
+        """As `wait`; it leaves.
 
         Raises:
             whatever its sampling raised.
         """
-        if self._under_way is not None:
-            try:
-                self._sampled = self._under_way.result()
-            finally:
-                self._under_way, self.is_sampling = None, False
-        return self._sampled
-
-    def take(self) -> CollectedStep | None:
-        """As `wait`; it leaves."""
         found = self.wait()
-        self._sampled = None
+        failure, self._sampled, self._failure = self._failure, None, None
+        if failure is not None:
+            raise failure
         return found
 
     def restore(self, sampled: CollectedStep | None) -> None:
