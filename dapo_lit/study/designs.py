@@ -211,9 +211,8 @@ def _settings_design(name: str, lr: float, completions: int, updates: int) -> De
             return Design(name, "Does the sign of an effect survive another learning rate?", "dapo", arms)
         case "carry_over":
             key = "algorithm.dynamic_sampling.carry_over"
-            return Design(
-                name, "Surplus groups: dropped or used in the next step", "dapo", (dapo, Arm(DAPO, {key: "finished"}))
-            )
+            arms = (dapo, *(Arm(DAPO, {key: mode}) for mode in ("finished", "all")))
+            return Design(name, "Groups begun ahead: dropped, or used in the next step", "dapo", arms)
         case "overlap":
             arms = (dapo, Arm(DAPO, {"rollout.overlap": True}))
             return Design(name, "What do rollouts cost that are one update old?", "dapo", arms)
