@@ -183,14 +183,18 @@ def test_the_script_differs_from_the_paper_where_the_page_says_so_and_nowhere_el
         assert key.rpartition(".")[2] in page, key
 
 
-def test_a_sweep_on_slurm_composes_with_a_notice_that_the_run_has_time_for():
+def test_the_notice_before_a_job_of_slurm_ends_is_longer_than_a_run_waits_for_its_step(compose):
+    launcher = yaml.safe_load((config_folder() / "hydra" / "launcher" / "slurm.yaml").read_text())
+    for trainer in ("cpu", "fsdp"):
+        assert launcher["signal_delay_s"] > compose(f"trainer={trainer}").trainer.grace_s
+    assert launcher["timeout_min"] * 60 > launcher["signal_delay_s"]
+    assert launcher["max_num_timeout"] > 0
+
+
+def test_a_sweep_on_slurm_composes():
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'dapo_lit[sweep]'")
     overrides = ["+experiment=ablate_clip_higher", "hydra/launcher=slurm", "resume=auto"]
     check_overrides(overrides)
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = hydra.compose("config", overrides, return_hydra_config=True)
-    launcher = tree.hydra.launcher
-    assert launcher._target_.endswith("SlurmLauncher")
-    assert launcher.max_num_timeout > 0
-    assert launcher.signal_delay_s > tree.trainer.grace_s
-    assert launcher.timeout_min * 60 > launcher.signal_delay_s
+    assert tree.hydra.launcher._target_.endswith("SlurmLauncher")

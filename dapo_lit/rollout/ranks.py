@@ -44,7 +44,7 @@ class Ranks:
 
     def first(self, make: Callable[[], T]) -> T:
         """What rank 0 makes, on every rank."""
-        return self.gather(make() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+        return self.gather([make()] if self.rank == 0 else [])[0][0]
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum over the ranks, of a CPU tensor, in place; every rank gets the same bits."""
