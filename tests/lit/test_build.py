@@ -3,7 +3,8 @@
 import pytest
 
 from dapo_lit.data.sources import DataError
-from dapo_lit.lit.build import Parts, problems
+from dapo_lit.lit.build import Parts
+from dapo_lit.lit.problems import problems
 
 ROWS = '{"problem": "1+1?", "answer": "2"}\n'
 
