@@ -81,8 +81,8 @@ class Config(Section):
             return self
         if self.trainer.devices * self.trainer.num_nodes > 1:
             raise ValueError(
-                "rollout.overlap is for one process: what ranks exchange while they sample would collide with what they "
-                "exchange while they train; set rollout.overlap=false or trainer.devices=1 trainer.num_nodes=1"
+                "rollout.overlap is for one process: what ranks exchange while they sample would collide with what "
+                "they exchange while they train; set rollout.overlap=false or trainer.devices=1 trainer.num_nodes=1"
             )
         if self.rollout.engine == "vllm" and self.rollout.vllm.placement == "colocated" and self.rollout.vllm.sleep:
             raise ValueError(
