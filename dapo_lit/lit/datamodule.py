@@ -29,6 +29,9 @@ from dapo_lit.rollout.noise import stream_seed
 from dapo_lit.rollout.packing import TokenBatch, token_batch
 from dapo_lit.rollout.ranks import Ranks
 
+PROGRESS_S = 60.0
+"""Seconds between the lines that say how far a long rollout step is."""
+
 
 @dataclass
 class RolloutStep:
@@ -138,6 +141,7 @@ class RolloutDataModule(LightningDataModule):
             stop_requested=self._stops_sampling,
             ranks=self.ranks,
             stall_s=config.rollout.stall_s,
+            progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         if self._restored is not None:
             self.collector.load_state_dict(self._restored)

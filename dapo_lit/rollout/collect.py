@@ -117,6 +117,8 @@ class Collector:
     stop_requested: Callable[[], bool] = lambda: False
     stall_s: float = 600.0
     """A message names the prompts waited for when no sample has ended for so many seconds."""
+    progress_s: float | None = None
+    """A line says how far the step is, every so many seconds; None: never."""
     keep_rate: KeepRate = field(default_factory=KeepRate)
     carried: list[OpenGroup] = field(default_factory=list)
     """Groups that come first in the next step."""

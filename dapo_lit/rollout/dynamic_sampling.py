@@ -147,6 +147,11 @@ class Admission:
         return max(0, self._batch_end - len(self._outcomes))
 
     @property
+    def num_ended(self) -> int:
+        """Groups with all their verdicts."""
+        return len(self._outcomes) - self._open
+
+    @property
     def full(self) -> bool:
         """`num_prompts` groups are accepted, and no unfinished one stands before them."""
         if self.rules.request_groups is not None and self._open:

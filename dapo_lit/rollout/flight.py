@@ -42,8 +42,10 @@ class Flight:
         self.tail_s = 0.0
         self.last_ended = time.monotonic()
         self.warn_after = collector.stall_s
+        self.began = self.last_said = self.last_ended
         oldest = policy_version - collector.rules.max_staleness
         self._resume(oldest)
+        self.ended_before = self.groups.admission.num_ended
 
     def _resume(self, oldest_version: int) -> None:
         """Takes in what an earlier step or an interrupted one left."""
@@ -87,6 +89,7 @@ class Flight:
             self._take_scores(verifier.drain() if waits else verifier.collect())
             self.verify_s += time.perf_counter() - arrived
             self._watch(samples)
+            self._say()
         if self.tail_began is not None and admission.full:
             self.tail_s = time.perf_counter() - self.tail_began
 
@@ -115,6 +118,7 @@ class Flight:
             self.verify_s += time.perf_counter() - started
             for place, group in enumerate(new, start=first):
                 self.groups.take_group(place, group.completions)
+            self._say()
 
     def land(self) -> None:
         """Takes everything out of the engine and the verifier."""
@@ -181,6 +185,22 @@ class Flight:
                 f"step {self.step}: no sample has ended for {seconds:.0f} s; waiting for {_listed(names)}", flush=True
             )
         self.warn_after *= 2
+
+    def _say(self) -> None:
+        """How far a long step is, and when it is over at the rates so far."""
+        now, every, admission = time.monotonic(), self.collector.progress_s, self.groups.admission
+        if every is None or now - self.last_said < every:
+            return
+        self.last_said = now
+        kept, ended, wanted = admission.kept, admission.num_ended, admission.rules.num_prompts
+        seconds, rest = now - self.began, max(0, admission.rules.allowance - ended)
+        if kept:
+            rest = min(rest, (wanted - kept) * ended / kept)
+        eta = f", eta {rest * seconds / (ended - self.ended_before):.0f} s" if ended > self.ended_before else ""
+        print(
+            f"step {self.step}: {kept} of {wanted} groups kept, {ended} sampled, {seconds:.0f} s{eta}",
+            flush=True,
+        )
 
     def timings(self) -> dict[str, float | None]:
         return {"time/generate_s": self.generate_s, "time/verify_s": self.verify_s, "time/tail_s": self.tail_s}

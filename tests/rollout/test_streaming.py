@@ -1,5 +1,6 @@
 """Streaming: what is accepted does not depend on timing, and what was begun is not lost."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -181,6 +182,17 @@ def test_a_stall_names_the_prompts_it_waits_for(capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("step 1: no sample has ended for ")
     assert said[0].endswith(f"waiting for 1 prompt: {step.accepted[0].problem.id}")
+
+
+def test_a_long_step_says_how_far_it_is(capsys):
+    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=2), problems=4)
+    made.collect(1, 0)
+    assert not capsys.readouterr().out  # nothing is said unless it was asked for
+    made.progress_s = 1e-9
+    made.collect(2, 0)
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"step 2: \d of 2 groups kept, \d sampled, 0 s(, eta 0 s)?", said[0]), said
+    assert said[-1].startswith("step 2: 2 of 2 groups kept, ")
 
 
 def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
