@@ -80,11 +80,11 @@ class Checkpoints(Callback):
         """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
         if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
             return  # the other ranks are elsewhere; saving needs all of them
-        step = module.counters.step
-        if step and module.policy is not None and not isinstance(exception, OSError):
-            collector = trainer.datamodule.collector
-            # The half of a step that could not be sampled again goes into the checkpoint of the step before.
-            self.save(trainer, step, again=collector is not None and collector.interrupted is not None)
+        step, collector = module.counters.step, trainer.datamodule.collector
+        # The half of a step that could not be sampled again goes into the checkpoint of the step before, be it step 0.
+        holds_half = collector is not None and collector.interrupted is not None
+        if (step or holds_half) and module.policy is not None and not isinstance(exception, OSError):
+            self.save(trainer, step, again=holds_half)
         self._wait()
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
