@@ -39,7 +39,7 @@ class Recorder(Callback):
         if self.ranks.rank == 0:
             self.folder.write_run(problems=account.counts)
             print("\n".join(account.lines), flush=True)
-        if module.counters.step == 0:
+        if module.counters.step == 0 and not self.folder.resumes:  # one stopped in its first step has that row
             self._write(trainer.datamodule, module, {}, evaluates=True)
 
     def on_train_batch_end(

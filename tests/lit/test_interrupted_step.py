@@ -1,11 +1,13 @@
 """A run that is stopped in the middle of a rollout step goes on as if it had not been."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -25,6 +27,25 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(sorted((folder / "checkpoints").glob("*.ckpt"))[-1], weights_only=False)["state_dict"]
 
 
+def stop_in(step: int, patch: pytest.MonkeyPatch) -> None:
+    """A run started under this patch is asked to stop in the middle of sampling `step`."""
+    setup = RolloutDataModule.setup
+
+    def stops(self, stage):
+        setup(self, stage)
+        asked = 0
+
+        def stop_requested() -> bool:
+            nonlocal asked
+            asked += self.next_step == step
+            self.stop_requested.requested = asked > 5
+            return asked > 5
+
+        self.collector.stop_requested = stop_requested
+
+    patch.setattr(RolloutDataModule, "setup", stops)
+
+
 @pytest.mark.parametrize("carry_over", ["none", "finished", "all"])
 def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     tmp_path, compose, monkeypatch, carry_over
@@ -32,22 +53,8 @@ def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     settings = (f"algorithm.dynamic_sampling.carry_over={carry_over}", "rollout.max_batch_size=12", "budget.steps=5")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(compose(*settings, f"runs_dir={whole}"), [])
-    setup = RolloutDataModule.setup
-
-    def stops_in_step_3(self, stage):
-        setup(self, stage)
-        asked = 0
-
-        def stop_requested() -> bool:
-            nonlocal asked
-            asked += self.next_step == 3
-            self.stop_requested.requested = asked > 5
-            return asked > 5
-
-        self.collector.stop_requested = stop_requested
-
     with monkeypatch.context() as patch:
-        patch.setattr(RolloutDataModule, "setup", stops_in_step_3)
+        stop_in(3, patch)
         with pytest.raises(SystemExit, match="0"):
             train(compose(*settings, f"runs_dir={stopped}"), [])
     assert [row["step"] for row in rows(stopped / RUN.relative_to("runs"))] == [0, 1, 2]
@@ -55,3 +62,21 @@ def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     assert rows(stopped / RUN.relative_to("runs")) == rows(whole / RUN.relative_to("runs"))
     for name, tensor in weights(whole / RUN.relative_to("runs")).items():
         assert torch.equal(tensor, weights(stopped / RUN.relative_to("runs"))[name]), name
+
+
+def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(tmp_path, compose, monkeypatch):
+    monkeypatch.setattr(TorchEngine, "reproducible", False)
+    settings = ("rollout.max_batch_size=12", "budget.steps=2", f"runs_dir={tmp_path}")
+    with monkeypatch.context() as patch:
+        stop_in(1, patch)
+        with pytest.raises(SystemExit, match="0"):
+            train(compose(*settings), [])
+    folder = tmp_path / RUN.relative_to("runs")
+    (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")
+    state = torch.load(checkpoint, weights_only=False)
+    sampled = state["RolloutDataModule"]["collector"]["interrupted"].tokens_generated
+    assert sampled > 0
+    train(compose(*settings, "resume=true"), [])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in lines] == [0, 1, 2]
+    assert lines[1]["tokens_generated"] > sampled
