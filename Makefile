@@ -94,7 +94,7 @@ bench: bench-speed bench-algorithms  ## all benchmarks; the verifier's where DAP
 # how --page writes a table: each script replaces its own part of docs/performance.md
 SPEED := --out benchmarks/results --page docs/performance.md
 
-bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (an hour)
+bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (two hours)
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py $(SPEED)
