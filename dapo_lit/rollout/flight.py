@@ -193,7 +193,7 @@ class Flight:
             return
         self.last_said = now
         kept, ended, wanted = admission.kept, admission.num_ended, admission.rules.num_prompts
-        seconds, rest = now - self.began, max(0, admission.rules.allowance - ended)
+        seconds, rest = now - self.began, max(0.0, admission.rules.allowance - ended)
         if kept:
             rest = min(rest, (wanted - kept) * ended / kept)
         eta = f", eta {rest * seconds / (ended - self.ended_before):.0f} s" if ended > self.ended_before else ""
