@@ -4,8 +4,8 @@ Training is forward and backward of responses of n tokens, as many as make 4,096
 the packed attention and the head. Sampling is a decode step of 8 rows at a context of n tokens. The exponent between
 two lengths is log(T2 / T1) / log(n2 / n1) of the time of a whole response: for training it stands beside that of the
 multiply-adds (linear + causal attention), for sampling the time of a response is the sum over its tokens, by the
-trapezoidal rule. Memory is what is resident at the peak of a call beyond the weights, over the tokens of the batch: it
-must not grow, as no tensor is tokens x tokens or tokens x vocabulary.
+trapezoidal rule. Memory is what is resident at the peak of a call beyond the weights (for sampling: beyond what was
+before it), over the tokens of the batch: it must not grow, as no tensor is tokens x tokens or tokens x vocabulary.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py --out benchmarks/results
 """
@@ -75,7 +75,7 @@ def cell(model: PreTrainedModel, engine: TorchEngine, base: int, tokens: int, re
     give_back_memory()
     steps: list[float] = []
     with torch.inference_mode():
-        _, sampled = peak_beyond(base, lambda: steps.extend(decode(engine, (3,) * tokens)))
+        _, sampled = peak_beyond(resident(), lambda: steps.extend(decode(engine, (3,) * tokens)))
     return {
         "train_s_per_response": median([took for took, _ in trained]) / sequences,
         "train_repeats": len(trained),
