@@ -3,8 +3,8 @@
 Both trainers are processes below this one and make one rollout step after the other in turns; while one works the other
 waits. The first step of each is not counted. TRL runs at each of several settings first, and the fastest of them is
 compared: once the fastest in float32 (its own generation, as ours is plain torch), once the fastest of all. Where vLLM
-is installed ours samples with it as well (`smollm2`); TRL 1.16 knows vLLM up to 0.31 and was not tried with it. Checkpoint
-saving and evaluation are off on both sides. Peak memory is that of a trainer's process and all below it.
+is installed ours samples with it as well (`smollm2`); TRL 1.16 knows vLLM up to 0.31 and was not tried with it.
+Checkpoint saving and evaluation are off on both sides. Peak memory is that of a trainer's process and all below it.
 
 `tiny` is the default task and policy (0.3M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
 SmolLM2-135M-Instruct on sums of two numbers, zero-shot (8 prompts x 8 completions x 64 tokens, one update a step), and

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.rollout.flight import Flight
 from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
@@ -76,7 +77,15 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     state = torch.load(checkpoint, weights_only=False)
     sampled = state["RolloutDataModule"]["collector"]["interrupted"].tokens_generated
     assert sampled > 0
+    taken, resume = [], Flight._resume
+
+    def takes(self, oldest_version: int) -> None:
+        taken.append(self.collector.interrupted)
+        resume(self, oldest_version)
+
+    monkeypatch.setattr(Flight, "_resume", takes)
     train(compose(*settings, "resume=true"), [])
+    assert taken[0].tokens_generated == sampled  # the step went on from it
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines] == [0, 1, 2]
     assert lines[1]["tokens_generated"] > sampled
