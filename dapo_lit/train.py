@@ -22,7 +22,8 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.families import switches_of
 from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import Checkpoints, newest_good
+from dapo_lit.lit.checkpoint_files import newest_good
+from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.idle_settings import idle_settings
 from dapo_lit.lit.loggers import Loggers

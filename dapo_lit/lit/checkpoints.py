@@ -1,45 +1,32 @@
-"""Checkpoints on disk: what stands under its final name is complete, the last two are kept, a damaged one is told.
+"""When a run saves its state: every few steps, at the end, and on the way out.
 
-A checkpoint is a file (one process) or a folder with a file a rank and a list of them (sharded). It is written beside
-its final name, forced to disk and renamed; a kill at any moment leaves the earlier ones as they were. Sharded ones are
-written in the background: training goes on once tensors have been copied to the host's memory.
+Sharded checkpoints are written in the background: training goes on once tensors have been copied to the host's memory.
+How one comes to stand complete under its name: lit/checkpoint_files.py.
 """
 
-import json
-import os
-import shutil
-import zipfile
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from lightning import Callback, Trainer
-from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from dapo_lit.config import Config
+from dapo_lit.lit.checkpoint_files import KEPT, before_step, begin, complete_write, remove, write_checkpoint
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import RunFolder
-from dapo_lit.lit.strategy import METADATA, ShardedStrategy
+from dapo_lit.lit.strategy import ShardedStrategy
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import ALONE, Ranks
 
-KEPT = 2
 TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError)
 """What all ranks raise at the same place."""
-LIST = "files.json"
-"""In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
 
 class Checkpoints(Callback):
@@ -91,7 +78,7 @@ class Checkpoints(Callback):
         self._wait()  # the last one may be of this step
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
         if again and self.ranks.first(final.exists):
-            self.ranks.first(lambda: _remove(final))
+            self.ranks.first(lambda: remove(final))
         if not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
 
@@ -138,12 +125,12 @@ class BackgroundSave:
     def start(self, final: Path, begin_to_write: Callable[[Path], "Future[Any]"], kept: int | None = KEPT) -> None:
         """Waits for the one before, and returns when `begin_to_write` has copied what it will write."""
         self.wait()
-        beside = _begin(final, self.ranks)
+        beside = begin(final, self.ranks)
         written = begin_to_write(beside)
 
         def complete_it() -> None:
             written.result()
-            _finish(beside, final, self.ranks, kept)
+            complete_write(beside, final, self.ranks, kept)
 
         self._under_way = self._thread.submit(complete_it)
 
@@ -152,161 +139,3 @@ class BackgroundSave:
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
-
-
-def before_step(run: Path, step: int) -> Path:
-    """The training state before a recorded step."""
-    return run / "replay" / f"step_{step:06d}.ckpt"
-
-
-def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
-    """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last ones.
-
-    With several ranks all of them write, and rank 0 renames once they have.
-
-    Args:
-        kept: how many stay; None: all.
-
-    Raises:
-        OSError: it could not be written; the earlier checkpoints are untouched.
-    """
-    beside = _begin(final, ranks)
-    write(beside)
-    _finish(beside, final, ranks, kept)
-
-
-def _begin(final: Path, ranks: Ranks) -> Path:
-    """Where to write what will be called `final`; nothing is there."""
-    beside = final.with_suffix(".part")
-    if ranks.rank == 0 and beside.is_dir():  # of a process that was killed while it wrote
-        shutil.rmtree(beside)
-    ranks.gather(None)
-    return beside
-
-
-def _finish(beside: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
-    """Once every rank has written: list, disk, name. Each rank reads and forces to disk what it wrote."""
-    failed, contents = None, dict[str, list[int]]()
-    try:
-        if beside.is_dir():
-            own = [file for file in beside.iterdir() if ranks.size == 1 or _writer(file) == ranks.rank]
-            contents = {file.name: _checksum(file) for file in sorted(own)}
-            for file in own:
-                _force_to_disk(file)
-    except OSError as error:  # the others must not wait for this rank
-        failed = f"rank {ranks.rank}: {error}"
-    told = ranks.gather((failed, contents))
-    if failures := [failed for failed, _ in told if failed]:
-        raise OSError(f"{final}: {'; '.join(failures)}")
-    if ranks.rank > 0:
-        return
-    if beside.is_dir():
-        everything = {name: checksum for _, part in told for name, checksum in part.items()}
-        (beside / LIST).write_text(json.dumps(everything))
-        _force_to_disk(beside / LIST)
-    _force_to_disk(beside)
-    beside.replace(final)
-    _force_to_disk(final.parent)  # the new name itself
-    for old in complete(final.parent)[:-kept] if kept else ():
-        _remove(old)
-
-
-def _writer(file: Path) -> int:
-    """The rank that wrote a file of a sharded checkpoint: `__3_0.distcp` is of rank 3, what names none of rank 0."""
-    rank = file.name.removeprefix("__").partition("_")[0]
-    return int(rank) if file.name.startswith("__") and rank.isdecimal() else 0
-
-
-def complete(folder: Path) -> list[Path]:
-    """Checkpoints under their final names, newest last."""
-    return sorted(folder.glob("step_*.ckpt"))
-
-
-def fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be loaded; None if it is whole. Reads all of it."""
-    try:
-        if checkpoint.is_dir():
-            return _folder_fault(checkpoint)
-        with zipfile.ZipFile(checkpoint) as archive:  # torch.save writes a zip archive with a checksum an entry
-            bad = archive.testzip()
-        return None if bad is None else f"{bad} does not match its checksum"
-    except (OSError, zipfile.BadZipFile, ValueError, EOFError) as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def _folder_fault(checkpoint: Path) -> str | None:
-    if not (checkpoint / LIST).is_file():
-        return f"{LIST} is missing"
-    for name, expected in json.loads((checkpoint / LIST).read_text()).items():
-        if not (checkpoint / name).is_file():
-            return f"{name} is missing"
-        if _checksum(checkpoint / name) != expected:
-            return f"{name} does not match its checksum"
-    return None
-
-
-def newest_good(folder: Path) -> Path | None:
-    """The newest checkpoint in `folder` that is whole; newer ones that are not are set aside and told.
-
-    A damaged one is renamed to step_000010.ckpt.damaged: the run will come by that step again and save it anew.
-    """
-    for checkpoint in reversed(complete(folder)):
-        reason = fault(checkpoint)
-        if reason is None:
-            return checkpoint
-        aside = checkpoint.with_name(checkpoint.name + ".damaged")
-        if aside.exists():
-            _remove(aside)
-        checkpoint.rename(aside)
-        print(f"{checkpoint} is damaged ({reason}); it is now {aside.name}, and an earlier one is taken", flush=True)
-    return None
-
-
-def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The policy's state dict from a checkpoint of one process or of several, whole and on the CPU.
-
-    Of a policy with adapters these alone: their base is not in a checkpoint.
-    """
-    if checkpoint.is_dir():
-        found: dict[str, Any] = {}
-        reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner(keys={"state_dict"})
-        _load_state_dict(found, storage_reader=reader, planner=planner, no_dist=True)
-    else:  # the run's own file: it holds optimizer state and counters, which weights_only refuses
-        found = torch.load(checkpoint, map_location="cpu", weights_only=False, mmap=True)
-    prefix = "policy."  # PPO's has a critic too
-    return {name.removeprefix(prefix): t for name, t in found["state_dict"].items() if name.startswith(prefix)}
-
-
-def base_fingerprint(checkpoint: Path) -> int | None:
-    """Of the weights that a checkpoint's adapters stand beside; None: it has none."""
-    file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
-    found: int | None = torch.load(file, map_location="cpu", weights_only=False, mmap=True)["dapo_lit"].get(
-        "base_fingerprint"
-    )
-    return found
-
-
-def _checksum(file: Path) -> list[int]:
-    value = size = 0
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 24):
-            value, size = zlib.crc32(block, value), size + len(block)
-    return [size, value]
-
-
-def _force_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    """A folder is renamed first: a kill in between must not leave half of it under a checkpoint's name."""
-    if path.is_dir():
-        going = path.with_name(path.name + ".removed")
-        path.rename(going)
-        shutil.rmtree(going)
-    else:
-        path.unlink()

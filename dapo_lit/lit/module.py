@@ -18,22 +18,15 @@ from dapo_lit.config import Config
 from dapo_lit.lit.counters import Counters
 from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
-from dapo_lit.lit.minibatches import minibatches
 from dapo_lit.lit.models import Fill, check_adapters, put_together, shard_and_fill
 from dapo_lit.lit.random_state import random_state, restore_random_state
-from dapo_lit.lit.scores import Scores
+from dapo_lit.lit.scoring import score, scored_by_first_update
 from dapo_lit.lit.shares import cost_of, rank_micro_batches
 from dapo_lit.lit.strategy import only_trained
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
-from dapo_lit.objective.diagnostics import (
-    Statistics,
-    correction_statistics,
-    finish,
-    merge,
-    mismatch_statistics,
-)
+from dapo_lit.objective.diagnostics import finish
 from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
@@ -145,7 +138,7 @@ class DAPOModule(LightningModule):
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
         started = time.perf_counter()
-        scores, statistics = self.score(batch.tokens, self._first_update(batch))
+        scores, statistics = score(self, batch.tokens, scored_by_first_update(self, batch))
         credit = self.objective.credit(batch.tokens, scores)
         note_advantages(batch.collected.accepted, completion_means(credit.advantages, batch.tokens))
         scored = time.perf_counter()
@@ -160,67 +153,6 @@ class DAPOModule(LightningModule):
             "time/train_s": trained - scored,
             "perf/mfu": self._mfu(updates.real_tokens, trained - scored),
         }
-
-    def _first_update(self, batch: RolloutStep) -> list[int]:
-        """Completions that need no scoring: the forward pass of the first update tells what the policy was before it.
-
-        None where something else asks for their log-probs before, or a later epoch may ask another rank for them.
-        """
-        algorithm = self.config.algorithm
-        asked_before = (
-            self.objective.loss.of_whole_minibatch
-            or self.objective.correction is not None
-            or algorithm.critic
-            or algorithm.kl.where == "reward"
-        )
-        asked_elsewhere = algorithm.epochs > 1 and self.ranks.size > 1
-        if algorithm.old_logprobs == "rollout" or asked_before or asked_elsewhere or batch.tokens is None:
-            return []
-        return next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0))
-
-    @torch.no_grad()
-    def score(self, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[Scores, Statistics]:
-        """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it.
-
-        later: completions whose old log-probs, and mismatch, come from the first update.
-        """
-        recomputes = self.config.algorithm.old_logprobs == "recompute"
-        old, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=self.device) for _ in range(3))
-        left_out = set(later)
-        now = [b for b in range(len(batch.sequences)) if b not in left_out]
-        for completions, scores_policy in ((now, recomputes), (list(later), False)):
-            if not completions or not (scores_policy or self.reference or self.critic):
-                continue
-            for micro, counts in self.micro_batches(batch, completions):
-                micro = micro.to(self.device)
-                place = micro.tokens if counts else micro.tokens[:0]
-                if scores_policy:
-                    old[place] = self.logprobs(micro)[0][: len(place)]
-                if self.reference:
-                    with self.reference.on(self.device) as reference:
-                        ref[place] = self.logprobs(micro, reference)[0][: len(place)]
-                if self.critic:
-                    values[place] = self.values(micro)[: len(place)]
-        old, ref, values = (self.ranks.sum(scored.cpu()) for scored in (old, ref, values))
-        unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
-        statistics, corrections = Statistics({}, {}), None
-        if recomputes:
-            fresh = batch.fresh
-            # The same on every rank by now, so that one rank's part is the whole.
-            own = fresh & ~unscored if self.ranks.rank == 0 else torch.zeros_like(fresh)
-            statistics = mismatch_statistics(old, batch.rollout_logprobs, own)
-            if self.objective.correction is None:
-                # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
-                old = torch.where(fresh, old.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
-            else:  # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them
-                corrections = self.objective.correction(old, batch.rollout_logprobs, batch.completion_of_token)
-                whole = corrections if self.ranks.rank == 0 else corrections[:0]
-                statistics = merge(statistics, correction_statistics(whole))
-        else:
-            old = batch.rollout_logprobs
-        first = unscored if later else None
-        kept = Scores(old, ref if self.reference else None, values if self.critic else None, first, corrections)
-        return kept, statistics
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
         """This rank's micro-batches of `completions`, as many on every rank; False: one that only keeps step."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.build import Parts
-from dapo_lit.lit.checkpoints import before_step, fault
+from dapo_lit.lit.checkpoint_files import before_step, fault
 from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.subjects import run_config

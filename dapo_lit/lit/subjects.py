@@ -11,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.sections import Policy
 from dapo_lit.lit.build import policy_folder
-from dapo_lit.lit.checkpoints import base_fingerprint, complete, fault, policy_weights
+from dapo_lit.lit.checkpoint_files import complete, fault
+from dapo_lit.lit.checkpoint_weights import base_fingerprint, policy_weights
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 

@@ -29,6 +29,7 @@ from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.processes import joined
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.scores import Scores
+from dapo_lit.lit.scoring import score
 from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.objective.losses import Aggregation, completion_weights
@@ -112,7 +113,7 @@ class Probe(DAPOModule):
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
         record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
-        scores, _ = self.score(batch.tokens)
+        scores, _ = score(self, batch.tokens)
         record["scored"] = (scores.ref_logprobs, scores.values)
         kept, objective = batch.tokens.carries_loss, self.objective
         for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split

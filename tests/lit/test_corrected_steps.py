@@ -8,6 +8,7 @@ from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.scoring import score
 from dapo_lit.lit.switches import objective
 from dapo_lit.lit.updates import StepUpdates
 
@@ -20,7 +21,7 @@ def gradients(module, step, kind, monkeypatch):
     settings = module.config.algorithm.model_copy(update={"correction": correction_of(module, kind)})
     module.objective = objective(settings, module.config.task.max_response_tokens)
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-    scores, statistics = module.score(step.tokens)
+    scores, statistics = score(module, step.tokens)
     updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
     module.zero_grad()
     loss = updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
@@ -34,7 +35,7 @@ def correction_of(module, kind):
 @pytest.mark.parametrize("loss", ["dapo", "gspo", "grpo"])
 def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose, monkeypatch, loss):
     module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
-    agreed = module.score(step.tokens)[0].old_logprobs
+    agreed = score(module, step.tokens)[0].old_logprobs
     step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
     plain, gradient, _ = gradients(module, step, "none", monkeypatch)
     for kind in KINDS:
@@ -47,7 +48,7 @@ def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose
 @pytest.mark.parametrize("loss", ["dapo", "gspo_token"])
 def test_a_token_of_weight_zero_carries_no_loss_and_the_denominator_stays(compose, monkeypatch, loss):
     module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
-    agreed = module.score(step.tokens)[0].old_logprobs
+    agreed = score(module, step.tokens)[0].old_logprobs
     half = step.tokens.completion_of_token % 2 == 0
     step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
     _, whole, _ = gradients(module, step, "none", monkeypatch)
@@ -73,11 +74,11 @@ def test_a_training_step_with_each_correction_measures_its_weights(compose, kind
 
 def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose, monkeypatch):
     module, step = collected_step(compose(*SMALL, "algorithm.correction.kind=tis"), monkeypatch)
-    agreed = module.score(step.tokens)[0].old_logprobs
+    agreed = score(module, step.tokens)[0].old_logprobs
     stale = step.tokens.completion_of_token % 2 == 0
     mu = torch.where(stale, agreed + 0.25, agreed)
     tokens = replace(step.tokens, rollout_logprobs=mu, fresh=~stale)
-    scores, statistics = module.score(tokens)
+    scores, statistics = score(module, tokens)
     torch.testing.assert_close(scores.old_logprobs, agreed)  # not the engine's, as without a correction
     torch.testing.assert_close(scores.corrections, torch.where(stale, 0.778801, 1.0))  # e^-0.25
     assert statistics.sums["mismatch_tokens"] == (~stale).sum()

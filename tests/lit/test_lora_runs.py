@@ -12,8 +12,9 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.export import export
 from dapo_lit.lit.build import policy_folder
-from dapo_lit.lit.checkpoints import policy_weights
+from dapo_lit.lit.checkpoint_weights import policy_weights
 from dapo_lit.lit.run_folder import run_path
+from dapo_lit.lit.scoring import score
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
@@ -55,12 +56,12 @@ def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(co
     assert step.tokens is not None
     assert module.reference is not None
     assert module.reference.model is module.policy
-    before, _ = module.score(step.tokens)
+    before, _ = score(module, step.tokens)
     with torch.no_grad():
         for name, parameter in module.policy.named_parameters():
             if ".lora_B." in name:
                 parameter += 0.1
-    after, _ = module.score(step.tokens)
+    after, _ = score(module, step.tokens)
     assert torch.equal(before.ref_logprobs, after.ref_logprobs)
     assert torch.equal(before.ref_logprobs, before.old_logprobs)
     assert (after.ref_logprobs - after.old_logprobs).abs().max() > 0.01

@@ -14,6 +14,7 @@ from dapo_lit.lit.gradient_steps import NonFiniteError, learning_rate
 from dapo_lit.lit.minibatches import counter_seed
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.policy_loss import Tokens
+from dapo_lit.lit.scoring import score, scored_by_first_update
 from dapo_lit.lit.shares import rank_balance
 from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.rollout.packing import MicroBatch, TokenBatch
@@ -33,7 +34,7 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
     """[parameters] of the whole rollout step as one mini-batch."""
     assert step.tokens is not None
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-    scores, statistics = module.score(step.tokens)
+    scores, statistics = score(module, step.tokens)
     scores = replace(scores, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
     updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
     module.zero_grad()
@@ -89,7 +90,7 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     batch, everything = step.tokens, list(range(len(step.tokens.sequences)))
     ((micro, _),) = module.micro_batches(batch, everything)
     logprobs, entropy = module.logprobs(micro)
-    scores, _ = module.score(batch)
+    scores, _ = score(module, batch)
     tokens = Tokens(
         logprobs=logprobs,
         old_logprobs=batch.rollout_logprobs[micro.tokens],
@@ -202,10 +203,10 @@ def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_th
     config = compose("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
     module, step = collected_step(config, monkeypatch)
     assert step.tokens is not None
-    everything, whole = module.score(step.tokens)
-    later = module._first_update(step)
+    everything, whole = score(module, step.tokens)
+    later = scored_by_first_update(module, step)
     assert 0 < len(later) < len(step.tokens.sequences)
-    scores, statistics = module.score(step.tokens, later)
+    scores, statistics = score(module, step.tokens, later)
     assert scores.of_first_update is not None
     assert torch.equal(scores.old_logprobs.isnan(), scores.of_first_update)
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())

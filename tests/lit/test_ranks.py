@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.export import export
-from dapo_lit.lit.checkpoints import fault, policy_weights
+from dapo_lit.lit.checkpoint_files import fault
+from dapo_lit.lit.checkpoint_weights import policy_weights
 from dapo_lit.objective.losses import Aggregation
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.rewards.score import Score

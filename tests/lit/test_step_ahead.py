@@ -9,6 +9,7 @@ import torch
 from small_runs import Run, rows
 
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.scoring import score
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
@@ -50,14 +51,13 @@ def test_it_samples_what_it_would_without_overlap_where_the_weights_do_not_move(
 
 def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):
     scored = []
-    score = DAPOModule.score
 
-    def noted(self, batch, later=()):
-        found = score(self, batch, later)
+    def noted(module, batch, later=()):
+        found = score(module, batch, later)
         scored.append((found[0].old_logprobs, batch.rollout_logprobs))
         return found
 
-    monkeypatch.setattr(DAPOModule, "score", noted)
+    monkeypatch.setattr("dapo_lit.lit.module.score", noted)
     Run(compose(OVERLAP, "budget.steps=2")).fit()
     old, sampled = scored[1]
     assert torch.equal(old, sampled)
