@@ -80,12 +80,15 @@ class RunFolder:
         write_atomically(self.path / "run.json", json.dumps(content, indent=2) + "\n")
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
-        """One line of metrics.jsonl, on disk when this returns; what is not finite is written as null.
+        """One line of metrics.jsonl, on disk when this returns; what is not finite is null and named in `not_finite`.
 
         Raises:
             OSError: the row could not be written (full disk); earlier rows are untouched.
         """
-        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
+        not_finite = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+        finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
+        if not_finite:
+            finite["not_finite"] = not_finite
         with self.metrics.open("ab") as file:
             file.write((json.dumps(finite, allow_nan=False) + "\n").encode())
             file.flush()

@@ -16,7 +16,7 @@ BUDGETS = ("step", "tokens_generated", "tokens_trained", "wall_s")
 def common_budget(runs: Runs, key: str, axis: str) -> float | None:
     """The largest budget that every usable run reached with the metric logged; None where a run lacks the axis."""
     ends = []
-    for run in runs.usable:
+    for run in _averaged(runs, key):
         series = curve(run, key, axis)
         if series.empty:
             return None
@@ -29,11 +29,15 @@ def at_budget(runs: Runs, key: str, axis: str, budget: float) -> dict[str, Estim
     covers the budget are absent."""
     table = {}
     for arm in runs.arms:
-        values = [value_at(curve(run, key, axis), budget) for run in runs.of(arm) if run.usable]
+        values = [value_at(curve(run, key, axis), budget) for run in _averaged(runs, key).of(arm)]
         reached = [value for value in values if value is not None]
         if reached:
             table[arm] = t_interval(reached)
     return table
+
+
+def _averaged(runs: Runs, key: str) -> Runs:
+    return Runs(tuple(run for run in runs.usable if not run.spoilt(key)))
 
 
 def first_reach(series: pd.Series, target: float) -> float | None:
@@ -64,7 +68,7 @@ def budget_to_reach(runs: Runs, key: str, axis: str, target: float) -> dict[str,
     """For each arm, the budget at which its runs first reach the target."""
     table = {}
     for arm in runs.arms:
-        seeds = {run.seed: curve(run, key, axis) for run in runs.of(arm) if run.usable}
+        seeds = {run.seed: curve(run, key, axis) for run in _averaged(runs, key).of(arm)}
         needed = {seed: first_reach(series, target) for seed, series in seeds.items() if len(series)}
         if needed:
             table[arm] = Reach(_median(list(needed.values())), *_counts(needed), needed)

@@ -75,8 +75,8 @@ def _ceilings(results: Results) -> list[Block]:
         named = "not identified"
         if fit.ceiling is not None and fit.interval is not None:
             named = (
-                f"{amount('eval/', fit.ceiling)} [{amount('eval/', fit.interval[0])}, "
-                f"{amount('eval/', fit.interval[1])}]"
+                f"{amount(results.metric, fit.ceiling)} [{amount(results.metric, fit.interval[0])}, "
+                f"{amount(results.metric, fit.interval[1])}]"
             )
         rows.append([arm, named, f"{fit.middle:,.0f}" if np.isfinite(fit.middle) else "–", fit.refusal or "–"])
     if not rows:

@@ -118,9 +118,11 @@ def pack(runs: Runs, folder: Path) -> list[Path]:
         run.metrics.reset_index().to_parquet(
             draft / "metrics.parquet", compression="zstd", index=False, use_dictionary=False, **LEAN
         )
-        for name in ("config.yaml", "overrides.txt", "run.json", "DONE.json"):
+        for name in ("config.yaml", "overrides.txt", "DONE.json"):
             if (run.folder / name).is_file():
                 shutil.copy2(run.folder / name, draft / name)
+        faults = {"faults": run.faults} if run.faults else {}  # the table that is packed no longer shows them
+        (draft / "run.json").write_text(json.dumps({**run.record, **faults}, indent=2) + "\n")
         if not (draft / "DONE.json").is_file():
             done = {"config_hash": run.record.get("config_hash"), "status": run.status}
             (draft / "DONE.json").write_text(json.dumps(done) + "\n")

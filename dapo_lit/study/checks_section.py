@@ -6,7 +6,7 @@ from dapo_lit.study.document import Block, Bullets, Code, Heading, Prose, Table
 from dapo_lit.study.guard import code_versions, config_differences
 from dapo_lit.study.health import findings
 from dapo_lit.study.outcomes import amount, unit
-from dapo_lit.study.results import Results, spoilt
+from dapo_lit.study.results import Results
 from dapo_lit.study.runs import Runs
 from dapo_lit.study.statistics import seeds_for_exact, seeds_needed, smallest_effect
 
@@ -20,7 +20,7 @@ def health_section(results: Results) -> list[Block]:
     for folder, reason in results.runs.unreadable.items():
         rows.append([folder, "unreadable", reason])
     for run in results.runs.usable:
-        used = "not averaged" if spoilt(run, results.metric) else "kept"
+        used = "not averaged" if run.spoilt(results.metric) else "kept"
         rows += [[run.name, used, finding] for finding in findings(run)]
     caption = "Unhealthy runs stay in every average unless marked; missing ones have no pair at their seed."
     if rows:

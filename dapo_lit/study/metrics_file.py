@@ -1,4 +1,4 @@
-"""metrics.jsonl read as its writer means it: append-only, the last row of a step counts, a kill may tear a line."""
+"""metrics.jsonl read as its writer means it: append-only, a resume may go back, a kill may tear a line."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,16 @@ from typing import Any
 
 import pandas as pd
 
+NOT_FINITE = "is NaN or infinite"
+"""After a metric's name: the fault of a run in which it was."""
+
 
 def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows of a run by step, and what is odd about them.
 
     Returns:
-        A frame with index `step` (sorted, unique); and one sentence for each of: torn lines, steps logged more than
-        once, steps that are missing between the first and the last, values that are NaN or infinite.
+        A frame with index `step` (sorted, unique); and one sentence for each of: torn lines, rows that a resume
+        went back behind, steps that are missing between the first and the last, values that are NaN or infinite.
     """
     packed = folder / "metrics.parquet"
     if packed.is_file():
@@ -21,13 +24,11 @@ def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if not file.is_file():
         return _indexed(pd.DataFrame()), ("no metrics.jsonl",)
     rows, faults = _parse(file)
-    table = pd.DataFrame(rows)
-    if "step" in table:
-        doubled = int(table["step"].duplicated().sum())
-        if doubled:
-            faults.append(f"{_count(doubled, 'step')} logged again after a resume; the last row of each counts")
-        table = table.drop_duplicates("step", keep="last")
-    table = _indexed(table)
+    rows, dropped = _last_branch(rows)
+    if dropped:
+        faults.append(f"{_count(dropped, 'row')} left out: a resume went on from a step before")
+    faults += _not_finite(rows)
+    table = _indexed(pd.DataFrame(rows))
     steps = table.index[table.index > 0]
     gaps = int(steps.max() - steps.min() + 1 - len(steps)) if len(steps) else 0
     if gaps:
@@ -38,7 +39,6 @@ def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
 def _parse(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     rows: list[dict[str, Any]] = []
     faults: list[str] = []
-    not_finite: dict[str, list[int]] = {}
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         if not line.strip():
             continue
@@ -46,15 +46,33 @@ def _parse(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
         if not whole:
             kept = "the row written after it was kept" if row else "the row is lost"
             faults.append(f"line {number} is torn (a write was cut off); {kept}")
-        if row is None:
-            continue
-        for key, value in row.items():
-            if isinstance(value, float) and not -float("inf") < value < float("inf"):
-                not_finite.setdefault(key, []).append(int(row["step"]))
-        rows.append({key: None if key in not_finite and not_a_number(value) else value for key, value in row.items()})
-    for key, steps in not_finite.items():
-        faults.append(f"{key} is NaN or infinite at {_count(len(steps), 'step')}, first {steps[0]}")
+        if row is not None:
+            rows.append(row)
     return rows, faults
+
+
+def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The rows that lead to the last one, and how many do not: a resumed run goes on from a step before its last row,
+    and what it had logged after that step is of a policy that is gone."""
+    kept: list[dict[str, Any]] = []
+    dropped = 0
+    for row in rows:
+        while kept and kept[-1]["step"] >= row["step"]:
+            kept.pop()
+            dropped += 1
+        kept.append(row)
+    return kept, dropped
+
+
+def _not_finite(rows: list[dict[str, Any]]) -> list[str]:
+    """Takes such values out of the rows. A run names their metrics in `not_finite`, as JSON has no NaN."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        literal = [key for key, value in row.items() if not_a_number(value)]
+        row |= dict.fromkeys(literal)
+        for key in [*row.pop("not_finite", ()), *literal]:
+            found.setdefault(key, []).append(int(row["step"]))
+    return [f"{key} {NOT_FINITE} at {_count(len(steps), 'step')}, first {steps[0]}" for key, steps in found.items()]
 
 
 def not_a_number(value: object) -> bool:

@@ -20,10 +20,10 @@ class Outcome:
 
 
 def outcome(run: Run, key: str) -> Outcome | None:
-    """Reduces a metric of a run; None where it was not logged after step 0."""
+    """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
     series = run.series(key)
     series = series[series.index > 0]
-    if series.empty:
+    if series.empty or run.spoilt(key):
         return None
     count = len(series)
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
@@ -65,7 +65,7 @@ def primary_metric(runs: Runs, registered: str | None = None) -> str:
 
 def is_share(key: str) -> bool:
     """Whether a metric is a share, which reports print in points of a hundred."""
-    return key.startswith("eval/") or key.endswith(("accuracy", "_frac"))
+    return "@" in key or key.endswith(("accuracy", "_frac"))
 
 
 def amount(key: str, value: float | None, signed: bool = False) -> str:

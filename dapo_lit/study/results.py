@@ -10,7 +10,7 @@ from dapo_lit.study.guard import refusals
 from dapo_lit.study.health import exercised
 from dapo_lit.study.outcomes import primary_metric, scores
 from dapo_lit.study.plan import Plan
-from dapo_lit.study.runs import Run, Runs, StudyError
+from dapo_lit.study.runs import Runs, StudyError
 from dapo_lit.study.sentences import budget_text
 from dapo_lit.study.verdicts import Claim
 
@@ -61,7 +61,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     if reasons_against and not allow_mixed:
         raise StudyError("; ".join(reasons_against) + " (--allow-mixed reports nonetheless and says so)")
     metric = primary_metric(runs, plan.metric if plan else None)
-    table = _finite(runs, metric)
+    table = scores(runs, metric)
     wanted, reference = _expected(runs, plan)
     found = contrasts(runs.usable.arms, reference) + _registered(plan)
     comparisons = compare_all(found, table)
@@ -79,20 +79,6 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         missing=runs.missing(wanted, plan.seeds if plan else ()),
         warnings=tuple(reasons_against),
     )
-
-
-def _finite(runs: Runs, metric: str) -> dict[str, dict[int, float]]:
-    """Outcomes without runs whose metric was NaN or infinite somewhere: these are listed as unhealthy, not averaged."""
-    table = scores(runs, metric)
-    for run in runs:
-        if spoilt(run, metric):
-            table[run.arm].pop(run.seed, None)
-    return table
-
-
-def spoilt(run: Run, metric: str) -> bool:
-    """Whether the metric that arms are compared on is NaN or infinite at some step of a run."""
-    return any(fault.startswith(f"{metric} is NaN") for fault in run.faults)
 
 
 def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:

@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.study.metrics_file import NOT_FINITE, read_metrics
 
 USABLE = ("finished", "solved", "exhausted")
 """Ends that a run's own rules brought about; the others are cells without a result."""
@@ -66,6 +66,10 @@ class Run:
         if key not in self.metrics:
             return pd.Series(dtype=float, name=key)
         return pd.to_numeric(self.metrics[key], errors="coerce").dropna()
+
+    def spoilt(self, key: str) -> bool:
+        """Whether a metric was NaN or infinite at some step: such a run is listed as unhealthy and not averaged."""
+        return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
 
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
@@ -230,10 +234,9 @@ def read_run(folder: Path) -> Run:
     config_file = folder / "config.yaml"
     config = (yaml.safe_load(config_file.read_text()) if config_file.is_file() else None) or {}
     metrics, faults = read_metrics(folder)
-    if not config:
-        faults = (*faults, "no config.yaml")
+    faults = tuple(dict.fromkeys((*record.get("faults", ()), *faults, *(() if config else ("no config.yaml",)))))
     status = str(record.get("status", "unknown"))
-    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, tuple(faults))
+    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults)
 
 
 def load_first(*paths: str | Path) -> Runs:

@@ -129,7 +129,7 @@ def _question_errors(results: Results) -> list[Block]:
         except (ValueError, StudyError) as reason:
             rows.append([arm, "–", "–", "–", str(reason)])
             continue
-        cells = [amount("eval/", value) for value in (parts.seeds, parts.questions, parts.sampling)]
+        cells = [amount(results.metric, value) for value in (parts.seeds, parts.questions, parts.sampling)]
         size = f"{parts.num_seeds} seeds, {parts.num_questions} questions, {parts.num_samples} answers each"
         rows.append([arm, *cells, size])
     if not rows or (all(row[1] == "–" for row in rows) and len(results.runs.usable) > 1):

@@ -1,7 +1,9 @@
 """How a claim is judged: one number a seed that is positive where the claim is true, and a rule for its verdict.
 
 A claim holds if the numbers' 95 % t-interval lies above 0, fails if it lies below, and is undecided otherwise, with
-fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject.
+fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Numbers that are
+only upper bounds cannot make a claim hold, and where a seed has no number the claim is undecided: which seeds have one
+depends on how they ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,18 +57,6 @@ def all_of(verdicts: Sequence[Verdict]) -> Verdict:
     return "holds" if verdicts else "not run"
 
 
-def say(label: str, values: Sequence[float], key: str) -> str:
-    """Mean, interval, n and exact p of a claim's numbers."""
-    if not values:
-        return f"{label}: no runs"
-    estimate = t_interval(values)
-    text = f"{label}: {amount(key, estimate.mean, signed=True)}"
-    if estimate.low is not None:
-        text += f" [{amount(key, estimate.low, signed=True)}, {amount(key, estimate.high, signed=True)}]"
-        text = f"{text} {unit(key)}".rstrip() + f", exact p {sign_flip_p(values):.3g}"
-    return f"{text}, n = {len(values)}"
-
-
 @dataclass(frozen=True)
 class Part:
     """One number a seed, with what it is."""
@@ -74,12 +64,35 @@ class Part:
     label: str
     values: Sequence[float]
     key: str
+    bounds: int = 0
+    """How many of the values are upper bounds: of runs that ended before they got there."""
+    without: str = ""
+    """Why some seeds have no number; empty: all have."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.without:
+            return "undecided"
+        verdict = judge(self.values)
+        return "undecided" if self.bounds and verdict == "holds" else verdict
+
+    def __str__(self) -> str:
+        """Mean, interval, n and exact p."""
+        notes = [f"{self.bounds} of them never got there and count as a bound"] if self.bounds else []
+        notes += [self.without] if self.without else []
+        if not self.values:
+            return "; ".join([f"{self.label}: no runs", *notes])
+        estimate = t_interval(self.values)
+        text = f"{self.label}: {amount(self.key, estimate.mean, signed=True)}"
+        if estimate.low is not None:
+            text += f" [{amount(self.key, estimate.low, signed=True)}, {amount(self.key, estimate.high, signed=True)}]"
+            text = f"{text} {unit(self.key)}".rstrip() + f", exact p {sign_flip_p(self.values):.3g}"
+        return ", ".join([text, f"n = {len(self.values)}", *notes])
 
 
 def conclude(number: str, text: str, metric: str, arms: str, *parts: Part) -> Claim:
     """A claim from its parts; parts without runs make it `not run`."""
-    verdict = all_of([judge(part.values) for part in parts])
-    return Claim(number, text, metric, arms, verdict, "; ".join(say(p.label, p.values, p.key) for p in parts))
+    return Claim(number, text, metric, arms, all_of([part.verdict for part in parts]), "; ".join(map(str, parts)))
 
 
 def contrast_for(technique: str, runs: Runs) -> Contrast | None:
@@ -120,16 +133,30 @@ def difference_of(runs: Runs, treated: str, control: str, key: str) -> list[floa
     return list(by_seed(contrast, scores(runs, key)).values())
 
 
-def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) -> list[float]:
-    """For each seed, the budget that the treated run needs to reach the control's outcome, over the control's own.
+@dataclass(frozen=True)
+class Shares:
+    """The budget that treated runs need to reach their control's outcome, over the control's own; a number a seed."""
 
-    A run that does not get there counts with its whole budget: it needs at least that much.
-    """
+    ratios: Sequence[float]
+    never: int
+    """How many runs did not get there: their ratio is a lower bound, their whole budget."""
+    undefined: int
+    """Seeds left out, as the control ended no better than it began: there is nothing to reach."""
+
+    def saved(self, label: str, limit: float) -> Part:
+        """`limit` minus each ratio."""
+        seeds = f"{self.undefined} seed" + ("" if self.undefined == 1 else "s")
+        without = f"{seeds} without a number: the control ended no better than it began" if self.undefined else ""
+        return Part(label, [limit - ratio for ratio in self.ratios], "ratio", self.never, without)
+
+
+def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) -> Shares:
+    """How much of the control's budget `axis` the treated runs need to reach its outcome."""
     if contrast is None or contrast.pair is None:
-        return []
+        return Shares((), 0, 0)
     cells = {(run.arm, run.seed): run for run in runs}
     treated, control = contrast.pair
-    ratios = []
+    ratios, never, undefined = [], 0, 0
     for seed in runs.seeds:
         a, b = cells.get((treated, seed)), cells.get((control, seed))
         reduced = outcome(b, key) if b else None
@@ -137,14 +164,21 @@ def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) 
             continue
         ours, theirs = curve(a, key, axis), curve(b, key, axis)
         own, needed = first_reach(theirs, reduced.last), first_reach(ours, reduced.last)
-        if own and len(ours):
+        if not own:
+            undefined += 1
+        elif len(ours):
+            never += needed is None
             ratios.append((float(ours.index[-1]) if needed is None else needed) / own)
-    return ratios
+    return Shares(ratios, never, undefined)
+
+
+CHECKPOINTS = 8
+"""Fewest common steps for a rank correlation: of four unrelated ones it is 0.5 or more every second time."""
 
 
 def rank_correlation(run: Run, first: str, second: str) -> float | None:
-    """Spearman correlation of two metrics over the steps that have both; None below three or without variation."""
+    """Spearman correlation of two metrics over the steps that have both; None below eight or without variation."""
     a, b = run.series(first).align(run.series(second), join="inner")
-    if len(a) < 3 or a.nunique() < 2 or b.nunique() < 2:
+    if len(a) < CHECKPOINTS or a.nunique() < 2 or b.nunique() < 2:
         return None
     return float(stats.spearmanr(a, b).statistic)

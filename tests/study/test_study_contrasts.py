@@ -1,4 +1,4 @@
-"""Comparisons recover effects that were put in, claims follow their rule, and sick runs are called so."""
+"""Comparisons recover effects that were put in, and sick runs are called so."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from synthetic_runs import EFFECTS, write_run, write_study
 
-from dapo_lit.study import guard, outcomes, verdicts
+from dapo_lit.study import guard, outcomes
 from dapo_lit.study.budget import at_budget, budget_to_reach, common_budget, first_reach
-from dapo_lit.study.claims import register
 from dapo_lit.study.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
 from dapo_lit.study.curves import band, curve, value_at
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, design
@@ -137,7 +136,8 @@ def test_clusters_that_the_seeds_make_leave_the_interval_of_the_differences_and_
 
 @pytest.fixture(scope="module")
 def table1(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_study(tmp_path_factory.mktemp("runs"), "table1", seeds=range(4), samples=2, questions=8)
+    folder = tmp_path_factory.mktemp("runs")
+    return write_study(folder, "table1", seeds=range(4), samples=2, questions=8, seed_sd=0.002)
 
 
 def test_the_effects_that_synthetic_runs_were_given_are_recovered(table1: Path) -> None:
@@ -148,25 +148,7 @@ def test_the_effects_that_synthetic_runs_were_given_are_recovered(table1: Path) 
         technique = result.contrast.technique
         assert technique is not None
         assert result.estimate is not None
-        assert result.estimate.mean == pytest.approx(EFFECTS[technique], abs=0.045)
-
-
-def test_claims_follow_what_the_runs_were_given(table1: Path) -> None:
-    claims = {claim.number: claim for claim in register(load(table1), "eval/chain_sum/avg@4")}
-    assert list(claims) == [f"C{n}" for n in range(1, 20)]
-    for number in ("C1", "C2", "C3", "C5", "C6", "C19"):
-        assert claims[number].verdict == "holds", claims[number]
-    assert claims["C13"].verdict == "fails"  # the synthetic reward is the accuracy
-    assert claims["C4"].verdict == claims["C12"].verdict == "not run"
-
-
-def test_a_claim_needs_three_seeds_and_an_interval_on_one_side() -> None:
-    assert verdicts.judge([]) == "not run"
-    assert verdicts.judge([1.0, 1.1]) == "undecided"
-    assert verdicts.judge([1.0, 1.1, 0.9]) == "holds"
-    assert verdicts.judge([-1.0, -1.1, -0.9]) == "fails"
-    assert verdicts.judge([1.0, -1.1, 0.9]) == "undecided"
-    assert verdicts.all_of(["holds", "fails", "undecided"]) == "fails"
+        assert result.estimate.mean == pytest.approx(EFFECTS[technique], abs=0.006)
 
 
 def test_a_curve_is_read_between_its_points_and_never_beyond_them() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from synthetic_runs import write_run, write_study
 
+from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.report import main as report
 from dapo_lit.study.checks_section import train_command
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
@@ -180,8 +181,10 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
     folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3)
     file = folder / "dapo" / "seed_1" / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[-1]["eval/chain_sum/avg@4"] = float("nan")
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.unlink()
+    for row in rows:  # as a run writes it
+        bad = {"eval/chain_sum/avg@4": float("nan")} if row is rows[-1] else {}
+        RunFolder(file.parent, resumes=False).append_row(row | bad)
     text = text_of(folder)
     assert "| dapo/seed_1 | not averaged | eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6 |" in text
     assert "n = 2 seeds" in text
@@ -193,7 +196,7 @@ def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) ->
     file = folder / "dapo" / "seed_0" / "metrics.jsonl"
     file.write_text(file.read_text() + "".join(file.read_text().splitlines(keepends=True)[-2:]))
     after = text_of(folder)
-    assert "2 steps logged again after a resume" in after
+    assert "2 rows left out: a resume went on from a step before" in after
     assert after.split("## 5.")[0] == before
 
 

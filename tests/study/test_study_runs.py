@@ -52,14 +52,14 @@ def test_replaced_runs_are_passed_over(tmp_path: Path) -> None:
     assert [len(run.metrics) for run in runs] == [5]
 
 
-def test_the_last_row_of_a_step_counts_after_a_resume(tmp_path: Path) -> None:
+def test_rows_that_a_resume_went_back_behind_are_of_a_policy_that_is_gone(tmp_path: Path) -> None:
     path = write_run(tmp_path, steps=4, every=2)
     with (path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 3, "rollout/accuracy": 0.125}) + "\n")
     run = read_run(path)
     assert run.metrics.loc[3, "rollout/accuracy"] == 0.125
-    assert run.metrics.index.is_unique
-    assert "1 step logged again after a resume; the last row of each counts" in run.faults
+    assert list(run.metrics.index) == [0, 1, 2, 3]
+    assert "2 rows left out: a resume went on from a step before" in run.faults
 
 
 def test_a_line_torn_by_a_kill_is_reported_and_the_other_rows_are_kept(tmp_path: Path) -> None:
@@ -129,6 +129,8 @@ def test_cells_that_are_missing_or_failed_are_named_with_the_reason(tmp_path: Pa
 
 def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> None:
     write_study(tmp_path / "runs", "leave_one_out", seeds=(0,), steps=4, every=2)
+    torn = tmp_path / "runs" / "leave_one_out" / "dapo" / "seed_0" / "metrics.jsonl"
+    torn.write_text(torn.read_text() + '{"step": 4, "rollout/accu')
     live = load(tmp_path / "runs")
     assert len(pack(live, tmp_path / "packed")) == 6
     packed = load(tmp_path / "packed")
@@ -136,6 +138,8 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     pd.testing.assert_frame_equal(packed.frame(), live.frame(), check_dtype=False)
     scores = [runs.runs[0].evaluation("chain_sum")["correct"].to_numpy() for runs in (live, packed)]
     np.testing.assert_array_equal(*scores)
+    assert [run.faults for run in packed] == [run.faults for run in live]
+    assert "line 6 is torn" in str(packed.of("dapo")[0].faults)
     assert (tmp_path / "packed" / "dapo" / "seed_0" / "DONE.json").is_file()
 
 
