@@ -135,7 +135,7 @@ class StepUpdates:
             self.real_tokens += sum(micro.lengths)
             self.run_tokens += micro.input_ids.numel()
         if self.module.critic is not None:
-            self._accumulate_critic(micro, weight, epoch)
+            self._accumulate_critic(micro, weight, epoch, counts)
         if self.warms_up_critic:
             return weights.new_zeros(())
         module, objective = self.module, self.module.objective
@@ -203,7 +203,7 @@ class StepUpdates:
         known.old_logprobs[micro.tokens] = old
         return old
 
-    def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int) -> None:
+    def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int, counts: bool) -> None:
         module, settings = self.module, self.module.config.algorithm.critic
         assert settings is not None
         known = self.on_device
@@ -213,8 +213,9 @@ class StepUpdates:
         old, returns = known.values[micro.tokens], known.returns[micro.tokens]
         loss = clipped_value_loss(values, old, returns, clip=settings.clip)
         module.manual_backward(settings.loss_weight * (loss * weight).sum())
-        if epoch == 0:
-            measured = critic_statistics(values.detach(), old, returns, weight > 0, clip=settings.clip)
+        if epoch == 0 and counts:
+            everything = torch.ones_like(old, dtype=torch.bool)
+            measured = critic_statistics(values.detach(), old, returns, everything, clip=settings.clip)
             self.statistics = merge(self.statistics, measured)
 
     def _reduce(self) -> None:

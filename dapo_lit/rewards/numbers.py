@@ -155,11 +155,14 @@ def _read_unsigned(body: str) -> Fraction | None:
         exponent = int(found["e"] or found["b"] or found["p"] or 0)
         mantissa = _signed_decimal(found["mantissa"])
         return None if mantissa is None or abs(exponent) > MAX_EXPONENT else mantissa * Fraction(10) ** exponent
+    mixed = _MIXED.fullmatch(body)
+    if mixed and int(mixed["n"]) < int(mixed["d"]):  # `3 141/500` is no fraction of thousands
+        return int(mixed["w"]) + Fraction(int(mixed["n"]), int(mixed["d"]))
     if found := _FRACTION.fullmatch(body):
         return _divide(_signed_decimal(found["n"]), _signed_decimal(found["d"]))
-    if found := _MIXED.fullmatch(body):
-        part = _divide(_signed_decimal(found["n"]), _signed_decimal(found["d"]))
-        return None if part is None else int(found["w"]) + part
+    if mixed:
+        part = _divide(_signed_decimal(mixed["n"]), _signed_decimal(mixed["d"]))
+        return None if part is None else int(mixed["w"]) + part
     return None
 
 

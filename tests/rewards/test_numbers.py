@@ -32,6 +32,8 @@ from dapo_lit.rewards.numbers import read_quantity
         (r"\dfrac12", Fraction(1, 2)),
         ("1 1/2", Fraction(3, 2)),
         (r"918\frac{1}{2}", Fraction(1837, 2)),
+        ("3 141/500", Fraction(1641, 500)),
+        ("1 234/5", Fraction(1234, 5)),
         ("3.5e-7", Fraction(35, 10**8)),
         (r"3.5 \times 10^{-7}", Fraction(35, 10**8)),
     ],

@@ -99,6 +99,7 @@ _CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(?:\\?\s)+(?!(?:and|
 _ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])")
 _CHOICE_NAMED = re.compile(r"(?:option|choice)\s+(?=\(?[A-J]\)?\s*$)", re.IGNORECASE)
 _CHOICE_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|textrm)\s*\{\s*(\([A-J]\)|[A-J][).:])\s*\}(?=\\?\s+\S)")
+_POWER_OF_TEN = re.compile(r"\$?(-?[0-9]{1,3})e([+-]?[0-9]{1,3})\$?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ALL_REALS = words("all_real_numbers all_reals real_numbers all_real")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
@@ -112,6 +113,9 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
     if _DATE.fullmatch(text.strip(" .$")):
         return (Words(text.strip(" .$")),)
     body = _CHOICE_NAMED.sub("", undelimited(text))
+    power = _POWER_OF_TEN.fullmatch(body.strip())
+    if power and int(power[1]) == 1:  # nobody writes 1 before Euler's number
+        return (Scalar(Number(Fraction(10) ** int(power[2]))),)
     try:
         tokens = without_ends(composed(tokenize(_BOX.sub("", body))))
         if not tokens:
@@ -125,6 +129,8 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
         spoken = spoken_number(body)
         if spoken is not None:
             readings.append(Scalar(Number(Fraction(spoken))))
+        if power:  # 2e-3: 0.002, or twice Euler's number less 3
+            readings.append(Scalar(Number(int(power[1]) * Fraction(10) ** int(power[2]))))
         return (*readings, *_choice_and_more(body))
     except ParseError:
         return (Raw(" ".join(body.split())),)
