@@ -14,6 +14,9 @@ from omegaconf import OmegaConf
 
 from dapo_lit.command import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
+from dapo_lit.study.plan import read_plan
+from dapo_lit.study.results import analyse
+from dapo_lit.study.runs import load
 from dapo_lit.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -171,3 +174,15 @@ def test_every_quoted_command_composes(name, command):
         tree = hydra.compose(config_name, single)
     if module == "dapo_lit.train":
         composed(tree)
+
+
+def test_the_claims_page_marks_every_claim_as_the_packed_runs_do():
+    lines = [line for line in page("claims.md").splitlines() if line.startswith("| ")]
+    marked = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+    studies = re.findall(r"\.\./experiments/(\w+)\)", lines[0])
+    assert len(studies) == len(marked[0]) - 2
+    for column, study in enumerate(studies, start=2):
+        folder = ROOT / "experiments" / study / "runs"
+        plan, _ = read_plan(folder)
+        found = analyse(load(folder), plan).claims
+        assert [row[column] for row in marked if row[0]] == [claim.verdict for claim in found], study
