@@ -170,7 +170,7 @@ class Rollout(Section):
     stall_s: PositiveFloat
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
     overlap: bool
-    """Sample the next step while the policy trains on this one: every batch but the first is one update old."""
+    """Sample the next step while the policy trains on this one: every batch but the first is a step old."""
     vllm: Vllm
     """Settings of engine=vllm; the others do not read them."""
 

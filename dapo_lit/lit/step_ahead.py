@@ -1,6 +1,6 @@
 """The next rollout step, sampled while the policy trains on this one (`rollout.overlap`).
 
-The batch of a step is then one update old, whichever of the two is faster: its sampling begins before the updates of
+The batch of a step is then one step old, whichever of the two is faster: its sampling begins before the updates of
 the step before it, and never earlier. What corrects for the age is what corrects for that of carried-over tokens.
 """
 

@@ -1,4 +1,4 @@
-"""Rollouts sampled while the policy trains on the step before: one update old, never another number."""
+"""Rollouts sampled while the policy trains on the step before: one step old, never another number."""
 
 import threading
 from pathlib import Path
@@ -25,7 +25,7 @@ def untimed(folder: Path) -> list[dict]:
     return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
 
 
-def test_every_batch_but_the_first_is_one_update_old_and_none_older(compose):
+def test_every_batch_but_the_first_is_one_step_old_and_none_older(compose):
     run = Run(compose(OVERLAP, "budget.steps=4", "logger.rollouts_every=1"))
     run.fit()
     trained = rows(run.folder.path)[1:]
