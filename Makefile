@@ -88,14 +88,14 @@ $(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
 	@touch $@
 
 bench: bench-speed bench-algorithms  ## all benchmarks; the verifier's where DAPO_LIT_DATA names the data
-	$(BIN)/python benchmarks/dynamic_sampling.py
+	$(BIN)/python benchmarks/dynamic_sampling.py --steps 60
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
 # how --page writes a table: each script replaces its own part of docs/performance.md
 SPEED := --out benchmarks/results --page docs/performance.md
 
 bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (two hours)
-	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning $(SPEED)
+	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
