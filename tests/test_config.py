@@ -192,7 +192,7 @@ def test_the_notice_before_a_job_of_slurm_ends_is_longer_than_a_run_waits_for_it
 
 
 def test_a_sweep_on_slurm_composes():
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'dapo_lit[sweep]'")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install -e '.[sweep]'")
     overrides = ["+experiment=ablate_clip_higher", "hydra/launcher=slurm", "resume=auto"]
     check_overrides(overrides)
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
