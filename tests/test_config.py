@@ -29,6 +29,8 @@ ANOTHER_TASK = {
     "smollm2_arithmetic",
     "smollm2_gsm8k",
     "paper_qwen2_5_32b",
+    "qwen2_5_0_5b_gsm8k",
+    "qwen2_5_7b_dapo_math",
     "qwen2_5_7b_lora",
     "verl_qwen2_5_32b",
 }
