@@ -131,10 +131,7 @@ def trl(connection: Connection, work: Work) -> None:
     texts = [tokenizer.decode(list(prompt.ids)) for prompt in prompts]
     if tokenizer(texts[:50])["input_ids"] != [list(prompt.ids) for prompt in prompts[:50]]:
         raise RuntimeError("the prompts' text gives other tokens than ours")
-    completions_a_step = algorithm.num_prompts * algorithm.samples_per_prompt
     updates = algorithm.num_prompts // algorithm.minibatch_prompts
-    options = dict(work.options)
-    device_batch = options.pop("per_device_train_batch_size", completions_a_step // updates)
     found: dict[str, float] = {}
 
     def reward(prompts: list[str], completions: list[str], completion_ids: list, place: list, **_: Any) -> list[float]:
@@ -160,36 +157,43 @@ def trl(connection: Connection, work: Work) -> None:
     rows = [{"prompt": t, "place": places[p.problem.id]} for t, p in zip(texts, prompts, strict=True)]
     lengths = {row["place"]: len(p.ids) for row, p in zip(rows, prompts, strict=True)}
     with tempfile.TemporaryDirectory() as folder:
-        settings = {
-            "output_dir": folder,
-            "loss_type": "dapo",
-            "epsilon": algorithm.clip.low,
-            "epsilon_high": algorithm.clip.high,
-            "beta": 0.0,
-            "num_generations": algorithm.samples_per_prompt,
-            "generation_batch_size": completions_a_step,
-            "per_device_train_batch_size": device_batch,
-            "gradient_accumulation_steps": completions_a_step // updates // device_batch,
-            "max_completion_length": config.task.max_response_tokens,
-            "temperature": config.rollout.temperature,
-            "learning_rate": algorithm.optimizer.lr,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": algorithm.optimizer.grad_clip,
-            "gradient_checkpointing": False,
-            "use_cpu": config.trainer.accelerator == "cpu",
-            "bf16": False,
-            "max_steps": 1_000_000,
-            "save_strategy": "no",
-            "report_to": "none",
-            "disable_tqdm": True,
-            "logging_steps": 1_000_000,
-        }
         trainer = GRPOTrainer(
             model=parts.policy,
             reward_funcs=reward,
-            args=GRPOConfig(**(settings | options)),
+            args=GRPOConfig(output_dir=folder, **_settings(config, work)),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             callbacks=[Gates()],
         )
         trainer.train()
+
+
+def _settings(config: Config, work: Work) -> dict[str, Any]:
+    """TRL's for the same problems, objective and updates."""
+    algorithm = config.algorithm
+    completions_a_step = algorithm.num_prompts * algorithm.samples_per_prompt
+    completions_an_update = algorithm.minibatch_prompts * algorithm.samples_per_prompt
+    options = {"per_device_train_batch_size": completions_an_update, **work.options}
+    return {
+        "loss_type": "dapo",
+        "epsilon": algorithm.clip.low,
+        "epsilon_high": algorithm.clip.high,
+        "beta": 0.0,
+        "num_generations": algorithm.samples_per_prompt,
+        "generation_batch_size": completions_a_step,
+        "gradient_accumulation_steps": completions_an_update // options["per_device_train_batch_size"],
+        "max_completion_length": config.task.max_response_tokens,
+        "temperature": config.rollout.temperature,
+        "learning_rate": algorithm.optimizer.lr,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": algorithm.optimizer.grad_clip,
+        "gradient_checkpointing": False,
+        "use_cpu": config.trainer.accelerator == "cpu",
+        "bf16": False,
+        "max_steps": 1_000_000,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "logging_steps": 1_000_000,
+        **options,
+    }
