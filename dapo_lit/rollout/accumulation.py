@@ -64,8 +64,9 @@ class OpenGroup:
 class Accumulation:
     """Groups by place, the samples they wait for, and the tokens sampled in this step."""
 
-    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate) -> None:
+    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate, in_rounds: bool = False) -> None:
         self.admission = Admission(rules, keep_rate)
+        self._in_rounds = in_rounds  # a group ends for all ranks at once, in `take_group`
         self.groups: list[OpenGroup] = []
         self.tokens_generated = 0
         self._places: dict[SampleKey, int] = {}
@@ -108,23 +109,24 @@ class Accumulation:
         group.scored[key.sample_index] = completion
         group.begun.pop(key.sample_index, None)
         if group.finished:
-            self._resolve(place)
+            group.group.completions = [group.scored[i] for i in range(group.num_samples)]
+            if not self._in_rounds:
+                self._resolve(place)
 
     def _resolve(self, place: int) -> None:
-        group = self.groups[place]
-        group.group.completions = [group.scored[i] for i in range(group.num_samples)]
-        self.admission.resolve(place, group.group.mixed)
+        self.admission.resolve(place, self.groups[place].group.mixed)
 
     def take_group(self, place: int, completions: Sequence[Completion]) -> None:
-        """All completions of a group, of whatever rank."""
-        group, known = self.groups[place], self.groups[place].finished
-        group.scored = dict(enumerate(completions))
+        """All completions of a group, as the rank that tells has them: this rank's own verdicts decide nothing."""
+        group = self.groups[place]
+        for index, completion in enumerate(completions):
+            self._places.pop(group.key(index), None)
+            unscored = self._unscored.pop(group.key(index), None)
+            if unscored is None and index not in group.scored:  # sampled elsewhere
+                self.tokens_generated += len(completion.sample.response_ids) - len(completion.sample.earlier_versions)
+        group.scored, group.begun = dict(enumerate(completions)), {}
         group.group.completions = list(completions)
-        if not known:
-            self.tokens_generated += group.num_tokens
-            for index in group.scored:
-                self._places.pop(group.key(index), None)
-            self._resolve(place)
+        self._resolve(place)
 
     def take_withdrawn(self, begun: dict[SampleKey, Begun]) -> None:
         """Samples were given up on the way."""

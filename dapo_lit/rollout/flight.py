@@ -33,7 +33,7 @@ class Flight:
     def __init__(self, collector: "Collector", step: int, policy_version: int) -> None:
         self.collector = collector
         self.step = step
-        self.groups = Accumulation(collector.rules.admission, collector.keep_rate)
+        self.groups = Accumulation(collector.rules.admission, collector.keep_rate, in_rounds=collector.ranks.size > 1)
         self.stream: SampleStream = collector.engine.open(collector.sampling)
         self.attempts: Counter[str] = Counter()
         self.num_submitted = self.num_expired = 0
@@ -150,12 +150,13 @@ class Flight:
             self.groups.take_withdrawn(self.stream.withdraw(keys))
 
     def _verify(self, samples: Iterable[Sample]) -> bool:
-        """Hands samples to the verifier; whether one was the last of its group."""
+        """Hands samples to the verifier, on one rank of those that share an engine; whether a group is complete."""
         collector, closed = self.collector, False
         for sample in samples:
             text = collector.decode(sample.response_ids)
             closed |= self.groups.take_sample(sample, text)
-            collector.verifier.submit(sample.key, _reference(self.groups.problem(sample.key)), text)
+            if collector.ranks.tells:
+                collector.verifier.submit(sample.key, _reference(self.groups.problem(sample.key)), text)
         return closed
 
     def _take_scores(self, scores: Iterable[tuple[Any, Score]]) -> None:
