@@ -181,8 +181,6 @@ class Collector:
             for g in leftover
             if (mode == "all" and not g.finished) or (mode != "none" and g.finished and g.group.mixed)
         ]
-        for group in self.carried:
-            group.carried = True
         kept = {id(g) for g in self.carried}
         dropped = [g for g in leftover if id(g) not in kept]
         again = [g.position for g in dropped if mode == "none" or not g.finished]

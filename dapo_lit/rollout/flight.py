@@ -51,6 +51,8 @@ class Flight:
         """Takes in what an earlier step or an interrupted one left."""
         collector = self.collector
         before = collector.carried
+        for group in before:
+            group.carried = True
         if collector.interrupted is not None:
             before = collector.interrupted.groups
             self.groups.tokens_generated = collector.interrupted.tokens_generated

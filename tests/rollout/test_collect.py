@@ -178,6 +178,17 @@ def test_finished_groups_carried_over_come_first_in_the_next_step():
     assert second.metrics["sampling/stale_tokens_frac"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("carry", ["none", "finished", "all"])
+def test_a_group_counts_in_the_step_that_submits_it_wherever_it_ends_up(carry):
+    made = surplus_after_one_step(carry)
+    steps = [made.collect(step, policy_version=step - 1) for step in (1, 2, 3)]
+    for collected in steps:
+        submitted = {request.key for request in made.engine.submitted if request.key.step == collected.step}
+        assert collected.metrics["sampling/groups_generated"] == len(submitted) / RULES.samples_per_prompt
+        assert collected.metrics["sampling/rounds"] == len(submitted) / RULES.samples_per_prompt / RULES.num_prompts
+    assert steps[0].metrics["sampling/groups_generated"] == 6
+
+
 def test_without_carry_over_the_surplus_is_dropped_counted_and_asked_again_first():
     made = surplus_after_one_step("none")
     first = made.collect(1, 0)
