@@ -97,7 +97,7 @@ def test_every_row_has_every_frozen_key(whole):
     for row in rows[1:]:
         assert [key for key in FROZEN if key not in row] == []
         shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
-        if row["sampling/groups_generated"]:  # a step can live on carried-over groups alone
+        if None not in shares:  # a step can live on carried-over groups alone
             assert sum(shares) == pytest.approx(1)
     for key in ("avg@2", "pass@2", "cons@2"):
         assert f"eval/four_sums/{key}" in rows[0]
@@ -107,7 +107,9 @@ def test_every_row_has_every_frozen_key(whole):
 def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
     rollouts = pd.read_parquet(whole / RUN / "rollouts" / "step_000003.parquet")
     row = json.loads((whole / RUN / "metrics.jsonl").read_text().splitlines()[3])
-    assert rollouts[rollouts.examined].correct.mean() == pytest.approx(row["rollout/accuracy"])
+    counted = rollouts[rollouts.examined & (rollouts.submitted_step == 3)]
+    assert len(counted) < rollouts.examined.sum()  # some were carried in, or the test says less
+    assert counted.correct.mean() == pytest.approx(row["rollout/accuracy"])
     assert rollouts[rollouts.kept].examined.all()
     assert rollouts.groupby(["submitted_step", "group_index"]).size().eq(4).all()
     assert rollouts[rollouts.kept].advantage.notna().all()

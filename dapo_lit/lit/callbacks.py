@@ -53,10 +53,10 @@ class Recorder(Callback):
         seconds = time.perf_counter() - batch.started
         counters.wall_s += seconds
         self._count_empty(batch)
-        row = rollout_metrics(collected.generated) | batch_metrics(collected.accepted) | collected.metrics
+        row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
         if datamodule.parts.problems.has_written_steps:
-            row |= written_steps(collected.generated, datamodule.parts.problems.has_written_steps)
-        texts = [c.text for g in collected.generated for c in g.completions]
+            row |= written_steps(collected.counted, datamodule.parts.problems.has_written_steps)
+        texts = [c.text for g in collected.counted for c in g.completions]
         row["rollout/reflection_frac"] = datamodule.parts.reflection.frac(texts)
         row |= module.step_metrics
         row |= {

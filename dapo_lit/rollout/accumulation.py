@@ -26,6 +26,8 @@ class OpenGroup:
     """Samples that were interrupted, by sample index."""
     carried: bool = False
     """Submitted in an earlier step."""
+    ended_earlier: bool = False
+    """All of its samples were there before this step."""
 
     @property
     def finished(self) -> bool:
@@ -69,6 +71,8 @@ class Accumulation:
         self._in_rounds = in_rounds  # a group ends for all ranks at once, in `take_group`
         self.groups: list[OpenGroup] = []
         self.tokens_generated = 0
+        self.expired: list[OpenGroup] = []
+        """Carried into this step and dropped for their age; they have no place."""
         self._places: dict[SampleKey, int] = {}
         self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
         self._sampled: dict[int, int] = {}  # samples that ended, by place, while the group is open
@@ -186,23 +190,24 @@ def sampling_metrics(
     unused = [group for group in step.groups if id(group.group) not in used]
     filtered = [g for g in unused if rules.filters and g.finished and not g.group.mixed]
     filtered_tokens = sum(g.num_tokens for g in filtered)
-    surplus_tokens = sum(g.num_tokens for g in unused) - filtered_tokens
-    finished = [g.group for g in step.groups if g.finished]
+    surplus_tokens = sum(g.num_tokens for g in [*unused, *step.expired]) - filtered_tokens
+    ended = [g.group for g in step.groups if g.finished and not g.ended_earlier]
     submitted = sum(not g.carried for g in step.groups)
     total = max(step.tokens_generated, 1)
     carried_in = {id(g.group) for g in step.groups if g.carried}
     metrics: dict[str, float | None] = {
         "sampling/rounds": submitted / rules.num_prompts,
         "sampling/groups_generated": submitted,
-        "sampling/groups_kept": sum(g.mixed or not rules.filters for g in finished),
+        "sampling/groups_kept": sum(g.mixed or not rules.filters for g in ended),
         "sampling/groups_surplus": len(unused) - len(filtered),
         "sampling/groups_carried_in": sum(id(g) in carried_in for g in accepted),
         "sampling/groups_carried_out": len(carried_out),
+        "sampling/groups_expired": len(step.expired),
         "sampling/tokens_filtered_frac": filtered_tokens / total,
         "sampling/tokens_surplus_frac": surplus_tokens / total,
         "sampling/tokens_wasted_frac": (filtered_tokens + surplus_tokens) / total,
     }
-    return metrics | staleness(accepted, policy_version) | _lengths(accepted, finished)
+    return metrics | staleness(accepted, policy_version) | _lengths(accepted, ended)
 
 
 def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float | None]:
@@ -215,17 +220,17 @@ def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float
     }
 
 
-def _lengths(accepted: Sequence[Group], finished: Sequence[Group]) -> dict[str, float | None]:
+def _lengths(accepted: Sequence[Group], ended: Sequence[Group]) -> dict[str, float | None]:
     """The length-bias audit: quantiles over completions, and the distance between the two distributions."""
     metrics: dict[str, float | None] = {}
     ours, all_of_them = (
-        np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, finished)
+        np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, ended)
     )
     for name, lengths in (("accepted", ours), ("generated", all_of_them)):
         for percent in (10, 50, 90):
             value = float(np.percentile(lengths, percent)) if len(lengths) else None
             metrics[f"sampling/length_{name}_p{percent}"] = value
-    metrics["sampling/length_ks"] = ks_distance(ours, all_of_them) if len(ours) else None
+    metrics["sampling/length_ks"] = ks_distance(ours, all_of_them) if len(ours) and len(all_of_them) else None
     return metrics
 
 

@@ -82,6 +82,7 @@ class Interrupted:
     groups: list[OpenGroup]
     """In order of submission."""
     tokens_generated: int
+    expired: Sequence[OpenGroup] = ()
 
 
 @dataclass
@@ -93,13 +94,22 @@ class CollectedStep:
     """Of the weights that train on it."""
     accepted: list[Group]
     generated: list[Group]
-    """Groups up to the last accepted one, in order of submission: what `rollout/*` is taken over. Those behind it were
-    asked for ahead; the ones among them that ended would favour short answers."""
+    """Groups up to the last accepted one, in order of submission. Those behind it were asked for ahead; the ones among
+    them that ended would favour short answers."""
     metrics: dict[str, float | None]
     surplus: list[Group] = field(default_factory=list)
     """Groups behind the last accepted one that ended and are not carried over."""
     tokens_generated: int = 0
     """All response tokens sampled in this step, of unfinished and surplus groups too."""
+
+    @property
+    def counted(self) -> list[Group]:
+        """What `rollout/*` is taken over: of `generated`, the groups that this step submitted.
+
+        What was carried in lay behind the last accepted group of its own step, and was chosen: what ended beside it
+        without being mixed is gone.
+        """
+        return [group for group in self.generated if group.step == self.step]
 
 
 @dataclass
@@ -153,7 +163,9 @@ class Collector:
         except StopRequestedError:
             if not self.engine.reproducible and self.ranks.size == 1:
                 flight.land()
-                self.interrupted = Interrupted(flight.groups.groups, flight.groups.tokens_generated)
+                self.interrupted = Interrupted(
+                    flight.groups.groups, flight.groups.tokens_generated, flight.groups.expired
+                )
             raise
         flight.land()
         groups = flight.groups
@@ -162,7 +174,7 @@ class Collector:
             accepted = self._fill(accepted, [g.group for g in groups.examined], step)
         surplus = self._settle(groups)
         metrics = sampling_metrics(groups, accepted, self.carried, policy_version)
-        metrics |= {"sampling/keep_rate": self.keep_rate.value, "sampling/groups_expired": flight.num_expired}
+        metrics["sampling/keep_rate"] = self.keep_rate.value
         return CollectedStep(
             step,
             policy_version,

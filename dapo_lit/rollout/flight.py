@@ -36,7 +36,7 @@ class Flight:
         self.groups = Accumulation(collector.rules.admission, collector.keep_rate, in_rounds=collector.ranks.size > 1)
         self.stream: SampleStream = collector.engine.open(collector.sampling)
         self.attempts: Counter[str] = Counter()
-        self.num_submitted = self.num_expired = 0
+        self.num_submitted = 0
         self.generate_s = self.verify_s = 0.0
         self.tail_began: float | None = None
         self.tail_s = 0.0
@@ -52,23 +52,24 @@ class Flight:
         collector = self.collector
         before = collector.carried
         for group in before:
-            group.carried = True
+            group.carried, group.ended_earlier = True, group.finished
         if collector.interrupted is not None:
             before = collector.interrupted.groups
             self.groups.tokens_generated = collector.interrupted.tokens_generated
+            self.groups.expired = [*collector.interrupted.expired]
         collector.carried, collector.interrupted = [], None
         expired = []
         for group in before:
             version = group.oldest_version
             if version is not None and version < oldest_version:
-                expired.append(group.position)
+                expired.append(group)
                 continue
             if group.group.step == self.step:
                 self.attempts[group.group.problem.id] += 1
                 self.num_submitted += 1
             self.stream.submit(self.groups.add(group))
-        self.num_expired = len(expired)
-        collector.returned = expired + collector.returned
+        self.groups.expired += expired
+        collector.returned = [group.position for group in expired] + collector.returned
 
     def run(self) -> None:
         """Until the batch is full or the allowance is spent."""

@@ -1,0 +1,82 @@
+"""What groups that are carried over count for, and in which step."""
+
+from dataclasses import replace
+
+import pytest
+from test_collect import END, RIGHT, RULES, WRONG, collector
+
+from dapo_lit.rollout.collect import CollectedStep, Collector
+from dapo_lit.rollout.dynamic_sampling import KeepRate
+from dapo_lit.rollout.metrics import rollout_metrics
+from dapo_lit.rollout.records import SampleKey
+from dapo_lit.rollout.scripted_engine import ScriptedResponse
+
+MODES = ["none", "finished", "all"]
+
+
+def uneven(key: SampleKey) -> ScriptedResponse:
+    """Every fourth problem is all wrong; a problem takes 1 to 4 tokens, and twice the time now and then."""
+    number = int(key.problem_id[1:])
+    right = number % 4 > 0 and key.sample_index == 0
+    length = 1 + (number + key.step) % 4
+    ids = (*[END] * (length - 1), RIGHT if right else WRONG)
+    return ScriptedResponse(ids, (-0.5,) * length, ends_at=length * (1 + (number * key.step) % 3))
+
+
+def five_steps(carry_over: str, max_staleness: int = 2) -> tuple[Collector, list[CollectedStep], list[int]]:
+    """A collector, its steps, and the groups that ended in each of them."""
+    rules = replace(RULES, carry_over=carry_over, max_staleness=max_staleness)
+    made = collector(uneven, rules, problems=30)
+    made.keep_rate = KeepRate(kept=20.0, generated=60.0)  # more are under way than it takes
+    steps, ended, left = [], [], {}
+    for step in range(1, 6):
+        made.engine.sync_weights([], version=step)
+        before = len(made.engine.yielded)
+        steps.append(made.collect(step, policy_version=step))
+        for key in made.engine.yielded[before:]:
+            group = (key.step, key.problem_id, key.attempt)
+            left[group] = left.get(group, RULES.samples_per_prompt) - 1
+        ended.append(sum(count == 0 and int(name[1][1:]) % 4 > 0 for name, count in left.items()))
+        left = {group: count for group, count in left.items() if count}
+    return made, steps, ended
+
+
+@pytest.mark.parametrize("carry_over", MODES)
+def test_a_group_is_kept_in_the_step_in_which_it_ends_and_in_no_other(carry_over):
+    _, steps, ended = five_steps(carry_over)
+    assert [step.metrics["sampling/groups_kept"] for step in steps] == ended
+    carried_in = sum(step.metrics["sampling/groups_carried_in"] for step in steps)
+    assert (carried_in > 0) == (carry_over != "none")
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+@pytest.mark.parametrize("carry_over", MODES)
+def test_every_token_is_trained_on_or_wasted_or_waits_for_the_next_step(carry_over, max_staleness):
+    made, steps, _ = five_steps(carry_over, max_staleness)
+    trained = sum(c.num_tokens for step in steps for group in step.accepted for c in group.completions)
+    wasted = sum(step.metrics["sampling/tokens_wasted_frac"] * step.tokens_generated for step in steps)
+    waiting = sum(group.num_tokens for group in made.carried)
+    assert trained + wasted + waiting == pytest.approx(sum(step.tokens_generated for step in steps))
+    expired = sum(step.metrics["sampling/groups_expired"] for step in steps)
+    assert (expired > 0) == (max_staleness == 0 and carry_over != "none")
+
+
+@pytest.mark.parametrize("carry_over", MODES)
+def test_what_was_carried_in_is_trained_on_and_not_counted_among_the_groups_generated(carry_over):
+    _, steps, _ = five_steps(carry_over)
+    for step in steps:
+        assert {group.step for group in step.counted} <= {step.step}
+        assert [group for group in step.generated if group.step == step.step] == step.counted
+        assert sum(group.step < step.step for group in step.accepted) == step.metrics["sampling/groups_carried_in"]
+
+
+def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
+    made = collector(uneven, replace(RULES, num_prompts=1, max_rounds=9, carry_over="finished", margin=0.0), problems=3)
+    made.keep_rate = KeepRate(kept=1.0, generated=5.0)
+    first = made.collect(1, policy_version=0)
+    assert first.metrics["sampling/groups_carried_out"] == 1
+    second = made.collect(2, policy_version=1)
+    assert [group.step for group in second.accepted] == [1]
+    assert set(rollout_metrics(second.counted).values()) == {None}
+    assert second.metrics["sampling/groups_generated"] == second.metrics["sampling/groups_kept"] == 0
+    assert second.metrics["sampling/length_generated_p50"] is second.metrics["sampling/length_ks"] is None
