@@ -223,9 +223,7 @@ def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float
 def _lengths(accepted: Sequence[Group], ended: Sequence[Group]) -> dict[str, float | None]:
     """The length-bias audit: quantiles over completions, and the distance between the two distributions."""
     metrics: dict[str, float | None] = {}
-    ours, all_of_them = (
-        np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, ended)
-    )
+    ours, all_of_them = (np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, ended))
     for name, lengths in (("accepted", ours), ("generated", all_of_them)):
         for percent in (10, 50, 90):
             value = float(np.percentile(lengths, percent)) if len(lengths) else None

@@ -161,7 +161,7 @@ class Collector:
         try:
             flight.run()
         except StopRequestedError:
-            if not self.engine.reproducible and self.ranks.size == 1:
+            if not self.engine.reproducible:
                 flight.land()
                 self.interrupted = Interrupted(
                     flight.groups.groups, flight.groups.tokens_generated, flight.groups.expired

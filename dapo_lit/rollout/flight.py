@@ -73,9 +73,13 @@ class Flight:
 
     def run(self) -> None:
         """Until the batch is full or the allowance is spent."""
-        verifier, admission = self.collector.verifier, self.groups.admission
         if self.collector.ranks.size > 1:
             self._run_in_rounds()
+        else:
+            self._run_as_a_stream()
+
+    def _run_as_a_stream(self) -> None:
+        verifier, admission = self.collector.verifier, self.groups.admission
         while not (admission.full or admission.exhausted):
             if self.collector.stop_requested():
                 raise StopRequestedError
@@ -92,6 +96,8 @@ class Flight:
             self._take_scores(verifier.drain() if waits else verifier.collect())
             self.verify_s += time.perf_counter() - arrived
             self._watch(samples)
+            if not samples and not self.stream.pending:
+                self._check_none_lost()
             self._say()
         if self.tail_began is not None and admission.full:
             self.tail_s = time.perf_counter() - self.tail_began
@@ -100,28 +106,37 @@ class Flight:
         """With several ranks: each samples its part of what is wanted, and all go on when all have all of it."""
         ranks, admission = self.collector.ranks, self.groups.admission
         while not (admission.full or admission.exhausted):
+            # All ranks stop here, or none, and all have the same groups.
+            if any(ranks.gather(self.collector.stop_requested())):
+                raise StopRequestedError
             first, requests = len(self.groups.groups), []
             while admission.wanted:
                 requests.append(self.groups.add(self._next_group()))
             new = [entry.group for entry in self.groups.groups[first:]]
-            for position in ranks.own(new):
+            positions = ranks.own(new)
+            for position in positions:
                 self.stream.submit(requests[position])
-            while self.stream.pending:
-                started = time.perf_counter()
-                samples = self.stream.step()
-                self.generate_s += time.perf_counter() - started
-                self._verify(samples)
-                self._take_scores(self.collector.verifier.collect())
+            own = [self.groups.groups[first + position] for position in positions]
+            self._sample(own)
             started = time.perf_counter()
             self._take_scores(self.collector.verifier.drain())
-            # All ranks give up the same round, or none.
-            if any(ranks.gather(self.collector.stop_requested())):
-                raise StopRequestedError
+            self._check_none_lost(own)
             ranks.exchange(new)
             self.verify_s += time.perf_counter() - started
             for place, group in enumerate(new, start=first):
                 self.groups.take_group(place, group.completions)
             self._say()
+
+    def _sample(self, own: Sequence[OpenGroup]) -> None:
+        """All that this rank has of a round."""
+        self.last_ended = time.monotonic()  # the others may have taken long over the round before
+        while self.stream.pending:
+            started = time.perf_counter()
+            samples = self.stream.step()
+            self.generate_s += time.perf_counter() - started
+            self._verify(samples)
+            self._take_scores(self.collector.verifier.collect())
+            self._watch(samples, own)
 
     def land(self) -> None:
         """Takes everything out of the engine and the verifier."""
@@ -171,24 +186,28 @@ class Flight:
         if self.tail_began is None and admission.kept >= TAIL_FROM * admission.rules.num_prompts:
             self.tail_began = time.perf_counter()
 
-    def _watch(self, samples: Sequence[Sample]) -> None:
-        """Says which prompts a stall waits for."""
+    def _watch(self, samples: Sequence[Sample], own: Sequence[OpenGroup] | None = None) -> None:
+        """Says which prompts a stall waits for, of the groups that this rank samples; None: of all."""
         now = time.monotonic()
         if samples:
             self.last_ended, self.warn_after = now, self.collector.stall_s
             return
-        lost, stalled = not self.stream.pending, now - self.last_ended >= self.warn_after
-        if not (lost or stalled):
+        if not self.stream.pending or now - self.last_ended < self.warn_after:
             return
-        names = sorted({key.problem_id for key in self.groups.waiting_for()})
-        if names and lost:
-            raise LostSampleError(f"step {self.step}: the engine has nothing under way, but lacks {_listed(names)}")
-        if names:
+        names = sorted({key.problem_id for key in self.groups.waiting_for(own)})
+        if names and self.collector.ranks.tells:
             seconds = now - self.last_ended
             print(
                 f"step {self.step}: no sample has ended for {seconds:.0f} s; waiting for {_listed(names)}", flush=True
             )
         self.warn_after *= 2
+
+    def _check_none_lost(self, own: Sequence[OpenGroup] | None = None) -> None:
+        """Nothing is under way: all ranks raise LostSampleError where one of them lacks samples of its groups."""
+        lacking = {key.problem_id for key in self.groups.waiting_for(own)}
+        names = sorted(set().union(*self.collector.ranks.gather(lacking)))
+        if names:
+            raise LostSampleError(f"step {self.step}: the engine has nothing under way, but lacks {_listed(names)}")
 
     def _say(self) -> None:
         """How far a long step is, and when it is over at the rates so far."""

@@ -7,9 +7,13 @@ from dataclasses import dataclass, field, replace
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
+import pytest
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
+from test_streaming import ForgetfulEngine, SlowEngine
 
+from dapo_lit.data.order import ProblemOrder
 from dapo_lit.rollout.collect import CollectedStep, CollectionRules, Collector
+from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import SampleKey
 from dapo_lit.rollout.scripted_engine import ScriptedResponse
@@ -100,3 +104,79 @@ def test_every_token_of_a_round_counts_once_on_every_rank():
     for size, per_engine in ((2, 1), (2, 2), (4, 2)):
         made = [made_for(rules) for _ in range(size)]
         assert together(made, lambda c: step_of(c.collect(1, 1)), per_engine) == alone * size
+
+
+def test_a_stall_is_told_by_the_rank_that_waits_and_names_its_own_prompts(capsys):
+    made = [made_for(replace(RULES, num_prompts=4, filter_unmixed=False)) for _ in range(2)]
+    made[1].engine = SlowEngine(script)
+    made[1].engine.sync_weights([], version=0)
+    made[1].stall_s = 1e-9
+    steps = together(made, lambda c: c.collect(1, 0))
+    said = capsys.readouterr().out.splitlines()
+    names = ", ".join(sorted(group.problem.id for group in steps[0].generated[1::2]))
+    assert said[0].startswith("step 1: no sample has ended for ")
+    assert said[0].endswith(f"waiting for 2 prompts: {names}")
+
+
+def test_samples_that_one_ranks_engine_lost_are_named_by_all():
+    made = [made_for(replace(RULES, num_prompts=8)) for _ in range(4)]
+    for one in made:
+        one.engine = ForgetfulEngine(script)
+        one.engine.sync_weights([], version=0)
+
+    def error_of(one: Collector) -> str:
+        with pytest.raises(LostSampleError) as raised:
+            one.collect(1, 0)
+        return str(raised.value)
+
+    said = set(together(made, error_of))
+    assert len(said) == 1
+    assert said.pop().endswith("lacks 1 prompt: p3")
+
+
+def mixed_but(unmixed: list[int], num_prompts: int) -> Collector:
+    """All problems are mixed, but those that the order has in these places."""
+    wrong = {f"p{number}" for place, number in enumerate(ProblemOrder(30, seed=0).next(30)) if place in unmixed}
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        right = key.sample_index == 0 and key.problem_id not in wrong
+        return ScriptedResponse((END, RIGHT if right else WRONG), (-0.5, -0.5))
+
+    return collector(script, replace(RULES, num_prompts=num_prompts), problems=30)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_finished_rounds_are_kept_at_a_stop_where_they_could_not_be_sampled_again(size):
+    made = [mixed_but([1], num_prompts=3) for _ in range(2)]
+    for one, checks in zip(made, ([False, True], [False, False]), strict=True):
+        one.engine.reproducible = False
+        one.stop_requested = iter(checks).__next__
+
+    def stopped(one: Collector) -> dict[str, Any]:
+        with pytest.raises(StopRequestedError):
+            one.collect(1, 0)
+        return one.state_dict()
+
+    first, second = together(made, stopped)
+    assert first == second
+    sampled = {group.key(i) for group in first["interrupted"].groups for i in range(2)}
+    assert len(sampled) == 6
+    resumed = [mixed_but([1], num_prompts=3) for _ in range(size)]
+    for one in resumed:
+        one.load_state_dict(pickle.loads(pickle.dumps(first)))
+    found = together(resumed, lambda c: step_of(c.collect(1, 0)))
+    assert not {request.key for one in resumed for request in one.engine.submitted} & sampled
+    whole = together([mixed_but([1], num_prompts=3) for _ in range(2)], lambda c: step_of(c.collect(1, 0)))
+    assert len(whole[0]["groups"]) == 3
+    for step in found:
+        assert {key: step[key] for key in ("groups", "generated")} == {
+            key: whole[0][key] for key in ("groups", "generated")
+        }
+
+
+def test_a_step_in_rounds_has_no_tail():
+    made = [mixed_but([4], num_prompts=10) for _ in range(2)]  # one group is missing after the first round
+    steps = together(made, lambda c: c.collect(1, 0))
+    assert len(steps[0].accepted) == 10
+    assert len(steps[0].generated) == 11
+    assert [step.metrics["time/tail_s"] for step in steps] == [0.0, 0.0]
