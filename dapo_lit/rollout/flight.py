@@ -67,7 +67,9 @@ class Flight:
             if group.group.step == self.step:
                 self.attempts[group.group.problem.id] += 1
                 self.num_submitted += 1
-            self.stream.submit(self.groups.add(group))
+            requests = self.groups.add(group)
+            if collector.ranks.size == 1:  # several ranks deal it out with their first round
+                self.stream.submit(requests)
         self.groups.expired += expired
         collector.returned = [group.position for group in expired] + collector.returned
 
@@ -109,26 +111,24 @@ class Flight:
             # All ranks stop here, or none, and all have the same groups.
             if any(ranks.gather(self.collector.stop_requested())):
                 raise StopRequestedError
-            first, requests = len(self.groups.groups), []
             while admission.wanted:
-                requests.append(self.groups.add(self._next_group()))
-            new = [entry.group for entry in self.groups.groups[first:]]
-            positions = ranks.own(new)
-            for position in positions:
-                self.stream.submit(requests[position])
-            own = [self.groups.groups[first + position] for position in positions]
+                self.groups.add(self._next_group())
+            new = [(place, group) for place, group in enumerate(self.groups.groups) if not group.finished]
+            own = [new[position][1] for position in ranks.own(new)]
             self._sample(own)
             started = time.perf_counter()
             self._take_scores(self.collector.verifier.drain())
             self._check_none_lost(own)
-            ranks.exchange(new)
+            ranks.exchange([group.group for _, group in new])
             self.verify_s += time.perf_counter() - started
-            for place, group in enumerate(new, start=first):
-                self.groups.take_group(place, group.completions)
+            for place, group in new:
+                self.groups.take_group(place, group.group.completions)
             self._say()
 
     def _sample(self, own: Sequence[OpenGroup]) -> None:
         """All that this rank has of a round."""
+        for group in own:
+            self.stream.submit(group.requests())
         self.last_ended = time.monotonic()  # the others may have taken long over the round before
         while self.stream.pending:
             started = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
-from test_streaming import ForgetfulEngine, SlowEngine
+from test_streaming import ForgetfulEngine, SlowEngine, half_done
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.rollout.collect import CollectedStep, CollectionRules, Collector
@@ -180,3 +180,22 @@ def test_a_step_in_rounds_has_no_tail():
     assert len(steps[0].accepted) == 10
     assert len(steps[0].generated) == 11
     assert [step.metrics["time/tail_s"] for step in steps] == [0.0, 0.0]
+
+
+def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
+    before = half_done("all")
+    before.collect(1, policy_version=0)
+    state = before.state_dict()
+    waiting = [group.key(i) for group in state["carried"] for i in range(2)]
+    assert len(waiting) == 4
+    alone, *made = [half_done("all") for _ in range(3)]
+    for one in (alone, *made):
+        one.load_state_dict(pickle.loads(pickle.dumps(state)))
+        one.engine.sync_weights([], version=1)
+    steps = together(made, lambda c: c.collect(2, policy_version=1))
+    submitted = [request.key for one in made for request in one.engine.submitted]
+    assert sorted(submitted, key=str) == sorted(waiting, key=str)
+    expected = step_of(alone.collect(2, policy_version=1))
+    assert [step_of(step)["groups"] for step in steps] == [expected["groups"]] * 2
+    assert [step.tokens_generated for step in steps] == [4 * 2] * 2  # two of the four tokens were there
+    assert made[0].state_dict() == made[1].state_dict()
