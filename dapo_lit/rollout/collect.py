@@ -197,8 +197,7 @@ class Collector:
         dropped = [g for g in leftover if id(g) not in kept]
         again = [g.position for g in dropped if mode == "none" or not g.finished]
         self.returned = again + self.returned
-        examined = groups.examined
-        self.keep_rate.update(len(groups.admission.accepted), len(examined))
+        self.keep_rate.update(*groups.admission.counts)
         self.keep_rate.end_step()
         return [g.group for g in dropped if g.finished]
 

@@ -89,6 +89,7 @@ class Admission:
         self._outcomes: list[bool | None] = []  # None: unfinished
         self._rate = KeepRate(keep_rate.kept, keep_rate.generated)
         self._submitted = 0
+        self._num_carried = 0  # they have the first places
         self._open = 0
         self._batch_end = 0  # of the batch that is waited for, where groups are requested in batches
         self.front = 0
@@ -101,6 +102,7 @@ class Admission:
     def submit(self, carried: bool = False) -> int:
         """Takes the next group in; its place."""
         self._submitted += not carried
+        self._num_carried += carried
         self._open += 1
         self._outcomes.append(None)
         return len(self._outcomes) - 1
@@ -112,7 +114,8 @@ class Admission:
         keeps = mixed or not self.rules.filters
         self._outcomes[place] = keeps
         self._open -= 1
-        self._rate.update(int(keeps), 1)
+        if place >= self._num_carried:
+            self._rate.update(int(keeps), 1)
         self.kept += keeps
         if keeps and self.kept == self.rules.num_prompts:
             self.cut = self._last_kept(len(self._outcomes))
@@ -167,6 +170,15 @@ class Admission:
     def num_examined(self) -> int:
         """Groups up to the last accepted one: what the step's statistics are taken over, whatever else was begun."""
         return self.cut + 1 if self.full and self.cut is not None else len(self._outcomes)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(accepted, examined) of the groups submitted in this step: what they tell of the keep rate.
+
+        Carried ones tell nothing of it: finished ones are carried only where they are mixed.
+        """
+        examined = max(0, self.num_examined - self._num_carried)
+        return sum(place >= self._num_carried for place in self.accepted), examined
 
     @property
     def accepted(self) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from test_collect import END, RIGHT, RULES, WRONG, collector
 
 from dapo_lit.rollout.collect import CollectedStep, Collector
-from dapo_lit.rollout.dynamic_sampling import KeepRate
+from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
 from dapo_lit.rollout.metrics import rollout_metrics
 from dapo_lit.rollout.records import SampleKey
 from dapo_lit.rollout.scripted_engine import ScriptedResponse
@@ -80,3 +80,25 @@ def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
     assert set(rollout_metrics(second.counted).values()) == {None}
     assert second.metrics["sampling/groups_generated"] == second.metrics["sampling/groups_kept"] == 0
     assert second.metrics["sampling/length_generated_p50"] is second.metrics["sampling/length_ks"] is None
+
+
+@pytest.mark.parametrize("carry_over", MODES)
+def test_the_keep_rate_goes_by_the_groups_that_a_step_submitted(carry_over):
+    made, steps, _ = five_steps(carry_over)
+    expected = KeepRate(kept=20.0, generated=60.0)
+    for step in steps:
+        expected.update(sum(group.mixed for group in step.counted), len(step.counted))
+        expected.end_step()
+    assert made.keep_rate == expected
+
+
+def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed():
+    step = Admission(AdmissionRules(num_prompts=4, allowance=100, margin=0.0), KeepRate(kept=1, generated=7))
+    assert step.wanted == 16  # (1 + 1) / (7 + 1) = 1/4 are kept
+    step.resolve(step.submit(carried=True), mixed=True)
+    assert step.wanted == 12
+    assert step.counts == (0, 0)
+    for mixed in (True, False):
+        step.resolve(step.submit(), mixed)
+    assert step.wanted == 7  # 3/10 are kept now, and 2 are missing
+    assert step.counts == (1, 2)
