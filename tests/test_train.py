@@ -108,7 +108,6 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
     rollouts = pd.read_parquet(whole / RUN / "rollouts" / "step_000003.parquet")
     row = json.loads((whole / RUN / "metrics.jsonl").read_text().splitlines()[3])
     counted = rollouts[rollouts.examined & (rollouts.submitted_step == 3)]
-    assert len(counted) < rollouts.examined.sum()  # some were carried in, or the test says less
     assert counted.correct.mean() == pytest.approx(row["rollout/accuracy"])
     assert rollouts[rollouts.kept].examined.all()
     assert rollouts.groupby(["submitted_step", "group_index"]).size().eq(4).all()

@@ -1,0 +1,21 @@
+"""A row of metrics and the rollouts of its step, where groups are carried over."""
+
+import pandas as pd
+import pytest
+from small_runs import Run, rows
+
+
+def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
+    settings = ("carry_over=all", "margin=6", "window=8")
+    run = Run(
+        compose(*(f"algorithm.dynamic_sampling.{key}" for key in settings), "budget.steps=6", "logger.rollouts_every=1")
+    )
+    run.fit()
+    carried_in = 0
+    for row in rows(run.folder.path)[1:]:
+        rollouts = pd.read_parquet(run.folder.path / "rollouts" / f"step_{row['step']:06d}.parquet")
+        counted = rollouts[rollouts.examined & (rollouts.submitted_step == row["step"])]
+        carried_in += rollouts.examined.sum() - len(counted)
+        for key, column in (("rollout/accuracy", "correct"), ("reward/correctness", "reward")):
+            assert row[key] == (pytest.approx(counted[column].mean()) if len(counted) else None)
+    assert carried_in > 0
