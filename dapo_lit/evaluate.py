@@ -209,8 +209,8 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
 
 
 def read_rollouts(files: Sequence[Path]) -> list[Response]:
-    """The responses that `rollout/*` is measured on. Groups behind the last accepted one are no fair sample: the short
-    answers end first."""
+    """The responses that `rollout/*` is measured on. Groups behind the last accepted one are no fair sample, nor are
+    those that were carried over from there: the short answers end first."""
     responses = []
     for file in files:
         step = int(file.stem.removeprefix("step_"))
@@ -219,9 +219,10 @@ def read_rollouts(files: Sequence[Path]) -> list[Response]:
                 f"{file}: has no column examined, which tells the groups behind the last accepted one; it was recorded "
                 "by an earlier version. Record the run again"
             )
-        columns = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined"])
-        examined = columns[columns.pop("examined")]
-        responses += [Response(step, *row) for row in examined.itertuples(index=False, name=None)]
+        rollouts = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined", "submitted_step"])
+        counted = rollouts[rollouts["examined"] & (rollouts["submitted_step"] == step)]
+        columns = counted[["problem_id", "response", "correct"]]
+        responses += [Response(step, *row) for row in columns.itertuples(index=False, name=None)]
     return responses
 
 

@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 from small_runs import Run, rows
 
+from dapo_lit.evaluate import read_rollouts
+
 
 def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
     settings = ("carry_over=all", "margin=6", "window=8")
@@ -13,9 +15,11 @@ def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
     run.fit()
     carried_in = 0
     for row in rows(run.folder.path)[1:]:
-        rollouts = pd.read_parquet(run.folder.path / "rollouts" / f"step_{row['step']:06d}.parquet")
+        file = run.folder.path / "rollouts" / f"step_{row['step']:06d}.parquet"
+        rollouts = pd.read_parquet(file)
         counted = rollouts[rollouts.examined & (rollouts.submitted_step == row["step"])]
         carried_in += rollouts.examined.sum() - len(counted)
         for key, column in (("rollout/accuracy", "correct"), ("reward/correctness", "reward")):
             assert row[key] == (pytest.approx(counted[column].mean()) if len(counted) else None)
+        assert [response.text for response in read_rollouts([file])] == counted["response"].tolist()
     assert carried_in > 0
