@@ -111,8 +111,10 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
         loggers = Loggers(config, folder)
         module, stop = fit(config, parts, start, loggers, opening.ranks)
     except BaseException as error:
-        status = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        folder.write_run(status=status, error=f"{type(error).__name__}: {error}")
+        # Ctrl-C leaves the trainer as SystemExit.
+        cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
+        folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
         if loggers:
             loggers.close(exit_code=1)
         raise

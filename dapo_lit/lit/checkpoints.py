@@ -42,12 +42,14 @@ class Checkpoints(Callback):
         self.in_background = config.trainer.checkpoint_in_background
         self.timeout = timedelta(minutes=config.trainer.timeout_min)
         self.background: BackgroundSave | None = None
+        self.trains = False
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         self.stop.install(self.grace_s)
         if self.in_background:
             self.background = BackgroundSave(self.ranks, self.timeout)
         self.save_for_replay(trainer, module.counters.step + 1)
+        self.trains = True
 
     def on_train_end(self, trainer: Trainer, module: DAPOModule) -> None:
         self._wait()
@@ -64,15 +66,28 @@ class Checkpoints(Callback):
             trainer.should_stop = True
 
     def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
-        """A run that stops on its way keeps what it has: state and counters are those after the last whole step."""
+        """A run that stops on its way keeps what it has, where that is the state after a whole step.
+
+        While a step is trained on it is not: some of its updates are made, and it would never be finished.
+        """
         if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
             return  # the other ranks are elsewhere; saving needs all of them
-        step, collector = module.counters.step, trainer.datamodule.collector
+        if not self.trains:
+            return  # nothing has happened that is not on disk
+        step, datamodule = module.counters.step, trainer.datamodule
+        is_whole = datamodule.next_step == step + 1
         # The half of a step that could not be sampled again goes into the checkpoint of the step before, be it step 0.
-        holds_half = collector is not None and collector.interrupted is not None
-        if (step or holds_half) and module.policy is not None and not isinstance(exception, OSError):
+        holds_half = datamodule.collector.interrupted is not None
+        if is_whole and (step or holds_half) and not isinstance(exception, OSError):
             self.save(trainer, step, again=holds_half)
         self._wait()
+        if not is_whole and self.ranks.rank == 0:
+            self._say_what_stays(step + 1)
+
+    def _say_what_stays(self, step: int) -> None:
+        checkpoints = self.folder.checkpoints
+        onward = f"goes on from {checkpoints[-1].name}" if checkpoints else "begins anew: there is no checkpoint yet"
+        print(f"step {step} ended in the middle of its updates; a resumed run {onward}", flush=True)
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
         self._wait()  # the last one may be of this step

@@ -82,9 +82,7 @@ class RolloutSteps(IterableDataset):
 
     def __iter__(self) -> Iterator[RolloutStep]:
         while self.datamodule.next_step <= len(self):
-            batch = self.datamodule.collect(self.datamodule.next_step)
-            self.datamodule.next_step += 1  # before the yield: a checkpoint made with this batch continues after it
-            yield batch
+            yield self.datamodule.collect(self.datamodule.next_step)
 
 
 class RolloutDataModule(LightningDataModule):
@@ -105,6 +103,7 @@ class RolloutDataModule(LightningDataModule):
         shared = config.rollout.engine == "vllm" and vllm.placement == "colocated"
         self.ranks = replace(ranks or Ranks(), per_engine=vllm.tensor_parallel if shared else 1)
         self.next_step = 1
+        """The step to collect next: one after the last whole step, two while the one in between is trained on."""
         self.account = Account()
         self.heldout: list[Prompt] = []
         self.benchmarks: list[OpenBenchmark] = []
@@ -176,13 +175,16 @@ class RolloutDataModule(LightningDataModule):
         """Rollout step `step` with the weights after the last update, or, ahead, after the one before it."""
         started = time.perf_counter()
         version = self.trainer.lightning_module.policy_version
-        collected = self._ahead.take() if self._ahead else None
+        if self._ahead:
+            self._ahead.check()
         sync_s = self.sync_weights()
+        collected = self._ahead.take() if self._ahead else None
         if collected is None:
             collected = self._sample(step, version)
         else:  # a step without an update leaves it less old than was planned
             collected.policy_version = version
             collected.metrics |= staleness(collected.accepted, version)
+        self.next_step = step + 1  # at once: from here on the collector's state is that after this step
         if self._ahead and step < self.config.budget.steps:
             self._ahead.begin(step + 1, version + 1)
         groups = collected.accepted
@@ -192,9 +194,7 @@ class RolloutDataModule(LightningDataModule):
     def _sample(self, step: int, version: int) -> CollectedStep:
         """With the weights that the engine has; `version` trains on it."""
         assert self.collector is not None
-        collected = self.collector.collect(step, version)
-        self.collector.engine.rest()
-        return collected
+        return self.collector.collect(step, version)
 
     def evaluations(self) -> dict[str, Evaluation]:
         """Samples the held-out problems, where the task has some, and the benchmarks with the current weights."""

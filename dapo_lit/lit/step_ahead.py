@@ -45,16 +45,21 @@ class StepAhead:
             self._under_way, self.is_sampling = None, False
         return self._sampled
 
-    def take(self) -> CollectedStep | None:
-        """As `wait`; it leaves.
+    def check(self) -> None:
+        """As `wait`.
 
         Raises:
             whatever its sampling raised.
         """
-        found = self.wait()
-        failure, self._sampled, self._failure = self._failure, None, None
+        self.wait()
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def take(self) -> CollectedStep | None:
+        """As `check`; it leaves."""
+        self.check()
+        found, self._sampled = self._sampled, None
         return found
 
     def restore(self, sampled: CollectedStep | None) -> None:

@@ -151,7 +151,7 @@ class Collector:
         before = self.state_dict()
         try:
             return self._collect(step, policy_version)
-        except Exception as error:
+        except BaseException as error:  # of Ctrl-C too: what a run saves on its way out is the state of a whole step
             if not (isinstance(error, StopRequestedError) and self.interrupted is not None):
                 self.load_state_dict(before)
             raise
@@ -175,6 +175,7 @@ class Collector:
         surplus = self._settle(groups)
         metrics = sampling_metrics(groups, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
+        self.engine.rest()  # here, so that the state goes back if it fails
         return CollectedStep(
             step,
             policy_version,

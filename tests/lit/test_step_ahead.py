@@ -11,6 +11,7 @@ from small_runs import Run, rows
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.scoring import score
 from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -123,6 +124,23 @@ def test_what_fails_while_it_samples_ahead_ends_the_run_after_the_step_before_is
     assert [row["step"] for row in written] == [0, 1, 2]
     assert written[2]["eval/four_sums/avg@2"] is not None  # asked for while step 3 was under way
     assert [file.name for file in run.folder.checkpoints] == ["step_000002.ckpt"]
+
+
+def test_an_engine_that_fails_when_the_step_ahead_is_ready_leaves_that_step_to_the_resumed_run(compose, monkeypatch):
+    sync = TorchEngine.sync_weights
+
+    def fails_later(self, named_tensors, version):
+        if version == 1:
+            raise RuntimeError("engine gone")
+        sync(self, named_tensors, version)
+
+    monkeypatch.setattr(TorchEngine, "sync_weights", fails_later)
+    run = Run(compose(OVERLAP, "budget.steps=3", "evaluation.every=0"))
+    with pytest.raises(RuntimeError, match="engine gone"):
+        run.fit()
+    (checkpoint,) = run.folder.checkpoints
+    state = torch.load(checkpoint, weights_only=False)["RolloutDataModule"]
+    assert (state["next_step"], state["ahead"].step) == (2, 2)
 
 
 def test_a_failure_in_training_gives_the_step_ahead_up(compose, monkeypatch):

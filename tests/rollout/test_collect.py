@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
+from unittest.mock import Mock
 
 import pytest
 
@@ -215,6 +216,17 @@ def test_a_stop_request_gives_the_step_up_and_restores_the_position():
     made.stop_requested = lambda: True
     with pytest.raises(StopRequestedError):
         made.collect(2, 0)
+    assert made.state_dict() == before
+
+
+def test_ctrl_c_in_the_middle_of_a_step_restores_the_position_and_what_was_carried_over():
+    made = surplus_after_one_step("finished")
+    made.collect(1, 0)
+    before = made.state_dict()
+    assert before["carried"]
+    made.stop_requested = Mock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.collect(2, 1)
     assert made.state_dict() == before
 
 

@@ -1,0 +1,127 @@
+"""What a run leaves behind when an exception or Ctrl-C ends it: nothing that a resumed run would go wrong from."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dapo_lit.lit.checkpoint_files import complete
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.train import train
+
+RUN = Path("four_sums") / "dapo" / "seed_0"
+TIMING = ("wall_s", "time/", "perf/", "memory/")
+SETTINGS = ("budget.steps=3", "algorithm.dynamic_sampling.carry_over=finished", "rollout.max_batch_size=12")
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Lightning ignores SIGINT from the first one on."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+def rows(runs: Path) -> list[dict]:
+    table, _ = read_metrics(runs / RUN)
+    found = table.reset_index().to_dict("records")
+    return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
+
+
+def saved(runs: Path) -> list[str]:
+    return [checkpoint.name for checkpoint in complete(runs / RUN / "checkpoints")]
+
+
+def weights(runs: Path) -> dict[str, torch.Tensor]:
+    return torch.load(complete(runs / RUN / "checkpoints")[-1], weights_only=False)["state_dict"]
+
+
+def status(runs: Path) -> str:
+    return json.loads((runs / RUN / "run.json").read_text())["status"]
+
+
+def same_run(one: Path, other: Path) -> bool:
+    """Rows and final weights, bit for bit."""
+    first, second = weights(one), weights(other)
+    return rows(one) == rows(other) and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def asked_in_the_middle(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
+    """A run under this patch meets `error` while it samples `step`."""
+    setup = RolloutDataModule.setup
+
+    def with_error(self, stage):
+        setup(self, stage)
+        asked = 0
+
+        def stop_requested() -> bool:
+            nonlocal asked
+            asked += self.next_step == step
+            if asked > 5:
+                raise error
+            return False
+
+        self.collector.stop_requested = stop_requested
+
+    patch.setattr(RolloutDataModule, "setup", with_error)
+
+
+def after_the_updates_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
+    """A run under this patch meets `error` once the weights have moved in `step`."""
+    training_step = DAPOModule.training_step
+
+    def with_error(self, batch, index):
+        training_step(self, batch, index)
+        if batch.step == step:
+            raise error
+
+    patch.setattr(DAPOModule, "training_step", with_error)
+
+
+@pytest.fixture
+def whole(whole_runs, compose) -> Path:
+    """The runs folder of an uninterrupted run."""
+    if not (whole_runs / RUN).exists():
+        train(compose(*SETTINGS, f"runs_dir={whole_runs}"), [])
+    return whole_runs
+
+
+def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_run_as_stopped(
+    tmp_path, compose, monkeypatch, whole
+):
+    settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
+    with monkeypatch.context() as patch:
+        asked_in_the_middle(2, KeyboardInterrupt(), patch)
+        with pytest.raises(SystemExit):
+            train(compose(*settings), [])
+    assert saved(tmp_path) == ["step_000001.ckpt"]
+    assert status(tmp_path) == "stopped"
+    train(compose(*settings, "resume=true"), [])
+    assert same_run(tmp_path, whole)
+
+
+@pytest.mark.parametrize(("every", "left"), [(1, ["step_000001.ckpt"]), (100, [])])
+def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
+    tmp_path, compose, monkeypatch, capsys, whole, every, left
+):
+    settings = (*SETTINGS, f"runs_dir={tmp_path}", f"trainer.checkpoint_every={every}")
+    with monkeypatch.context() as patch:
+        after_the_updates_of(2, RuntimeError("out of memory"), patch)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            train(compose(*settings), [])
+    assert saved(tmp_path) == left
+    assert status(tmp_path) == "failed"
+    onward = "goes on from step_000001.ckpt" if left else "begins anew: there is no checkpoint yet"
+    assert f"step 2 ended in the middle of its updates; a resumed run {onward}" in capsys.readouterr().out
+    train(compose(*settings, "resume=auto"), [])
+    assert same_run(tmp_path, whole)
