@@ -6,7 +6,6 @@ Prints a table of the policy before and after, the path of the run and of its fi
 import logging
 import sys
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -169,8 +168,10 @@ def fit(
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
-    with suppress(StopRequestedError):  # the checkpoint is written, the half-collected step given up
+    try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=False)
+    except StopRequestedError:  # the checkpoint is written, the half-collected step given up
+        stop.requested = True  # the signal may have reached another rank alone
     return module, stop
 
 

@@ -11,6 +11,7 @@ import torch
 from dapo_lit.lit.checkpoint_files import complete
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -108,6 +109,14 @@ def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_
     assert status(tmp_path) == "stopped"
     train(compose(*settings, "resume=true"), [])
     assert same_run(tmp_path, whole)
+
+
+def test_a_stop_that_only_another_rank_was_asked_for_leaves_the_run_unfinished(tmp_path, compose, monkeypatch):
+    asked_in_the_middle(2, StopRequestedError(), monkeypatch)
+    with pytest.raises(SystemExit, match="0"):
+        train(compose(*SETTINGS, f"runs_dir={tmp_path}"), [])
+    assert status(tmp_path) == "preempted"
+    assert not (tmp_path / RUN / "DONE.json").exists()
 
 
 @pytest.mark.parametrize(("every", "left"), [(1, ["step_000001.ckpt"]), (100, [])])
