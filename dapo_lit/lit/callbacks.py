@@ -33,6 +33,9 @@ class Recorder(Callback):
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
+        self.unwritten: tuple[dict[str, Any], bool] | None = None
+        """The row of the last whole step until it is written, and whether it gets an evaluation; a checkpoint that is
+        saved because the evaluation failed has it, and the resumed run begins with it."""
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         account = trainer.datamodule.account
@@ -41,17 +44,16 @@ class Recorder(Callback):
             print("\n".join(account.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # one stopped in its first step has that row
             self._write(trainer.datamodule, module, {}, evaluates=True)
+        if self.unwritten is not None:
+            self._end(trainer, module)
+            self._write_last(trainer, module)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
     ) -> None:
         datamodule, counters = trainer.datamodule, module.counters
         collected = batch.collected
-        counters.step = batch.step
-        tokens = collected.tokens_generated
-        counters.tokens_generated += tokens
-        seconds = time.perf_counter() - batch.started
-        counters.wall_s += seconds
+        tokens, seconds = collected.tokens_generated, time.perf_counter() - batch.started
         self._count_empty(batch)
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
         if datamodule.parts.problems.has_written_steps:
@@ -72,8 +74,13 @@ class Recorder(Callback):
         if wanted and self.ranks.rank == 0:
             write_rollouts(self.folder.path, collected)
         row |= self._slowest(row)
+        self.unwritten = row, False
+        counters.tokens_generated += tokens
+        counters.wall_s += seconds
+        counters.step = batch.step  # last: from here on this is the last whole step
         self._end(trainer, module)
-        self._write(datamodule, module, row, evaluates=self._evaluation_due(trainer, batch.step))
+        self.unwritten = row, self._evaluation_due(trainer, batch.step)
+        self._write_last(trainer, module)
         if self.loggers is not None:
             self.loggers.completions(collected)
 
@@ -111,6 +118,11 @@ class Recorder(Callback):
         every = self.config.evaluation.every
         return trainer.should_stop or bool(every and step % every == 0)
 
+    def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
+        assert self.unwritten is not None
+        self._write(trainer.datamodule, module, *self.unwritten)
+        self.unwritten = None
+
     def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
         for label, evaluation in (datamodule.evaluations() if evaluates else {}).items():
             row |= evaluation.metrics(label)
@@ -122,11 +134,16 @@ class Recorder(Callback):
         self.folder.append_row(row)
         self.loggers.row(row)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"empty_steps_in_a_row": self.empty_steps_in_a_row, "empty_steps": self.empty_steps}
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "empty_steps_in_a_row": self.empty_steps_in_a_row,
+            "empty_steps": self.empty_steps,
+            "unwritten": self.unwritten,
+        }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
+        self.unwritten = state.get("unwritten")
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:

@@ -17,7 +17,10 @@ from dapo_lit.train import train
 
 RUN = Path("four_sums") / "dapo" / "seed_0"
 TIMING = ("wall_s", "time/", "perf/", "memory/")
-SETTINGS = ("budget.steps=3", "algorithm.dynamic_sampling.carry_over=finished", "rollout.max_batch_size=12")
+SETTINGS = (
+    "budget.steps=3", "evaluation.every=1", "algorithm.dynamic_sampling.carry_over=finished",
+    "rollout.max_batch_size=12",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +92,18 @@ def after_the_updates_of(step: int, error: BaseException, patch: pytest.MonkeyPa
     patch.setattr(DAPOModule, "training_step", with_error)
 
 
+def in_the_evaluation_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
+    """A run under this patch meets `error` while it evaluates after `step`."""
+    evaluations = RolloutDataModule.evaluations
+
+    def with_error(self):
+        if self.trainer.lightning_module.counters.step == step:
+            raise error
+        return evaluations(self)
+
+    patch.setattr(RolloutDataModule, "evaluations", with_error)
+
+
 @pytest.fixture
 def whole(whole_runs, compose) -> Path:
     """The runs folder of an uninterrupted run."""
@@ -117,6 +132,38 @@ def test_a_stop_that_only_another_rank_was_asked_for_leaves_the_run_unfinished(t
         train(compose(*SETTINGS, f"runs_dir={tmp_path}"), [])
     assert status(tmp_path) == "preempted"
     assert not (tmp_path / RUN / "DONE.json").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("engine gone"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", [2, 3])
+def test_an_evaluation_that_fails_is_made_by_the_resumed_run_and_its_row_written(
+    tmp_path, compose, monkeypatch, whole, step, error
+):
+    """Step 3 is the last one: nothing is left to do but its evaluation."""
+    settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
+    with monkeypatch.context() as patch:
+        in_the_evaluation_of(step, error, patch)
+        with pytest.raises((RuntimeError, SystemExit)):
+            train(compose(*settings), [])
+    assert saved(tmp_path) == [f"step_{step:06d}.ckpt"]
+    assert [row["step"] for row in rows(tmp_path)] == list(range(step))
+    train(compose(*settings, "resume=true"), [])
+    assert same_run(tmp_path, whole)
+    assert status(tmp_path) == "finished"
+    assert (tmp_path / RUN / "eval" / "four_sums" / f"step_{step:06d}.parquet").is_file()
+
+
+def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_further_step(
+    tmp_path, compose, monkeypatch
+):
+    settings = (*SETTINGS, "budget.tokens_generated=1", f"runs_dir={tmp_path}")
+    with monkeypatch.context() as patch:
+        in_the_evaluation_of(1, RuntimeError("engine gone"), patch)
+        with pytest.raises(RuntimeError, match="engine gone"):
+            train(compose(*settings), [])
+    train(compose(*settings, "resume=true"), [])
+    assert [row["step"] for row in rows(tmp_path)] == [0, 1]
+    assert status(tmp_path) == "finished"
 
 
 @pytest.mark.parametrize(("every", "left"), [(1, ["step_000001.ckpt"]), (100, [])])
