@@ -15,6 +15,8 @@ from pathlib import Path
 from dapo_lit.rollout.ranks import ALONE, Ranks
 
 KEPT = 2
+REPLACED = ".replaced"
+"""Behind the name of a folder that a newer one of the same step is about to replace."""
 LIST = "files.json"
 """In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
@@ -27,7 +29,7 @@ def before_step(run: Path, step: int) -> Path:
 def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
     """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last ones.
 
-    With several ranks all of them write, and rank 0 renames once they have.
+    An older `final` stays until then. With several ranks all of them write, and rank 0 renames once they have.
 
     Args:
         kept: how many stay; None: all.
@@ -70,10 +72,21 @@ def complete_write(beside: Path, final: Path, ranks: Ranks, kept: int | None) ->
         (beside / LIST).write_text(json.dumps(everything))
         _force_to_disk(beside / LIST)
     _force_to_disk(beside)
-    beside.replace(final)
+    _take_name(beside, final)
     _force_to_disk(final.parent)  # the new name itself
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
+
+
+def _take_name(beside: Path, final: Path) -> None:
+    """A file takes the place of an older one at once; an older folder must have another name before."""
+    if not final.is_dir():
+        beside.replace(final)
+        return
+    aside = final.with_name(final.name + REPLACED)
+    final.rename(aside)
+    beside.replace(final)
+    shutil.rmtree(aside)
 
 
 def _writer(file: Path) -> int:
@@ -115,6 +128,7 @@ def newest_good(folder: Path) -> Path | None:
 
     A damaged one is renamed to step_000010.ckpt.damaged: the run will come by that step again and save it anew.
     """
+    _settle_replaced(folder)
     for checkpoint in reversed(complete(folder)):
         reason = fault(checkpoint)
         if reason is None:
@@ -125,6 +139,16 @@ def newest_good(folder: Path) -> Path | None:
         checkpoint.rename(aside)
         print(f"{checkpoint} is damaged ({reason}); it is now {aside.name}, and an earlier one is taken", flush=True)
     return None
+
+
+def _settle_replaced(folder: Path) -> None:
+    """After a kill between the two renames of a replacement the older folder gets its name back."""
+    for aside in folder.glob(f"step_*.ckpt{REPLACED}"):
+        final = aside.with_name(aside.name.removesuffix(REPLACED))
+        if final.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(final)
 
 
 def _checksum(file: Path) -> list[int]:

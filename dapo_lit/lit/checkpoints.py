@@ -14,7 +14,7 @@ import torch.distributed as dist
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
-from dapo_lit.lit.checkpoint_files import KEPT, before_step, begin, complete_write, remove, write_checkpoint
+from dapo_lit.lit.checkpoint_files import KEPT, before_step, begin, complete_write, write_checkpoint
 from dapo_lit.lit.datamodule import RolloutStep
 from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.lit.module import DAPOModule
@@ -92,9 +92,7 @@ class Checkpoints(Callback):
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
         self._wait()  # the last one may be of this step
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
-        if again and self.ranks.first(final.exists):
-            self.ranks.first(lambda: remove(final))
-        if not self.ranks.first(final.exists):
+        if again or not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
 
     def save_for_replay(self, trainer: Trainer, step: int) -> None:

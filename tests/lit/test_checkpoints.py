@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,37 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path):
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(tmp_path / "step_000002.ckpt", fails)
     assert newest_good(tmp_path) == tmp_path / "step_000001.ckpt"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(tmp_path, sharded):
+    final = tmp_path / "step_000001.ckpt"
+
+    def write(value: int, path: Path) -> None:
+        assert not final.exists() or torch.equal(load(final)[0], state(1))
+        if sharded:
+            path.mkdir()
+        torch.save({"state": state(value)}, path / "__0_0.distcp" if sharded else path)
+
+    def fails(path: Path) -> None:
+        write(2, path)
+        raise OSError(28, "No space left on device")
+
+    write_checkpoint(final, partial(write, 1))
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoint(final, fails)
+    assert torch.equal(load(newest_good(tmp_path))[0], state(1))
+    write_checkpoint(final, partial(write, 3))
+    assert torch.equal(load(newest_good(tmp_path))[0], state(3))
+    assert [path.name for path in tmp_path.iterdir()] == [final.name]
+
+
+def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(tmp_path):
+    save(tmp_path, 1, sharded=True)
+    final = tmp_path / "step_000001.ckpt"
+    final.rename(tmp_path / "step_000001.ckpt.replaced")
+    assert newest_good(tmp_path) == final
+    assert torch.equal(load(final)[0], state(1))
 
 
 def test_a_trainer_killed_while_it_saves_resumes_past_a_damaged_checkpoint(tmp_path, compose, capsys):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import Trainer
 
+from dapo_lit.lit.checkpoint_files import newest_good
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.rollout.flight import Flight
 from dapo_lit.rollout.torch_engine import TorchEngine
@@ -63,6 +65,26 @@ def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     assert rows(stopped / RUN.relative_to("runs")) == rows(whole / RUN.relative_to("runs"))
     for name, tensor in weights(whole / RUN.relative_to("runs")).items():
         assert torch.equal(tensor, weights(stopped / RUN.relative_to("runs"))[name]), name
+
+
+def test_the_checkpoint_before_stands_where_the_one_with_the_half_of_a_step_cannot_be_written(
+    tmp_path, compose, monkeypatch
+):
+    monkeypatch.setattr(TorchEngine, "reproducible", False)
+    stop_in(2, monkeypatch)
+    saved, save = [], Trainer.save_checkpoint
+
+    def fails_later(self, path, weights_only) -> None:
+        if saved:
+            raise RuntimeError("storage gone")
+        saved.append(save(self, path, weights_only=weights_only))
+
+    monkeypatch.setattr(Trainer, "save_checkpoint", fails_later)
+    settings = ("rollout.max_batch_size=12", "budget.steps=3", "trainer.checkpoint_every=1", f"runs_dir={tmp_path}")
+    with pytest.raises(RuntimeError, match="storage gone"):
+        train(compose(*settings), [])
+    checkpoint = newest_good(tmp_path / RUN.relative_to("runs") / "checkpoints")
+    assert checkpoint.name == "step_000001.ckpt"
 
 
 def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(tmp_path, compose, monkeypatch):
