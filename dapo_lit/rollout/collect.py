@@ -15,9 +15,10 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.accumulation import Accumulation, OpenGroup, sampling_metrics
 from dapo_lit.rollout.dynamic_sampling import AdmissionRules, KeepRate
 from dapo_lit.rollout.engine import RolloutEngine, Sampling
-from dapo_lit.rollout.flight import Flight, StopRequestedError
+from dapo_lit.rollout.flight import Flight, LostSampleError, StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.restarting import EngineFailedError
 
 
 class ExhaustedError(RuntimeError):
@@ -84,6 +85,10 @@ class Interrupted:
     tokens_generated: int
     expired: Sequence[OpenGroup] = ()
 
+    def copy(self) -> "Interrupted":
+        """Goes on by itself: what happens to one does not show in the other."""
+        return Interrupted([g.copy() for g in self.groups], self.tokens_generated, [g.copy() for g in self.expired])
+
 
 @dataclass
 class CollectedStep:
@@ -147,12 +152,14 @@ class Collector:
                 call, and the step begins anew; else what was sampled is part of the state, and the step goes on.
             ExhaustedError: with on_exhausted=error, when max_rounds are spent.
             LostSampleError: the engine forgot samples.
+            EngineFailedError: the engine failed twice. After either the state is as after a stop; what the engine had
+                under way is sampled anew.
         """
         before = self.state_dict()
         try:
             return self._collect(step, policy_version)
-        except BaseException as error:  # of Ctrl-C too: what a run saves on its way out is the state of a whole step
-            if not (isinstance(error, StopRequestedError) and self.interrupted is not None):
+        except BaseException:  # of Ctrl-C too: what a run saves on its way out is the state of a whole step
+            if self.interrupted is None:
                 self.load_state_dict(before)
             raise
 
@@ -160,12 +167,16 @@ class Collector:
         flight = Flight(self, step, policy_version)
         try:
             flight.run()
-        except StopRequestedError:
-            if not self.engine.reproducible:
-                flight.land()
-                self.interrupted = Interrupted(
-                    flight.groups.groups, flight.groups.tokens_generated, flight.groups.expired
-                )
+        except (StopRequestedError, EngineFailedError, LostSampleError) as error:
+            # Several ranks have the same groups where they stop, and not where an engine fails.
+            stopped = isinstance(error, StopRequestedError)
+            if not self.engine.reproducible and (stopped or self.ranks.size == 1):
+                if stopped:
+                    flight.land()
+                else:  # an engine that is gone gives nothing back
+                    flight.take_verdicts()
+                groups = flight.groups
+                self.interrupted = Interrupted(groups.groups, groups.tokens_generated, groups.expired)
             raise
         flight.land()
         groups = flight.groups
@@ -226,7 +237,7 @@ class Collector:
             "keep_rate": (self.keep_rate.kept, self.keep_rate.generated),
             "carried": [g.copy() for g in self.carried],
             "returned": list(self.returned),
-            "interrupted": self.interrupted,
+            "interrupted": self.interrupted and self.interrupted.copy(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -234,4 +245,4 @@ class Collector:
         self.keep_rate = KeepRate(*state["keep_rate"])
         self.carried = [g.copy() for g in state["carried"]]
         self.returned = list(state["returned"])
-        self.interrupted = state["interrupted"]
+        self.interrupted = state["interrupted"] and state["interrupted"].copy()

@@ -141,6 +141,10 @@ class Flight:
     def land(self) -> None:
         """Takes everything out of the engine and the verifier."""
         self._take_withdrawn(self.groups.waiting_for())
+        self.take_verdicts()
+
+    def take_verdicts(self) -> None:
+        """Takes everything out of the verifier; what the engine has under way is left there."""
         self._take_scores(self.collector.verifier.drain())
 
     def _submit(self) -> None:

@@ -10,6 +10,7 @@ from lightning import Trainer
 from dapo_lit.lit.checkpoint_files import newest_good
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.rollout.flight import Flight
+from dapo_lit.rollout.restarting import EngineFailedError
 from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
@@ -30,8 +31,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(sorted((folder / "checkpoints").glob("*.ckpt"))[-1], weights_only=False)["state_dict"]
 
 
-def stop_in(step: int, patch: pytest.MonkeyPatch) -> None:
-    """A run started under this patch is asked to stop in the middle of sampling `step`."""
+def stop_in(step: int, patch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
+    """A run started under this patch is asked to stop in the middle of sampling `step`, or fails there."""
     setup = RolloutDataModule.setup
 
     def stops(self, stage):
@@ -41,6 +42,8 @@ def stop_in(step: int, patch: pytest.MonkeyPatch) -> None:
         def stop_requested() -> bool:
             nonlocal asked
             asked += self.next_step == step
+            if asked > 5 and failure is not None:
+                raise failure
             self.stop_requested.requested = asked > 5
             return asked > 5
 
@@ -87,12 +90,15 @@ def test_the_checkpoint_before_stands_where_the_one_with_the_half_of_a_step_cann
     assert checkpoint.name == "step_000001.ckpt"
 
 
-def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(tmp_path, compose, monkeypatch):
+@pytest.mark.parametrize("failure", [None, EngineFailedError("failed twice")])
+def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
+    tmp_path, compose, monkeypatch, failure
+):
     monkeypatch.setattr(TorchEngine, "reproducible", False)
     settings = ("rollout.max_batch_size=12", "budget.steps=2", f"runs_dir={tmp_path}")
     with monkeypatch.context() as patch:
-        stop_in(1, patch)
-        with pytest.raises(SystemExit, match="0"):
+        stop_in(1, patch, failure)
+        with pytest.raises((SystemExit, EngineFailedError)):
             train(compose(*settings), [])
     folder = tmp_path / RUN.relative_to("runs")
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")

@@ -1,0 +1,78 @@
+"""A step that ends early where its samples could not be drawn again: what was sampled is kept, whatever ended it."""
+
+import pytest
+from test_streaming import half_done
+
+from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.engine import Sampling
+from dapo_lit.rollout.flight import LostSampleError
+from dapo_lit.rollout.records import Begun, Sample, SampleKey
+from dapo_lit.rollout.restarting import EngineFailedError
+from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedStream
+
+
+class Failing(ScriptedStream):
+    """Gives a few samples; then the engine's failure, and nothing back."""
+
+    def step(self) -> list[Sample]:
+        if len(self._engine.yielded) >= self._engine.gives:
+            raise self._engine.failure
+        return super().step()
+
+    def withdraw(self, keys: list[SampleKey]) -> dict[SampleKey, Begun]:
+        raise AssertionError("the engine is gone")
+
+
+class FailingEngine(ScriptedEngine):
+    gives = 1
+    failure: Exception = EngineFailedError("the rollout engine failed twice")
+
+    def open(self, sampling: Sampling) -> Failing:
+        return Failing(self, sampling.max_response_tokens, self.version)
+
+
+def with_failing_engine(failure: Exception, gives: int = 1) -> Collector:
+    made = half_done("none")
+    made.engine = FailingEngine(made.engine.response, reproducible=False)
+    made.engine.failure, made.engine.gives = failure, gives
+    made.engine.sync_weights([], version=0)
+    return made
+
+
+@pytest.mark.parametrize("failure", [EngineFailedError("twice"), LostSampleError("lacks 1 prompt")])
+def test_an_engine_that_is_gone_takes_no_sample_with_it_that_had_ended(failure):
+    made = with_failing_engine(failure)
+    with pytest.raises(type(failure)):
+        made.collect(1, 0)
+    assert made.interrupted.tokens_generated == 4
+    assert [len(g.scored) for g in made.interrupted.groups] == [1, 0, 0]
+    resumed = half_done("none")
+    resumed.load_state_dict(made.state_dict())
+    step = resumed.collect(1, 0)
+    assert resumed.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
+    uninterrupted = half_done("none").collect(1, 0)
+    assert [c.sample for c in step.accepted[0].completions] == [c.sample for c in uninterrupted.accepted[0].completions]
+
+
+def test_an_engine_that_can_repeat_its_samples_leaves_the_state_as_it_was():
+    made = with_failing_engine(EngineFailedError("twice"))
+    made.engine.reproducible = True
+    before = made.state_dict()
+    with pytest.raises(EngineFailedError):
+        made.collect(1, 0)
+    assert made.state_dict() == before
+
+
+def test_a_resumed_half_that_fails_in_another_way_is_as_before_with_its_price():
+    first = with_failing_engine(EngineFailedError("twice"), gives=0)
+    with pytest.raises(EngineFailedError):
+        first.collect(1, 0)
+    state = first.state_dict()
+    resumed = with_failing_engine(ValueError("refused"), gives=1)
+    resumed.load_state_dict(state)
+    with pytest.raises(ValueError, match="refused"):
+        resumed.collect(1, 0)
+    assert resumed.engine.yielded  # the half had gone on
+    assert resumed.interrupted.tokens_generated == 0
+    assert [len(g.scored) for g in resumed.interrupted.groups] == [0, 0, 0]
+    assert [len(g.scored) for g in state["interrupted"].groups] == [0, 0, 0]
