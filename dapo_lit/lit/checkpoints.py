@@ -57,13 +57,14 @@ class Checkpoints(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
     ) -> None:
-        self.stop.requested = any(self.ranks.gather(self.stop.requested))  # a signal reaches the ranks one by one
-        if batch.step % self.every == 0 or trainer.should_stop or self.stop.requested:
+        # A signal reaches the ranks one by one. What they found together decides: the flag may change from here on.
+        stops = any(self.ranks.gather(self.stop.requested))
+        if batch.step % self.every == 0 or trainer.should_stop or stops:
             self.save(trainer, batch.step)
         if not trainer.should_stop:
             self.save_for_replay(trainer, batch.step + 1)
-        if self.stop.requested:
-            trainer.should_stop = True
+        if stops:
+            self.stop.requested = trainer.should_stop = True
 
     def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
         """A run that stops on its way keeps what it has, where that is the state after a whole step.

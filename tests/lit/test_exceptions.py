@@ -4,14 +4,19 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from small_runs import Run
 
 from dapo_lit.lit.checkpoint_files import complete
+from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.rollout.flight import StopRequestedError
+from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -164,6 +169,28 @@ def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_fu
     train(compose(*settings, "resume=true"), [])
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]
     assert status(tmp_path) == "finished"
+
+
+class SignalledLate(Ranks):
+    """A signal reaches this rank when all have told that there was none."""
+
+    def gather(self, value):
+        if value is False:
+            self.group.requested = True
+        return [value]
+
+
+def test_a_signal_after_the_ranks_have_spoken_waits_for_the_next_time_they_do(compose, monkeypatch):
+    run, stop = Run(compose(*SETTINGS, "trainer.checkpoint_every=100")), StopSignal()
+    checkpoints = Checkpoints(compose(*SETTINGS, "trainer.checkpoint_every=100"), run.folder, stop)
+    checkpoints.ranks = SignalledLate(group=stop)
+    saved_steps: list[int] = []
+    monkeypatch.setattr(checkpoints, "save", lambda trainer, step: saved_steps.append(step))
+    trainer, batch = SimpleNamespace(should_stop=False), SimpleNamespace(step=1)
+    checkpoints.on_train_batch_end(trainer, run.module, None, batch, 0)
+    assert (stop.requested, saved_steps, trainer.should_stop) == (True, [], False)
+    checkpoints.on_train_batch_end(trainer, run.module, None, batch, 0)
+    assert (stop.requested, saved_steps, trainer.should_stop) == (True, [1], True)
 
 
 @pytest.mark.parametrize(("every", "left"), [(1, ["step_000001.ckpt"]), (100, [])])
