@@ -237,14 +237,23 @@ class RolloutDataModule(LightningDataModule):
             self.collector.load_state_dict(state["collector"])
 
     def on_exception(self, exception: BaseException) -> None:
-        if self._ahead:
-            self._ahead.close()
+        """After the callbacks have saved; the trainer calls no teardown then. The exception is what the user sees."""
+        try:
+            self.close()
+        except Exception as fault:
+            print(f"the engine could not be closed: {type(fault).__name__}: {fault}", flush=True)
 
     def teardown(self, stage: str) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the engine and the workers of the verifiers."""
         if self._ahead:
             self._ahead.close()
+        verifiers = [benchmark.verifier for benchmark in self.benchmarks]
         if self.collector is not None:
+            verifiers.append(self.collector.verifier)
+        for verifier in verifiers:
+            verifier.close()
+        if self.collector is not None:  # last: one that has failed may fail here as well
             self.collector.engine.close()
-            self.collector.verifier.close()
-        for benchmark in self.benchmarks:
-            benchmark.verifier.close()

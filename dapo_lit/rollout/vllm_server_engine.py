@@ -95,6 +95,7 @@ class VllmServerEngine:
         """Of the last sync_weights; None before the first."""
         self._label = ""
         self._weights: Path | None = None
+        self._closed = False
         self._client = ServerClient(settings.urls[ranks.rank :: ranks.size], settings.request_s)
         try:
             for url in self._client.urls:
@@ -274,8 +275,11 @@ class VllmServerEngine:
         """Nothing: the servers' memory is their own."""
 
     def close(self) -> None:
-        """Drops the connections; the servers stay."""
+        """Drops the connections; the servers stay. A second call does nothing."""
         self.version = None
+        if self._closed:
+            return
+        self._closed = True
         if self._nccl is not None:
             with contextlib.suppress(ServerError):  # one that is gone has nothing to shut down
                 self._nccl.close()

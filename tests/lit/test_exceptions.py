@@ -17,6 +17,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.rollout.ranks import Ranks
+from dapo_lit.rollout.torch_engine import TorchEngine
 from dapo_lit.study.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -169,6 +170,25 @@ def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_fu
     train(compose(*settings, "resume=true"), [])
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]
     assert status(tmp_path) == "finished"
+
+
+def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_ended_the_run(
+    compose, monkeypatch, capsys
+):
+    closed: list[str] = []
+
+    def close(self) -> None:
+        closed.append("engine")
+        raise OSError("its worker is gone")
+
+    monkeypatch.setattr(TorchEngine, "close", close)
+    after_the_updates_of(1, RuntimeError("out of memory"), monkeypatch)
+    run = Run(compose(*SETTINGS))
+    monkeypatch.setattr(run.parts.verifier, "close", lambda: closed.append("verifier"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run.fit()
+    assert sorted(closed) == ["engine", "verifier"]
+    assert "could not be closed: OSError: its worker is gone" in capsys.readouterr().out
 
 
 class SignalledLate(Ranks):
