@@ -194,7 +194,9 @@ class VllmEngine:
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache.
 
-        Raises ValueError naming what is missing or unexpected: vLLM itself would keep what it is not given.
+        Raises:
+            ValueError: names what is missing or unexpected; vLLM itself would keep what it is not given.
+            RuntimeError: the prefix cache keeps what the old weights computed.
         """
         self._wake("weights")
         sent: set[str] = set()
@@ -223,7 +225,8 @@ class VllmEngine:
         if problems:
             raise ValueError("weights do not fit the model: " + "; ".join(problems[:8]))
         self._wake("kv_cache")
-        self._llm.reset_prefix_cache()
+        if self._llm.reset_prefix_cache() is False:
+            raise RuntimeError("the prefix cache is not reset: requests hold it")
         self.version = version
 
     def open(self, sampling: Sampling) -> VllmStream:

@@ -127,6 +127,9 @@ class VllmServerStream:
             except queue.Empty:
                 break
             if isinstance(ended, BaseException):
+                if samples:  # they are handed out first
+                    self._ended.put(ended)
+                    break
                 raise ended
             if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
                 continue
