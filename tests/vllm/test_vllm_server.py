@@ -204,8 +204,13 @@ def test_several_servers_get_the_same_weights_and_share_the_groups_out(engine, m
         servers = {(key.problem_id, under_way.server) for key, under_way in stream._pending.items()}
         assert sorted(servers) == [("p0", 0), ("p1", 1), ("p2", 0), ("p3", 1)]
         assert len(list(run_to_end(stream))) == 12
+        weights = both._weights
+        assert weights is not None
+        assert weights.is_dir()
     finally:
         both.close()
+    assert not weights.exists()
+    both.close()  # an exception in training closes it before the end does
 
 
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
