@@ -64,11 +64,6 @@ class GradientSteps:
             self.optimizer.zero_grad()
             self.bad_updates += 1
             module.bad_updates_in_a_row += 1
-            if module.bad_updates_in_a_row >= settings.max_bad_updates:
-                raise NonFiniteError(
-                    f"step {self.step}: {module.bad_updates_in_a_row} updates in a row had a loss or gradient that is "
-                    "not finite and were skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
-                )
             return False
         module.bad_updates_in_a_row = 0
         if not self.critic_alone:

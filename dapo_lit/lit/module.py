@@ -18,6 +18,7 @@ from dapo_lit.config import Config
 from dapo_lit.lit.counters import Counters
 from dapo_lit.lit.credit import completion_means
 from dapo_lit.lit.datamodule import RolloutStep
+from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.lit.models import Fill, check_adapters, put_together, shard_and_fill
 from dapo_lit.lit.random_state import random_state, restore_random_state
 from dapo_lit.lit.scoring import score, scored_by_first_update
@@ -123,11 +124,7 @@ class DAPOModule(LightningModule):
         )
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
-        """All updates of one rollout step; leaves its metrics in `step_metrics`.
-
-        Raises:
-            NonFiniteError: after max_bad_updates skipped updates in a row.
-        """
+        """All updates of one rollout step; leaves its metrics in `step_metrics`."""
         if batch.policy_version != self.policy_version:
             raise RuntimeError(
                 f"step {batch.step} was sampled with weights {batch.policy_version}, the policy has "
@@ -153,6 +150,19 @@ class DAPOModule(LightningModule):
             "time/train_s": trained - scored,
             "perf/mfu": self._mfu(updates.real_tokens, trained - scored),
         }
+
+    def on_train_batch_end(self, outputs: Any, batch: RolloutStep, batch_idx: int) -> None:
+        """The step is over, its row written: a run that ends here can be looked at, and goes on from here.
+
+        Raises:
+            NonFiniteError: max_bad_updates updates in a row were skipped.
+        """
+        skipped = self.bad_updates_in_a_row
+        if skipped >= self.config.algorithm.optimizer.max_bad_updates:
+            raise NonFiniteError(
+                f"step {batch.step}: {skipped} updates in a row had a loss or gradient that is not finite and were "
+                "skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
+            )
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
         """This rank's micro-batches of `completions`, as many on every rank; False: one that only keeps step."""

@@ -8,10 +8,11 @@ from dapo_lit.config import ConfigError
 from dapo_lit.lit.run_folder import open_run, write_atomically
 
 
-def test_a_row_with_a_value_that_is_not_finite_is_written_as_null(compose):
+def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(compose):
     folder = open_run(compose(), [], "dapo")
     folder.append_row({"step": 1, "a": float("nan"), "b": float("inf"), "c": None, "d": 0.5})
-    assert json.loads(folder.metrics.read_text()) == {"step": 1, "a": None, "b": None, "c": None, "d": 0.5}
+    row = {"step": 1, "a": None, "b": None, "c": None, "d": 0.5, "not_finite": ["a", "b"]}
+    assert json.loads(folder.metrics.read_text()) == row
 
 
 def test_a_torn_last_row_is_ended_so_that_the_next_one_can_be_read(compose):
