@@ -74,7 +74,7 @@ def verdict(completion: Completion) -> str:
 
 
 class _Rate(ProgressColumn):
-    """Seconds a step, over the steps of this session."""
+    """Seconds a step, over the steps of this process."""
 
     def render(self, task: Task) -> Text:
         if not task.completed or task.elapsed is None or task.fields.get("first") is None:
