@@ -98,7 +98,7 @@ SPEED := --out benchmarks/results --page docs/performance.md
 bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (two hours)
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
-	$(BENCH)/bin/python benchmarks/packing.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)
 	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)

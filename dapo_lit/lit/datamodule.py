@@ -71,7 +71,7 @@ class PolicyTensors:
 class RolloutSteps(IterableDataset):
     """Collects a step when it is asked for one.
 
-    It has a length: without one, Lightning's loop fetches a batch ahead, and every rollout would be one update stale.
+    It has a length: without one, Lightning's loop fetches a batch ahead, and every rollout would be one step stale.
     """
 
     def __init__(self, datamodule: "RolloutDataModule") -> None:

@@ -215,7 +215,7 @@ def _settings_design(name: str, lr: float, completions: int, updates: int) -> De
             return Design(name, "Groups begun ahead: dropped, or used in the next step", "dapo", arms)
         case "overlap":
             arms = (dapo, Arm(DAPO, {"rollout.overlap": True}))
-            return Design(name, "What do rollouts cost that are one update old?", "dapo", arms)
+            return Design(name, "What do rollouts cost that are one rollout step old?", "dapo", arms)
         case "aggregation":
             token, sample = "algorithm.token_level_denominator", "algorithm.completion_level_denominator"
             arms = (
