@@ -114,6 +114,10 @@ def train_held(config: Config, overrides: list[str], arm: str, opening: Opening)
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
         folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
+        if status == "stopped" and folder.checkpoints:
+            print(
+                f"stopped by Ctrl-C; continue from {folder.checkpoints[-1].name} with resume=true (run: {folder.path})"
+            )
         if loggers:
             loggers.close(exit_code=1)
         raise

@@ -119,7 +119,7 @@ def whole(whole_runs, compose) -> Path:
 
 
 def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_run_as_stopped(
-    tmp_path, compose, monkeypatch, whole
+    tmp_path, compose, monkeypatch, capsys, whole
 ):
     settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
     with monkeypatch.context() as patch:
@@ -128,6 +128,7 @@ def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_
             train(compose(*settings), [])
     assert saved(tmp_path) == ["step_000001.ckpt"]
     assert status(tmp_path) == "stopped"
+    assert "stopped by Ctrl-C; continue from step_000001.ckpt with resume=true" in capsys.readouterr().out
     train(compose(*settings, "resume=true"), [])
     assert same_run(tmp_path, whole)
 
