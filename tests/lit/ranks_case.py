@@ -179,31 +179,29 @@ def case(out: Path, name: str, size: int, checkpoint: Path | None = None) -> Non
 
 def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = None) -> None:
     """Runs cases on `size` ranks, from the checkpoints of `resumes` ranks if that is given."""
-    ports = []
-    for _ in names:
-        with socket.socket() as found:
+    for name in names:
+        saved = out / name / str(resumes) / "checkpoints" / "step_000002.ckpt"
+        with socket.socket() as found:  # just before it is used: another test may take a free port at any time
             found.bind(("127.0.0.1", 0))
-            ports.append(found.getsockname()[1])
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(size), RANK=str(rank), LOCAL_RANK=str(rank))
-                for port, name in zip(ports, names, strict=True):
-                    os.environ["MASTER_PORT"] = str(port)
-                    saved = out / name / str(resumes) / "checkpoints" / "step_000002.ckpt"
+            port = found.getsockname()[1]
+        children = []
+        for rank in range(size):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
+                    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
                     case(out, name, size, saved if resumes else None)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
-    codes = [os.waitpid(child, 0)[1] for child in children]
-    if any(codes):
-        sys.exit(f"{size} ranks ended with {codes}")
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            children.append(child)
+        codes = [os.waitpid(child, 0)[1] for child in children]
+        if any(codes):
+            sys.exit(f"{name}: {size} ranks ended with {codes}")
 
 
 if __name__ == "__main__":
