@@ -22,10 +22,10 @@ from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.strategy import ShardedStrategy
 from dapo_lit.rollout.collect import ExhaustedError
-from dapo_lit.rollout.flight import StopRequestedError
+from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
 from dapo_lit.rollout.ranks import ALONE, Ranks
 
-TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError)
+TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
 """What all ranks raise at the same place."""
 
 
