@@ -21,12 +21,12 @@ from measure import arguments, machine, markdown, median, publish, reset_peak, r
 from policies import policy
 from transformers import PreTrainedModel
 
-from dapo_lit.lit.shares import cost_of
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import token_loss
-from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.torch_engine import TorchEngine
+from dapo_lit.step.rank_shares import cost_of
 
 BATCH_TOKENS = 4096
 ROWS, STEPS = 8, 16

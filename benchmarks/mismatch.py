@@ -14,12 +14,12 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from dapo_lit.config import Config, config_folder, parse
-from dapo_lit.lit.build import Parts
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.packing import TokenBatch
-from dapo_lit.rollout.records import Sample, SampleKey
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.step.packing import TokenBatch
 
 CASES = {
     "torch, float32": ("rollout=torch", "policy.dtype=float32"),

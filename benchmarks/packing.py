@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 
 from dapo_lit.policy.attention import packed_hidden
 from dapo_lit.policy.head import token_loss
-from dapo_lit.rollout.balance import first_fit
-from dapo_lit.rollout.packing import TokenBatch
+from dapo_lit.step.balance import first_fit
+from dapo_lit.step.packing import TokenBatch
 
 GROUP = 8
 Lengths = Callable[[int, torch.Generator], Tensor]

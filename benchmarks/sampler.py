@@ -23,9 +23,9 @@ from measure import arguments, in_turns, installed, machine, markdown, median, p
 from policies import policy
 from transformers import GenerationConfig, PreTrainedModel
 
-from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.torch_engine import TorchEngine
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 
 EOS, PAD = 1, 0
 GROUP = 16
@@ -101,7 +101,7 @@ def product_seconds(model: PreTrainedModel, rows: int) -> float:
 
 
 def vllm_engine(model: PreTrainedModel, eos: int | None, batch: int, limit: int) -> RolloutEngine:
-    from dapo_lit.rollout.vllm_engine import VllmEngine, VllmSettings
+    from dapo_lit.engines.vllm_engine.engine import VllmEngine, VllmSettings
 
     settings = VllmSettings(max_model_tokens=limit, max_batch_size=batch, kv_cache_gb=2.0, eager=False)
     return VllmEngine(model.config, eos_ids=[] if eos is None else [eos], dtype=torch.float32, settings=settings)

@@ -23,13 +23,14 @@ from lightning import Callback
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 from vs_trl_sides import Work, config_of, quiet
 
-from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
-from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.run_folder import open_run
-from dapo_lit.lit.shares import cost_of
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.runs.loggers import Loggers
+from dapo_lit.runs.run_folder import open_run
+from dapo_lit.step.rank_shares import cost_of
+from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.train import arm_of, build_trainer
 
 PHASES = ("generate", "verify", "score", "train", "sync")

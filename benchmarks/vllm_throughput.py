@@ -23,10 +23,10 @@ import yaml
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 
 from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.lit.build import Parts
-from dapo_lit.rollout.restarting import RestartingEngine
-from dapo_lit.rollout.vllm_engine import VllmEngine
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.engines.restarting import RestartingEngine
+from dapo_lit.engines.vllm_engine.engine import VllmEngine
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.study.read.metrics_file import read_metrics
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from dapo_lit.command import run_command
+from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.lit.evaluator import Result, evaluate_subject
-from dapo_lit.lit.rules_beside import Answered, recorded_answers, told_rules, verdicts
-from dapo_lit.lit.subjects import open_subject, run_config, run_of
+from dapo_lit.evaluation.benchmark_run import Result, evaluate_subject
+from dapo_lit.evaluation.extra_rules import Answered, recorded_answers, told_rules, verdicts
+from dapo_lit.evaluation.model_source import open_subject, run_config, run_of
+from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
-from dapo_lit.rollout.voting import consensus_curve
-from dapo_lit.study.benchmark_curves import (
+from dapo_lit.study.compare.question_intervals import PairedQuestions, compare_questions, share_interval
+from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.figures.benchmark_curves import (
     budget_curve,
     by_question,
     plot_curves,
@@ -40,8 +42,6 @@ from dapo_lit.study.benchmark_curves import (
     samples_curve,
     summary,
 )
-from dapo_lit.study.question_intervals import PairedQuestions, compare_questions, share_interval
-from dapo_lit.study.statistics import Estimate
 
 DIFFERENCES_SHOWN = 30
 """Pairs of answers on which rules differ; rules.csv has all."""

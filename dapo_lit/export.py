@@ -7,10 +7,10 @@ of them missing, responses run on to their limit.
 import sys
 from pathlib import Path
 
-from dapo_lit.command import run_command
+from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
-from dapo_lit.lit.subjects import open_run_subject
+from dapo_lit.evaluation.model_source import open_run_subject
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.policy.save import save_policy
 

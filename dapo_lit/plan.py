@@ -9,11 +9,11 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from dapo_lit.command import run_command
-from dapo_lit.config.plan import PlanConfig
-from dapo_lit.lit.plan_anchors import FITTED, PREDICTED, fitted, seconds
-from dapo_lit.lit.plan_memory import GIB, Memory, nearest_fit, training_memory
-from dapo_lit.lit.plan_time import Phase, Shape, Step, phases
+from dapo_lit.cli.command import run_command
+from dapo_lit.config.forecast import PlanConfig
+from dapo_lit.forecast.duration import Phase, Shape, Step, phases
+from dapo_lit.forecast.memory import GIB, Memory, nearest_fit, training_memory
+from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 
 RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
 

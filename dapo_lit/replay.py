@@ -24,14 +24,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from dapo_lit.command import USER_ERRORS, check_overrides
+from dapo_lit.cli.command import USER_ERRORS, check_overrides
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.families import switches_of
-from dapo_lit.lit.build import Parts
-from dapo_lit.lit.replay import Recording, Replayed, open_recording, replay
-from dapo_lit.lit.replay_tables import summary_row, token_table
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
+from dapo_lit.replays.tables import summary_row, token_table
 from dapo_lit.study.designs import TECHNIQUES, Arm, arm_name
-from dapo_lit.study.style import short
+from dapo_lit.study.figures.style import short
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
 FIXED = {

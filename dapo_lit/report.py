@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dapo_lit.study.curves import AXES
-from dapo_lit.study.paper_figures import read_paper_curves
-from dapo_lit.study.report import REPORT_AXES, make_report
-from dapo_lit.study.runs import StudyError
+from dapo_lit.study.figures.paper_figures import read_paper_curves
+from dapo_lit.study.read.curves import AXES
+from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.report.report import REPORT_AXES, make_report
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -8,9 +8,9 @@ import sys
 
 import torch
 
-from dapo_lit.command import run_command
+from dapo_lit.cli.command import run_command
 from dapo_lit.config.sft import SftConfig
-from dapo_lit.lit.warm_up import warm_up
+from dapo_lit.preparation.warm_up import warm_up
 
 
 def sft(config: SftConfig, overrides: list[str]) -> None:

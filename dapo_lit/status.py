@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dapo_lit.study.cells import Cell, cells, pack, summary
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.plan import FILE, read_plan
-from dapo_lit.study.runs import Runs, StudyError, load, run_folders
+from dapo_lit.study.read.cells import Cell, cells, pack, summary
+from dapo_lit.study.read.registration import FILE, read_plan
+from dapo_lit.study.read.runs import Runs, StudyError, load, run_folders
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from dapo_lit.command import run_command
+from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.transform import TransformConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
-from dapo_lit.lit.build import build_engine
+from dapo_lit.engines.protocol import Sampling
 from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.preparation.transformation import Transformer
+from dapo_lit.preparation.transformation_files import OtherSettingsError, OutcomeFiles
+from dapo_lit.recipe.parts import build_engine
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.engine import Sampling
-from dapo_lit.rollout.transformation import Transformer
-from dapo_lit.rollout.transformation_files import OtherSettingsError, OutcomeFiles
 
 
 def transform(config: TransformConfig, overrides: list[str]) -> None:

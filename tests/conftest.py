@@ -10,7 +10,7 @@ import torch
 from command_line import SMALL
 from omegaconf import OmegaConf
 
-from dapo_lit.command import config_folder
+from dapo_lit.cli.command import config_folder
 from dapo_lit.config import Config, parse
 
 torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """The example of the paper's appendix A, as a model should write it."""
 
-from dapo_lit.data.answer_transformation import HEADINGS
 from dapo_lit.data.problem import Problem
+from dapo_lit.preparation.rewriting import HEADINGS
 
 # The case of the paper's appendix A: 11 - 2 sqrt(6) asked for as k + m + n = 11 + 2 + 6 = 19.
 ORIGINAL = Problem(

@@ -7,10 +7,10 @@ from dapo_lit.config import config_folder
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.lit.benchmarks import benchmark_problems
-from dapo_lit.lit.evaluator import Progress, duration
+from dapo_lit.evaluation.benchmark_run import Progress, duration
+from dapo_lit.evaluation.benchmarks import benchmark_problems
+from dapo_lit.evaluation.sampled import EvaluatedSample
 from dapo_lit.rewards.pool import Reference, Verifier
-from dapo_lit.rollout.evaluation import EvaluatedSample
 
 BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}
 

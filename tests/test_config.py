@@ -4,9 +4,9 @@ import hydra
 import pytest
 import yaml
 
-from dapo_lit.command import check_overrides, config_folder
+from dapo_lit.cli.command import check_overrides, config_folder
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.lit.run_folder import config_hash, flatten
+from dapo_lit.runs.run_folder import config_hash, flatten
 from dapo_lit.study.designs import arm_name
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))

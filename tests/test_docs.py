@@ -12,11 +12,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from omegaconf import OmegaConf
 
-from dapo_lit.command import check_overrides, config_folder
+from dapo_lit.cli.command import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
-from dapo_lit.study.plan import read_plan
-from dapo_lit.study.results import analyse
-from dapo_lit.study.runs import load
+from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.runs import load
+from dapo_lit.study.report.results import analyse
 from dapo_lit.train import train
 
 ROOT = Path(__file__).parents[1]

@@ -12,11 +12,11 @@ import pytest
 from evaluation_config import evaluation
 from omegaconf import OmegaConf
 
-from dapo_lit.command import check_overrides
+from dapo_lit.cli.command import check_overrides
 from dapo_lit.config import ConfigError, config_folder, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
 from dapo_lit.evaluate import evaluate
-from dapo_lit.lit.subjects import open_subject
+from dapo_lit.evaluation.model_source import open_subject
 from dapo_lit.train import train
 
 SUMS = (

@@ -13,7 +13,7 @@ from command_line import SMALL
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
-from dapo_lit.lit.policy_loss import BUILT_IN, policy_loss
+from dapo_lit.recipe.policy_loss import BUILT_IN, policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"

@@ -1,4 +1,4 @@
-"""The arrows between the package's rooms run downwards only, and the lower rooms stay light."""
+"""The arrows between the package's rooms run downwards only, nothing runs in circles, and light rooms stay light."""
 
 import ast
 import subprocess
@@ -10,44 +10,117 @@ import pytest
 import dapo_lit
 
 PACKAGE = Path(dapo_lit.__file__).parent
-ROOMS = {"lit", "study", "rollout", "policy", "rewards", "data", "objective", "config"}
-MAY_IMPORT = {
-    "lit": {"rollout", "policy", "rewards", "data", "objective", "config"},
-    "study": set(),
-    "rollout": {"rewards", "data", "policy"},
-    "policy": {"objective"},
-    "rewards": set(),
-    "data": set(),
+FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "engines", "policy", "objective"}
+STEP = FOUNDATION | {"rollout"}
+RECIPE = STEP | {"step", "tasks"}
+EVALUATION = RECIPE | {"recipe", "runs"}
+ARROWS = {
+    "techniques": set(),
+    "ranks": set(),
     "objective": set(),
-    "config": set(),
+    "answers": set(),
+    "config": {"techniques"},
+    "data": set(),
+    "tasks": {"data"},
+    "rewards": {"answers"},
+    "policy": {"objective"},
+    "engines": {"ranks"},
+    "rollout": {"data", "rewards", "engines", "ranks"},
+    "step": STEP,
+    "recipe": RECIPE,
+    "runs": {"config", "rollout", "engines", "ranks"},
+    "evaluation": EVALUATION,
+    "preparation": EVALUATION,
+    "forecast": {"config", "policy"},
+    "lit": EVALUATION | {"evaluation"},
+    "replays": EVALUATION | {"evaluation", "lit"},
+    "study": {"techniques"},
+    "study.read": {"techniques", "study"},
+    "study.compare": {"techniques", "study", "study.read"},
+    "study.figures": {"techniques", "study", "study.read", "study.compare"},
+    "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
+    "cli": {"config", "study", "study.read", "runs", "data", "rollout", "step", "techniques"},
 }
+"""What each room may import. Files at the top of the package that are not named here are commands: they may import
+every room, and no room imports them."""
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(file: Path) -> set[str]:
-    """Rooms and top-level modules of the package that `file` imports."""
+def module_name(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file) for file in FILES}
+
+
+def imported_modules(file: Path) -> set[str]:
+    """Modules of the package that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        names = [node.module] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= {name.split(".")[1] for name in names if name and name.startswith("dapo_lit.")}
-    return found
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "dapo_lit":
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                found.add(submodule if submodule in MODULES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in MODULES}
+    return found - {"dapo_lit"}
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
+def room_of(module: str) -> str:
+    parts = module.split(".")[1:]
+    inner = ".".join(parts[:2])
+    return inner if inner in ARROWS else parts[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_a_file_imports_downwards_only(file):
-    inside = file.relative_to(PACKAGE).parts
-    room = inside[0] if inside[0] in ROOMS else file.stem
-    if room in MAY_IMPORT:
-        assert imports(file) <= MAY_IMPORT[room] | {room}
+    if file.parent == PACKAGE and file.stem not in ARROWS:  # a command, or the package itself
+        return
+    room = room_of(module_name(file))
+    assert {room_of(module) for module in imported_modules(file)} <= ARROWS[room] | {room}
 
 
-@pytest.mark.parametrize("room", ["objective", "study"])
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {module_name(file): imported_modules(file) for file in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for other in sorted(graph[module]):
+                visit(other, [*path, module])
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, [])
+
+
+def test_lightning_is_imported_by_the_room_of_its_name_and_the_commands_alone():
+    for file in FILES:
+        names = {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(file.read_text()))
+            for name in (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+        }
+        room = file.relative_to(PACKAGE).parts[0]
+        if room == "lit":
+            assert "lightning" in names or file.stem == "__init__", file
+        elif file.parent != PACKAGE and room != "replays":
+            assert "lightning" not in names, file
+
+
+@pytest.mark.parametrize("room", ["techniques", "objective", "study", "answers", "config"])
 def test_a_light_room_loads_no_heavy_library(room):
-    modules = ", ".join(
-        f"dapo_lit.{room}.{file.stem}" for file in (PACKAGE / room).glob("*.py") if file.stem != "__init__"
-    )
-    code = (
-        f"import sys, {modules}; print([m for m in ('lightning', 'transformers', 'vllm', 'hydra') if m in sys.modules])"
-    )
+    files = [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").is_file() else sorted((PACKAGE / room).rglob("*.py"))
+    modules = ", ".join(module_name(file) for file in files)
+    heavy = ("lightning", "transformers", "vllm", "hydra")
+    code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,13 +8,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from dapo_lit.command import check_overrides, config_folder, run_command
+from dapo_lit.cli.command import check_overrides, config_folder, run_command
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.sft import SftConfig
 from dapo_lit.data.rows import DataError
-from dapo_lit.lit.warm_up import warm_up
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.preparation.warm_up import warm_up
 from dapo_lit.sft import sft
 
 SMALL = (

@@ -12,12 +12,12 @@ import pytest
 from command_line import run_cli
 from filelock import FileLock
 
-from dapo_lit.cell import held
-from dapo_lit.command import run_command
+from dapo_lit.cli.cell_claim import held
+from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config
 from dapo_lit.status import main as status
-from dapo_lit.study.plan import read_plan
-from dapo_lit.study.runs import load
+from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
 
 TINY = (
@@ -137,7 +137,8 @@ def test_a_cell_on_another_machine_is_left_alone_while_it_writes_and_taken_over_
 
 def test_of_two_processes_one_holds_a_cell_and_its_end_frees_it(tmp_path):
     folder = tmp_path / "dapo" / "seed_0"
-    code = f"import sys, pathlib; from dapo_lit.cell import held\nwith held(pathlib.Path({str(folder)!r})): input()"
+    statement = f"with held(pathlib.Path({str(folder)!r})): input()"
+    code = f"import sys, pathlib; from dapo_lit.cli.cell_claim import held\n{statement}"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
         lock = folder.with_name(".seed_0.lock")
         while not lock.exists():

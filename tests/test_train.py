@@ -14,7 +14,7 @@ import torch
 import yaml
 from command_line import SMALL, run_cli
 
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.study.read.metrics_file import read_metrics
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
 LONG = ("budget.steps=20", "algorithm.dynamic_sampling.carry_over=finished")
@@ -258,6 +258,6 @@ def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
         [sys.executable, "-c", code, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "techniques" in done.stdout, done.stderr
-    where = f"{path}; import dapo_lit.command as c; print(c.config_folder())"
+    where = f"{path}; import dapo_lit.cli.command as c; print(c.config_folder())"
     printed = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert str(site) in printed.stdout

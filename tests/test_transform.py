@@ -7,19 +7,19 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 from papers_case import ORIGINAL, SECTIONS, STATEMENT, written
+from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.config import ConfigError, config_folder, parse_as
 from dapo_lit.config.transform import TransformConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.samples import SampleKey
 from dapo_lit.policy.base import random_model
 from dapo_lit.policy.save import save_policy
 from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.preparation.transformation import REWRITING_STEP, Reject, Transformed, Transformer
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.engine import Sampling
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse
-from dapo_lit.rollout.transformation import REWRITING_STEP, Reject, Transformed, Transformer
 from dapo_lit.transform import transform
 
 TOKENIZER = character_tokenizer(string.printable[:95] + "\n")

@@ -9,13 +9,15 @@ import torch
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
-from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
-from dapo_lit.lit.loggers import Loggers
+from dapo_lit.evaluation.table import write_evaluation
+from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.run_folder import RunFolder
-from dapo_lit.lit.tables import write_evaluation, write_rollouts
+from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
-from dapo_lit.rollout.ranks import ALONE, Ranks
+from dapo_lit.runs.loggers import Loggers
+from dapo_lit.runs.rollout_table import write_rollouts
+from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.step.rollout_step import RolloutStep
 
 ALARM_FLOAT32 = 1e-4
 """Nats a token. Trainer and engine agree within 1e-11 in float32; weights that are one step old gave 1e-3 and more."""

@@ -1,7 +1,7 @@
 """When a run saves its state: every few steps, at the end, and on the way out.
 
 Sharded checkpoints are written in the background: training goes on once tensors have been copied to the host's memory.
-How one comes to stand complete under its name: lit/checkpoint_files.py.
+How one comes to stand complete under its name: runs/checkpoint_files.py.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ import torch.distributed as dist
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
-from dapo_lit.lit.checkpoint_files import KEPT, before_step, begin, complete_write, write_checkpoint
-from dapo_lit.lit.datamodule import RolloutStep
-from dapo_lit.lit.gradient_steps import NonFiniteError
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.preemption import StopSignal
-from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.lit.strategy import ShardedStrategy
+from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
-from dapo_lit.rollout.ranks import ALONE, Ranks
+from dapo_lit.runs.checkpoint_files import KEPT, before_step, begin, complete_write, write_checkpoint
+from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.step.optimizer_steps import NonFiniteError
+from dapo_lit.step.rollout_step import RolloutStep
 
 TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
 """What all ranks raise at the same place."""

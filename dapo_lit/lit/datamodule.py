@@ -1,11 +1,12 @@
 """Rollouts as training data: one batch of the trainer is one rollout step, sampled with the weights of that moment.
 
-With `rollout.overlap` the next one is sampled meanwhile, with the weights from before the updates (lit/step_ahead.py).
+With `rollout.overlap` the next one is sampled meanwhile, with the weights from before the updates (see
+rollout/step_ahead.py).
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,42 +17,22 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import Account
-from dapo_lit.lit.benchmarks import OpenBenchmark
-from dapo_lit.lit.build import Parts
-from dapo_lit.lit.step_ahead import StepAhead
-from dapo_lit.lit.switches import collection_rules, loss_mask, reward_function
+from dapo_lit.engines.noise import stream_seed
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.evaluation.benchmarks import OpenBenchmark
+from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.accumulation import staleness
 from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
-from dapo_lit.rollout.engine import Sampling
-from dapo_lit.rollout.evaluation import Evaluation, evaluate
-from dapo_lit.rollout.noise import stream_seed
-from dapo_lit.rollout.packing import TokenBatch, token_batch
-from dapo_lit.rollout.ranks import Ranks
+from dapo_lit.rollout.step_ahead import StepAhead
+from dapo_lit.step.packing import token_batch
+from dapo_lit.step.rollout_step import RolloutStep
 
 PROGRESS_S = 60.0
 """Seconds between the lines that say how far a long rollout step is."""
-
-
-@dataclass
-class RolloutStep:
-    """One training batch."""
-
-    collected: CollectedStep
-    tokens: TokenBatch | None
-    """None: no group to learn from."""
-    sync_s: float
-    started: float
-    """time.perf_counter() when the step began."""
-
-    @property
-    def step(self) -> int:
-        return self.collected.step
-
-    @property
-    def policy_version(self) -> int:
-        """Of the weights that train on it."""
-        return self.collected.policy_version
 
 
 class PolicyTensors:

@@ -1,7 +1,7 @@
-"""The policy: `training_step` is one rollout step, all the updates of it (lit/updates.py).
+"""The policy: `training_step` is one rollout step, all the updates of it (step/updates.py).
 
 Optimisation is manual, because the number of micro-batches in an update differs from update to update. Nothing here
-reads a switch (lit/switches.py does).
+reads a switch (recipe/switches.py does).
 """
 
 import time
@@ -15,29 +15,28 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
-from dapo_lit.lit.counters import Counters
-from dapo_lit.lit.credit import completion_means
-from dapo_lit.lit.datamodule import RolloutStep
-from dapo_lit.lit.gradient_steps import NonFiniteError
-from dapo_lit.lit.models import Fill, check_adapters, put_together, shard_and_fill
-from dapo_lit.lit.random_state import random_state, restore_random_state
-from dapo_lit.lit.scoring import score, scored_by_first_update
-from dapo_lit.lit.shares import cost_of, rank_micro_batches
-from dapo_lit.lit.strategy import only_trained
-from dapo_lit.lit.switches import objective
-from dapo_lit.lit.updates import Observer, StepUpdates
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
 from dapo_lit.policy.head import LossOfTokens, token_logprobs, token_loss
-from dapo_lit.policy.lora import fingerprint
+from dapo_lit.policy.lora import fingerprint, only_trained
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import gathered_head, run
-from dapo_lit.rollout.packing import MicroBatch, TokenBatch
-from dapo_lit.rollout.ranks import Ranks
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.credit import completion_means
+from dapo_lit.recipe.models import Fill, check_adapters, put_together, shard_and_fill
+from dapo_lit.recipe.switches import objective
 from dapo_lit.rollout.records import Group
+from dapo_lit.runs.random_state import random_state, restore_random_state
+from dapo_lit.step.before_updates import score, scored_by_first_update
+from dapo_lit.step.counters import Counters
+from dapo_lit.step.optimizer_steps import NonFiniteError
+from dapo_lit.step.packing import MicroBatch, TokenBatch
+from dapo_lit.step.rank_shares import cost_of, rank_micro_batches
+from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.updates import Observer, StepUpdates
 
 EMPTY_STEP: dict[str, float | None] = {
     "loss/policy": None,

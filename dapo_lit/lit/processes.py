@@ -20,8 +20,8 @@ from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnv
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.lit.run_folder import RunFolder
-from dapo_lit.rollout.ranks import Ranks
+from dapo_lit.ranks import Ranks
+from dapo_lit.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

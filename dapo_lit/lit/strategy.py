@@ -1,39 +1,25 @@
 """How a run's processes and the policy's shards are told to Lightning."""
 
-from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import ModelParallelStrategy
-from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from transformers import PreTrainedModel
 
-from dapo_lit.config.trainer import Sharding, Trainer
+from dapo_lit.config.trainer import Trainer
 from dapo_lit.lit.processes import JoinedEnvironment
-from dapo_lit.policy.sharding import shard
-from dapo_lit.rollout.ranks import Ranks
-
-METADATA = "meta.pt"
-"""In a sharded checkpoint: everything but tensors of the models and the optimiser."""
-
-
-def only_trained(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint of adapters holds: the base is where it was, and does not change."""
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return {name: tensor for name, tensor in state.items() if name in trained}
+from dapo_lit.policy.lora import only_trained
+from dapo_lit.policy.sharding import move_buffers
+from dapo_lit.runs.checkpoint_weights import METADATA
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -129,45 +115,3 @@ def trainer_arguments(settings: Trainer) -> dict[str, Any]:
         "strategy": strategy,
         "plugins": [JoinedEnvironment(settings.devices)],
     }
-
-
-def move_buffers(model: nn.Module, device: torch.device) -> None:
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)
-
-
-@dataclass(frozen=True)
-class Meshes:
-    """Over which devices shards lie."""
-
-    data: DeviceMesh
-    """One dimension, or copies x shards within one."""
-    tensor: DeviceMesh | None
-    """The devices that share each layer's matrices."""
-    ranks: Ranks
-    """Those that train on different data."""
-
-    @classmethod
-    def of(cls, settings: Sharding, ranks: Ranks, mesh: DeviceMesh) -> "Meshes":
-        """`mesh`: Lightning's, data parallel x tensor parallel."""
-        data = mesh["data_parallel"]
-        if settings.replicas > 1:
-            shape = (settings.replicas, ranks.size // settings.replicas)
-            data = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
-        tensor = mesh["tensor_parallel"] if settings.tensor_parallel > 1 else None
-        return cls(data, tensor, data_parallel(ranks, settings.tensor_parallel))
-
-
-def shard_model(model: PreTrainedModel, settings: Sharding, meshes: Meshes) -> None:
-    """Shards a model of the run as the config says."""
-    dtype = None if settings.dtype is None else getattr(torch, settings.dtype)
-    shard(model, meshes.data, tensor_mesh=meshes.tensor, dtype=dtype, cpu_offload=settings.cpu_offload)
-
-
-def data_parallel(ranks: Ranks, tensor: int) -> Ranks:
-    """This rank among those with the same part of each matrix: they hold different data, its tensor group the same."""
-    if tensor == 1:
-        return ranks
-    groups = [dist.new_group(list(range(part, ranks.size, tensor)), backend="gloo") for part in range(tensor)]
-    return Ranks(ranks.rank // tensor, ranks.size // tensor, groups[ranks.rank % tensor])

@@ -39,7 +39,7 @@ class Demonstration(Protocol):
 
 
 class Demonstrations(Protocol):
-    """A seeded source of demonstrations, such as dapo_lit.data.chain_sum.Mixture."""
+    """A seeded source of demonstrations, such as dapo_lit.tasks.chain_sum.Mixture."""
 
     def recipe(self) -> Mapping[str, object]:
         """All that decides what `stream` yields, beside the seed; JSON values."""

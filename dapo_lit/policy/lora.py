@@ -142,3 +142,9 @@ def fingerprint(model: nn.Module) -> int:
 
 def _layers(model: nn.Module) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+def only_trained(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint of adapters holds: the base is where it was, and does not change."""
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return {name: tensor for name, tensor in state.items() if name in trained}

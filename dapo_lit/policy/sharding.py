@@ -271,3 +271,9 @@ def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tu
             a, b = (tensors[f"{matrix}.lora_{side}.default.weight"] for side in "AB")
             tensor = merged_matrix(tensor, a, b, factors[matrix])
         yield matrix + kind, tensor
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(device)

@@ -8,10 +8,10 @@ import re
 from functools import lru_cache
 from typing import Literal, assert_never
 
-from dapo_lit.rewards.answers.compare import Judge, same
-from dapo_lit.rewards.answers.fast import FastJudge
-from dapo_lit.rewards.answers.structure import Answer, parse_answer
-from dapo_lit.rewards.answers.verdicts import any_of
+from dapo_lit.answers.compare import Judge, same
+from dapo_lit.answers.fast import FastJudge
+from dapo_lit.answers.structure import Answer, parse_answer
+from dapo_lit.answers.verdicts import any_of
 from dapo_lit.rewards.normalise import normalise_answer
 from dapo_lit.rewards.numbers import read_quantity, same_number
 

@@ -14,7 +14,7 @@ Reading is generous, so a model is never trained on it by default: the templates
 
 import re
 
-from dapo_lit.rewards.answers.tokens import words
+from dapo_lit.answers.tokens import words
 from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, find_boxes, first_number, last_number
 
 TAIL_CHARS = 8000

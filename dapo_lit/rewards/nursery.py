@@ -54,7 +54,7 @@ def main(control_fd: int, parent: int) -> None:
 
 def _import_ahead(setup: Setup) -> None:
     if setup.symbolic:
-        import dapo_lit.rewards.answers.full  # noqa: F401
+        import dapo_lit.answers.full  # noqa: F401
         from dapo_lit.rewards.worker import refuse_evaluation
 
         refuse_evaluation()

@@ -86,7 +86,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
     if isinstance(work, Comparison):
-        from dapo_lit.rewards.answers.full import FullJudge  # the nursery has imported it where it is needed
+        from dapo_lit.answers.full import FullJudge  # the nursery has imported it where it is needed
 
         return bool(compare_answers(work.prediction, work.answer, FullJudge()))
     scores = call_function(functions[work.function], work.questions, work.texts)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import SampleRequest
+from dapo_lit.engines.samples import NOT_BEGUN, Begun, Sample, SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
-from dapo_lit.rollout.engine import SampleRequest
-from dapo_lit.rollout.records import NOT_BEGUN, Begun, Completion, Group, Sample, SampleKey
+from dapo_lit.rollout.records import Completion, Group
 
 
 @dataclass

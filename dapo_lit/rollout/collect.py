@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.accumulation import Accumulation, OpenGroup, sampling_metrics
 from dapo_lit.rollout.dynamic_sampling import AdmissionRules, KeepRate
-from dapo_lit.rollout.engine import RolloutEngine, Sampling
 from dapo_lit.rollout.flight import Flight, LostSampleError, StopRequestedError
-from dapo_lit.rollout.ranks import Ranks
 from dapo_lit.rollout.records import Group
-from dapo_lit.rollout.restarting import EngineFailedError
 
 
 class ExhaustedError(RuntimeError):

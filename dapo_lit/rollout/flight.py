@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import SampleStream
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rewards.pool import Reference
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.accumulation import Accumulation, OpenGroup
-from dapo_lit.rollout.engine import SampleStream
-from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
+from dapo_lit.rollout.exchange import exchange
+from dapo_lit.rollout.records import Completion, Group
 
 if TYPE_CHECKING:
     from dapo_lit.rollout.collect import Collector
@@ -119,7 +121,7 @@ class Flight:
             started = time.perf_counter()
             self._take_scores(self.collector.verifier.drain())
             self._check_none_lost(own)
-            ranks.exchange([group.group for _, group in new])
+            exchange(ranks, [group.group for _, group in new])
             self.verify_s += time.perf_counter() - started
             for place, group in new:
                 self.groups.take_group(place, group.group.completions)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.arithmetic import WORKED_EXAMPLES
 from dapo_lit.data.templates import PromptTemplate, check_agreement, shipped_templates
+from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES
 
 SHIPPED = [PromptTemplate.load(name) for name in shipped_templates()]
 LATEX = r"Find $\frac{a}{b}$ for $\{a, b\}$, {problem}-style braces {} and $x^{2}$"

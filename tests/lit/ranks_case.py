@@ -18,23 +18,24 @@ from omegaconf import OmegaConf
 from torch.distributed.tensor import DTensor
 
 from dapo_lit.config import Config, config_folder, parse
-from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
-from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
-from dapo_lit.lit.minibatches import minibatches
+from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.policy_loss import PolicyLoss
-from dapo_lit.lit.preemption import StopSignal
 from dapo_lit.lit.processes import joined
-from dapo_lit.lit.run_folder import RunFolder
-from dapo_lit.lit.scores import Scores
-from dapo_lit.lit.scoring import score
-from dapo_lit.lit.updates import StepUpdates
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.recipe.policy_loss import PolicyLoss
+from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.step.before_updates import score
+from dapo_lit.step.minibatches import minibatches
+from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.token_axis import Scores
+from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import build_trainer
 
 SIZES = (1, 2, 4)

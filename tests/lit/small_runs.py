@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from dapo_lit.config import Config
-from dapo_lit.lit.build import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
-from dapo_lit.lit.datamodule import RolloutDataModule, RolloutStep
-from dapo_lit.lit.loggers import Loggers
+from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.preemption import StopSignal
-from dapo_lit.lit.run_folder import open_run
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.runs.loggers import Loggers
+from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.run_folder import open_run
+from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.train import arm_of, build_trainer
 
 

@@ -7,7 +7,7 @@ import torch
 from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import Config, ConfigError, config_folder
-from dapo_lit.lit.run_folder import run_path
+from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
 
 ALGORITHMS = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))

@@ -21,11 +21,11 @@ import torch.distributed.checkpoint as dcp
 from command_line import SMALL
 
 from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoint_files import complete, fault, newest_good, write_checkpoint
 from dapo_lit.lit.checkpoints import BackgroundSave
-from dapo_lit.lit.preemption import StopSignal, requeue_command
-from dapo_lit.rollout.ranks import ALONE
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.ranks import ALONE
+from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
+from dapo_lit.runs.preemption import StopSignal, requeue_command
+from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"

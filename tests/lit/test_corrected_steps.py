@@ -8,9 +8,9 @@ from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.scoring import score
-from dapo_lit.lit.switches import objective
-from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.recipe.switches import objective
+from dapo_lit.step.before_updates import score
+from dapo_lit.step.updates import StepUpdates
 
 KINDS = ("tis", "sequence_mask", "icepop")
 SMALL = ("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")

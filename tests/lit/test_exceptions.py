@@ -10,15 +10,15 @@ import pytest
 import torch
 from small_runs import Run
 
-from dapo_lit.lit.checkpoint_files import complete
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.preemption import StopSignal
+from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.flight import StopRequestedError
-from dapo_lit.rollout.ranks import Ranks
-from dapo_lit.rollout.torch_engine import TorchEngine
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.runs.checkpoint_files import complete
+from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("four_sums") / "dapo" / "seed_0"

@@ -7,12 +7,12 @@ import pytest
 import torch
 from lightning import Trainer
 
-from dapo_lit.lit.checkpoint_files import newest_good
+from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.rollout.flight import Flight
-from dapo_lit.rollout.restarting import EngineFailedError
-from dapo_lit.rollout.torch_engine import TorchEngine
-from dapo_lit.study.metrics_file import read_metrics
+from dapo_lit.runs.checkpoint_files import newest_good
+from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.export import export
-from dapo_lit.lit.build import policy_folder
-from dapo_lit.lit.checkpoint_weights import policy_weights
-from dapo_lit.lit.run_folder import run_path
-from dapo_lit.lit.scoring import score
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.runs.checkpoint_weights import policy_weights
+from dapo_lit.runs.run_folder import run_path
+from dapo_lit.step.before_updates import score
 from dapo_lit.train import train
 
 LORA = ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.optimizer.lr=0.01")

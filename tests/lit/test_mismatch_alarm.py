@@ -5,8 +5,8 @@ import math
 import pytest
 from small_runs import Run, rows
 
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.callbacks import mismatch_alarm
-from dapo_lit.rollout.torch_engine import TorchEngine
 
 FAST = ("budget.steps=3", "algorithm.optimizer.lr=0.01", "algorithm.optimizer.warmup_steps=0")
 

@@ -9,16 +9,16 @@ import torch
 from small_runs import Run, collected_step, rows
 
 from dapo_lit.config import Optimizer
-from dapo_lit.lit.datamodule import RolloutStep
-from dapo_lit.lit.gradient_steps import NonFiniteError, learning_rate
-from dapo_lit.lit.minibatches import counter_seed
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.policy_loss import Tokens
-from dapo_lit.lit.scoring import score, scored_by_first_update
-from dapo_lit.lit.shares import rank_balance
-from dapo_lit.lit.updates import StepUpdates
-from dapo_lit.rollout.packing import MicroBatch, TokenBatch
-from dapo_lit.rollout.ranks import Ranks
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.policy_loss import Tokens
+from dapo_lit.step.before_updates import score, scored_by_first_update
+from dapo_lit.step.minibatches import counter_seed
+from dapo_lit.step.optimizer_steps import NonFiniteError, learning_rate
+from dapo_lit.step.packing import MicroBatch, TokenBatch
+from dapo_lit.step.rank_shares import rank_balance
+from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import train
 
 

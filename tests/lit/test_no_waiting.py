@@ -8,8 +8,8 @@ import torch
 from small_runs import Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapo_lit.lit.gradient_steps import GradientSteps
-from dapo_lit.lit.updates import StepUpdates
+from dapo_lit.step.optimizer_steps import GradientSteps
+from dapo_lit.step.updates import StepUpdates
 
 aten = torch.ops.aten
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.unique_dim, aten._unique2, aten.equal}

@@ -18,14 +18,16 @@ from transformers import AutoModelForCausalLM
 
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.export import export
-from dapo_lit.lit.checkpoint_files import fault
-from dapo_lit.lit.checkpoint_weights import policy_weights
 from dapo_lit.objective.losses import Aggregation
 from dapo_lit.policy.lora import is_adapter
+from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.ranks import Ranks, packed, unpacked
-from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
+from dapo_lit.rollout.exchange import packed, unpacked
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.runs.checkpoint_files import fault
+from dapo_lit.runs.checkpoint_weights import policy_weights
 
 SIZES = (2, 4)
 CASES = ("tied", "untied")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
-from dapo_lit.data.chain_sum import Sums, has_written_steps, train_problems
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.rewards.extraction import extract
-from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.torch_engine import TorchEngine
+from dapo_lit.tasks.chain_sum import Sums, has_written_steps, train_problems
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 from regime import Answer, Regime, measure, sample
 
 from dapo_lit.config import Config
-from dapo_lit.data.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
-from dapo_lit.lit.build import policy_folder
 from dapo_lit.policy.base import BaseSpec, Stage, default_cache, prepare_base
 from dapo_lit.policy.load import load_model
+from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
 
 ARCHITECTURE = {
     "model_type": "qwen2",
@@ -121,7 +121,7 @@ def test_two_that_want_the_same_base_at_once_train_it_once(tmp_path: Path):
 def test_a_killed_build_leaves_no_base_and_the_next_build_clears_up_after_it(tmp_path: Path):
     long = replace(SPEC, stages=(replace(STAGE, updates=100_000, batch_size=1),))
     code = (
-        "from pathlib import Path; from dapo_lit.policy.base import *; from dapo_lit.data.chain_sum import *\n"
+        "from pathlib import Path; from dapo_lit.policy.base import *; from dapo_lit.tasks.chain_sum import *\n"
         f"stage = Stage({MIXTURE!r}, updates=100_000, learning_rate=1e-2, batch_size=1)\n"
         f"spec = BaseSpec('test', {ARCHITECTURE!r}, {CHARACTERS!r}, 0, (stage,))\n"
         "assert spec.folder_name() == " + repr(long.folder_name()) + "\n"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from dapo_lit.data import chain_sum, four_sums
 from dapo_lit.policy.base import BaseSpec, prepare_base
 from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.tasks import chain_sum, four_sums
 
 ARCHITECTURE = {
     "model_type": "qwen2",

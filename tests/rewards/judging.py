@@ -1,6 +1,6 @@
 """The verdict on two answers, as the workers reach it."""
 
-from dapo_lit.rewards.answers.full import FullJudge
+from dapo_lit.answers.full import FullJudge
 from dapo_lit.rewards.equivalence import compare_answers, decide
 
 JUDGE = FullJudge()

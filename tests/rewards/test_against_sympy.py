@@ -4,7 +4,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapo_lit.rewards.answers.full import FullJudge
+from dapo_lit.answers.full import FullJudge
 from dapo_lit.rewards.equivalence import compare_answers
 
 JUDGE = FullJudge()

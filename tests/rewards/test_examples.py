@@ -3,13 +3,13 @@ import subprocess
 import sys
 
 import pytest
+import string_programs
 
-from dapo_lit.rewards.examples import string_programs
 from dapo_lit.rewards.functions import Question
 from dapo_lit.rewards.pool import Reference, Verifier
 
-PROGRAMS = "dapo_lit.rewards.examples.string_programs.reward"
-JUDGE = "dapo_lit.rewards.examples.model_judge.reward"
+PROGRAMS = "string_programs.reward"
+JUDGE = "model_judge.reward"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_problems_are_solved_by_their_own_answers_in_a_worker():
 
 
 def test_the_command_prints_rows_of_a_task():
-    command = [sys.executable, "-m", "dapo_lit.rewards.examples.string_programs", "3"]
+    command = [sys.executable, string_programs.__file__, "3"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["string-0", "string-1", "string-2"]
 
@@ -100,7 +100,7 @@ def test_a_model_adds_its_value_to_the_rule_and_leaves_correctness_alone(judge, 
 
 
 def test_a_judge_without_a_model_names_the_variable(monkeypatch):
-    from dapo_lit.rewards.examples.model_judge import prepare
+    from model_judge import prepare
 
     monkeypatch.delenv("DAPO_LIT_JUDGE", raising=False)
     with pytest.raises(KeyError, match="DAPO_LIT_JUDGE"):

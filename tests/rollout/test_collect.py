@@ -6,16 +6,17 @@ from typing import Literal
 from unittest.mock import Mock
 
 import pytest
+from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.samples import SampleKey
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import CollectionRules, Collector, ExhaustedError, Prompt
 from dapo_lit.rollout.dynamic_sampling import KeepRate, groups_in_flight
-from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.flight import StopRequestedError
-from dapo_lit.rollout.records import Group, SampleKey
-from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse
+from dapo_lit.rollout.records import Group
 
 RULES = CollectionRules(
     num_prompts=3,

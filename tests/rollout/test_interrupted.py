@@ -1,14 +1,14 @@
 """A step that ends early where its samples could not be drawn again: what was sampled is kept, whatever ended it."""
 
 import pytest
+from scripted_engine import ScriptedEngine, ScriptedStream
 from test_streaming import half_done
 
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.samples import Begun, Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.engine import Sampling
 from dapo_lit.rollout.flight import LostSampleError
-from dapo_lit.rollout.records import Begun, Sample, SampleKey
-from dapo_lit.rollout.restarting import EngineFailedError
-from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedStream
 
 
 class Failing(ScriptedStream):

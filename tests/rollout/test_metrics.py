@@ -3,9 +3,10 @@
 import pytest
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, written_steps
-from dapo_lit.rollout.records import Completion, Group, Sample, SampleKey
+from dapo_lit.rollout.records import Completion, Group
 
 
 def completion(ids: tuple[int, ...], correct: bool, finished: bool = True, penalty: float = 0.0) -> Completion:

@@ -8,15 +8,15 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
+from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 from test_streaming import ForgetfulEngine, SlowEngine, half_done
 
 from dapo_lit.data.order import ProblemOrder
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import CollectedStep, CollectionRules, Collector
 from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
-from dapo_lit.rollout.ranks import Ranks
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.scripted_engine import ScriptedResponse
 
 PROBLEMS = 12
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from scripted_engine import ScriptedEngine, ScriptedResponse
 
-from dapo_lit.rollout.engine import SampleRequest, Sampling
-from dapo_lit.rollout.records import Sample, SampleKey
-from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import Sample, SampleKey
 
 KEYS = [SampleKey(1, "p", 0, i) for i in range(3)]
 REQUESTS = [SampleRequest(key, (1, 2)) for key in KEYS]

@@ -8,16 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 from test_torch_engine import make_engine, make_model, make_requests
 from transformers import Qwen2Config
 
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import Begun, Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
-from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
 from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
-from dapo_lit.rollout.records import Begun, Sample, SampleKey
-from dapo_lit.rollout.scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 
 PROBLEMS = 12
 

@@ -13,7 +13,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from dapo_lit.study.statistics import iqm, probability_of_improvement
+from dapo_lit.study.compare.statistics import iqm, probability_of_improvement
 
 THEIRS = """
 import json, sys

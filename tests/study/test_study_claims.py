@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from synthetic_runs import write_study
 
-from dapo_lit.study import verdicts
-from dapo_lit.study.claims import register
+from dapo_lit.study.compare import verdicts
+from dapo_lit.study.compare.claims import register
+from dapo_lit.study.compare.verdicts import Claim
 from dapo_lit.study.designs import Arm, design
-from dapo_lit.study.outcomes import amount, unit
-from dapo_lit.study.runs import Run, Runs, load
-from dapo_lit.study.verdicts import Claim
+from dapo_lit.study.read.outcomes import amount, unit
+from dapo_lit.study.read.runs import Run, Runs, load
 
 ACCURACY = "eval/chain_sum/avg@8"
 Course = Callable[[Arm, float], float]

@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 from synthetic_runs import EFFECTS, write_run, write_study
 
-from dapo_lit.study import guard, outcomes
-from dapo_lit.study.budget import at_budget, budget_to_reach, common_budget, first_reach
-from dapo_lit.study.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
-from dapo_lit.study.curves import band, curve, value_at
+from dapo_lit.study.compare.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.equal_budget import at_budget, budget_to_reach, common_budget, first_reach
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, design
-from dapo_lit.study.health import exercised, findings
-from dapo_lit.study.plan import Plan, late_registration, read_plan
-from dapo_lit.study.plan import register as register_plan
-from dapo_lit.study.runs import StudyError, load, read_run
-from dapo_lit.study.sentences import sentence
+from dapo_lit.study.read import guard, outcomes
+from dapo_lit.study.read.curves import band, curve, value_at
+from dapo_lit.study.read.health import exercised, findings
+from dapo_lit.study.read.registration import Plan, late_registration, read_plan
+from dapo_lit.study.read.registration import register as register_plan
+from dapo_lit.study.read.runs import StudyError, load, read_run
+from dapo_lit.study.report.sentences import sentence
 
 pd_series = pd.Series
 

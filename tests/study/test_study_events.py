@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dapo_lit.study.events import Event, count_pairs, first_passage, restricted_mean_time
-from dapo_lit.study.questions import error_parts, paired_question_error, pass_at_k, score_array
-from dapo_lit.study.sigmoid import fit_sigmoid
+from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
+from dapo_lit.study.compare.questions import error_parts, paired_question_error, pass_at_k, score_array
+from dapo_lit.study.compare.sigmoid import fit_sigmoid
 
 
 def test_first_passage_is_the_first_step_above_the_threshold_or_censored_at_the_last() -> None:

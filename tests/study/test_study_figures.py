@@ -9,11 +9,11 @@ from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.study.designs import DESIGNS, TECHNIQUES, design
-from dapo_lit.study.figures import plot_metric, plot_run
-from dapo_lit.study.html import DARK_PAPER, contrast, dark
-from dapo_lit.study.runs import StudyError, load
-from dapo_lit.study.style import PETROFF6, RC, looks, save, sequential
-from dapo_lit.study.technique_figures import plot_techniques, technique_pairs
+from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
+from dapo_lit.study.figures.style import PETROFF6, RC, looks, save, sequential
+from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
+from dapo_lit.study.read.runs import StudyError, load
+from dapo_lit.study.report.html import DARK_PAPER, contrast, dark
 
 
 def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from synthetic_runs import write_run, write_study
 
-from dapo_lit.lit.run_folder import RunFolder
 from dapo_lit.report import main as report
-from dapo_lit.study.checks_section import train_command
+from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
-from dapo_lit.study.document import markdown
-from dapo_lit.study.html import dark
-from dapo_lit.study.plan import Plan, read_plan, register
-from dapo_lit.study.report import build
-from dapo_lit.study.results import analyse
-from dapo_lit.study.runs import load
+from dapo_lit.study.read.registration import Plan, read_plan, register
+from dapo_lit.study.read.runs import load
+from dapo_lit.study.report.checks_section import train_command
+from dapo_lit.study.report.document import markdown
+from dapo_lit.study.report.html import dark
+from dapo_lit.study.report.report import build
+from dapo_lit.study.report.results import analyse
 
 QUICK = ["--axes", "step", "--formats", "png"]
 SECTIONS = [

@@ -12,10 +12,10 @@ from synthetic_runs import write_run, write_study
 import dapo_lit.study
 from dapo_lit.report import main as report
 from dapo_lit.status import main as status
-from dapo_lit.study.cells import cells, pack
 from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
-from dapo_lit.study.plan import Plan, register
-from dapo_lit.study.runs import StudyError, load, read_run
+from dapo_lit.study.read.cells import cells, pack
+from dapo_lit.study.read.registration import Plan, register
+from dapo_lit.study.read.runs import StudyError, load, read_run
 
 
 def test_study_imports_nothing_else_of_ours() -> None:

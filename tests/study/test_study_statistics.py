@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dapo_lit.study import curves, designs, questions, statistics, style
-from dapo_lit.study.statistics import (
+from dapo_lit.study import designs
+from dapo_lit.study.compare import questions, statistics
+from dapo_lit.study.compare.statistics import (
     holm,
     iqm,
     mcnemar_p,
@@ -23,6 +24,8 @@ from dapo_lit.study.statistics import (
     t_interval,
     two_clusters,
 )
+from dapo_lit.study.figures import style
+from dapo_lit.study.read import curves
 
 STUDIES = 4000
 floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)

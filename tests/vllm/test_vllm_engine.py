@@ -7,9 +7,9 @@ import torch
 from transformers import PreTrainedModel
 from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model, requests
 
-from dapo_lit.rollout.engine import SampleRequest, Sampling, run_to_end
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.vllm_engine import VllmEngine
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.vllm_engine.engine import VllmEngine
 
 
 @pytest.fixture(scope="module")

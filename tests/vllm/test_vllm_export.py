@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dapo_lit.config.export import ExportConfig
+from dapo_lit.engines.vllm_engine.engine import SETTINGS
 from dapo_lit.export import export
-from dapo_lit.rollout.vllm_engine import SETTINGS
 from dapo_lit.train import train
 
 HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")

@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 from vllm_case import requests
 
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.lit.build import Parts
-from dapo_lit.rollout.engine import Sampling, run_to_end
-from dapo_lit.rollout.restarting import EngineFailedError
-from dapo_lit.rollout.vllm_server_client import ServerError
-from dapo_lit.rollout.vllm_server_engine import ServerSettings, VllmServerEngine
-from dapo_lit.rollout.vllm_server_stream import VllmServerStream
+from dapo_lit.engines.protocol import Sampling, run_to_end
+from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.vllm_server.client import ServerError
+from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_server.stream import VllmServerStream
+from dapo_lit.recipe.parts import Parts
 from dapo_lit.train import train
 
 DEADLINE_S = 900
@@ -165,7 +165,7 @@ def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(en
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):
-    monkeypatch.setattr("dapo_lit.rollout.vllm_server_stream.TOKENS_AN_EVENT", 1)
+    monkeypatch.setattr("dapo_lit.engines.vllm_server.stream.TOKENS_AN_EVENT", 1)
     engine.sync_weights(model.state_dict().items(), 4)
     stream = engine.open(Sampling(max_response_tokens=12))
     wanted = requests(group=4)

@@ -4,7 +4,7 @@ import torch
 from transformers import Qwen2Config
 from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model
 
-from dapo_lit.rollout.vllm_engine import VllmEngine
+from dapo_lit.engines.vllm_engine.engine import VllmEngine
 
 NARROW = Qwen2Config(**{**CONFIG.to_dict(), "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3})
 

@@ -3,9 +3,9 @@
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.rollout.engine import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.rollout.records import SampleKey
-from dapo_lit.rollout.vllm_engine import VllmSettings
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.vllm_engine.engine import VllmSettings
 
 EOS = 3
 CONFIG = Qwen2Config(

@@ -1,0 +1,139 @@
+r"""What a LaTeX command builds: fractions, roots, binomials, series, matrices; and numbers."""
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from dapo_lit.answers.calls import function_name, read_function
+from dapo_lit.answers.expression import (
+    MINUS_ONE,
+    Call,
+    Constant,
+    Matrix,
+    Node,
+    Number,
+    Power,
+    Series,
+    Symbol,
+    children,
+    quotient,
+    rebuilt,
+)
+from dapo_lit.answers.tokens import ParseError, Token
+from dapo_lit.answers.vocabulary import GREEK, WORDS
+
+if TYPE_CHECKING:
+    from dapo_lit.answers.grammar import Reader
+
+
+def read_command(reader: "Reader", token: Token) -> Node:
+    name = token.text
+    if name in GREEK:
+        return Symbol(name)
+    function = function_name(token)
+    if function is not None:
+        return read_function(reader, function)
+    match name:
+        case "pi" | "infty":
+            return WORDS[name]
+        case "imath":
+            return Constant("i")
+        case "frac":
+            refuse_derivative(reader)
+            numerator = reader.argument(split=True)
+            return quotient(numerator, reader.argument(split=True))
+        case "binom":
+            above = reader.argument(split=True)
+            return Call("binomial", (above, reader.argument(split=True)))
+        case "sqrt":
+            root = Fraction(2)
+            if reader.at("["):
+                reader.take()
+                degree = reader.expression()
+                reader.expect("]")
+                if not isinstance(degree, Number) or degree.value == 0:
+                    return Power(reader.argument(split=False), Power(degree, MINUS_ONE))
+                root = degree.value
+            return Power(reader.argument(split=False), Number(1 / root))
+        case "overline" | "bar" | "hat" | "tilde" | "widehat":
+            node = reader.argument(split=True)
+            return Symbol(f"{name} {node.name}") if isinstance(node, Symbol) else node
+        case "lfloor" | "lceil":
+            node = reader.expression()
+            reader.expect("rfloor" if name == "lfloor" else "rceil")
+            return Call("floor" if name == "lfloor" else "ceil", (node,))
+        case "sum" | "prod":
+            return read_series(reader, "sum" if name == "sum" else "product")
+        case _:
+            raise ParseError(f"the command {name!r}")
+
+
+def refuse_derivative(reader: "Reader") -> None:
+    r"""`\frac{d}{dx}` and `\frac{dy}{dx}` are derivatives, not fractions."""
+    first, second = reader.peek(), reader.peek(1)
+    if first is not None and first.text == "{" and second is not None and second.text.startswith(("d", "partial")):
+        for token in reader.tokens[reader.index + 2 : reader.index + 8]:
+            if token.kind == "name" and token.text.startswith("d"):
+                raise ParseError("a derivative")
+        if second.text == "partial":
+            raise ParseError("a derivative")
+
+
+def read_series(reader: "Reader", kind: str) -> Node:
+    lower: Node | None = None
+    index = ""
+    last: Node | None = None
+    while reader.at("_", "^"):
+        if reader.take().text == "^":
+            last = reader.argument(split=True)
+            continue
+        reader.expect("{")
+        variable = reader.atom()
+        if not isinstance(variable, Symbol) and variable != Constant("i"):
+            raise ParseError("an index that is no letter")
+        index = "i" if isinstance(variable, Constant) else variable.name
+        reader.expect("=")
+        lower = reader.expression()
+        reader.expect("}")
+    if lower is None or last is None:
+        raise ParseError("a sum without bounds")
+    body = reader.term()
+    if index == "i":
+        body = _index_i(body)
+    return Series("sum" if kind == "sum" else "product", index, lower, last, body)
+
+
+def read_matrix(reader: "Reader", environment: str) -> Node:
+    """The rows up to the matching end; `vmatrix` is a determinant."""
+    if environment not in ("pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix"):
+        raise ParseError(f"the environment {environment!r}")
+    rows: list[list[Node]] = [[]]
+    while True:
+        token = reader.peek()
+        if token is None:
+            raise ParseError("a matrix without an end")
+        if token.kind == "end":
+            reader.take()
+            break
+        if token.text == "\\\\":
+            reader.take()
+            rows.append([])
+        elif token.text == "&" and rows[-1]:
+            reader.take()
+            rows[-1].append(reader.expression())
+        elif not rows[-1]:
+            rows[-1].append(reader.expression())
+        else:
+            raise ParseError("a matrix entry")
+    if not rows[-1]:
+        rows.pop()
+    if not rows or len({len(row) for row in rows}) != 1:
+        raise ParseError("rows of different lengths")
+    node = Matrix(tuple(map(tuple, rows)))
+    return Call("det", (node,)) if environment == "vmatrix" else node
+
+
+def _index_i(node: Node) -> Node:
+    """`i` as an index of summation is a symbol, not the imaginary unit."""
+    if node == Constant("i"):
+        return Symbol("i")
+    return rebuilt(node, tuple(_index_i(part) for part in children(node)))

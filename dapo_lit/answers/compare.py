@@ -1,0 +1,260 @@
+r"""Whether two structured answers are the same answer: the rules of `docs/rewards.md`.
+
+A `Judge` decides about scalars and may say None, "only the symbolic comparison can tell". Structure propagates
+the three values: a list with one wrong item is wrong, whatever is undecided beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Protocol
+
+from dapo_lit.answers.exact import matrices_combined, rational, without_degrees
+from dapo_lit.answers.expression import (
+    Constant,
+    Matrix,
+    Node,
+    Number,
+    Product,
+    Sum,
+    canonical,
+    negative,
+    quotient,
+)
+from dapo_lit.answers.names import is_name
+from dapo_lit.answers.naming import expanded, is_equation, unnamed, without_approximation
+from dapo_lit.answers.sets import is_inequality, real_set
+from dapo_lit.answers.structure import (
+    Answer,
+    Combined,
+    Ratio,
+    Raw,
+    Reals,
+    Relation,
+    Scalar,
+    Several,
+    Words,
+    words_of,
+)
+from dapo_lit.answers.verdicts import all_of, any_of, matched
+
+_FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
+_HUNDREDTH = Number(Fraction(1, 100))
+_DEGREE = Product((Constant("pi"), Number(Fraction(1, 180))))
+
+
+class Judge(Protocol):
+    """Decides about scalar expressions; None where it cannot."""
+
+    def equal(self, a: Node, b: Node) -> bool | None:
+        """Whether a and b have one value."""
+        ...
+
+    def ratio(self, a: Node, b: Node) -> int | None:
+        """1 or -1 if a is a positive or a negative constant times b, 0 if it is no constant times b."""
+        ...
+
+
+def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
+    """Whether `prediction` gives the answer `reference`; not symmetric, an equation may name only what is asked for."""
+    prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
+    if prediction == reference:
+        return prediction != Raw("")
+    prediction, reference = unnamed(prediction, reference)
+    joined = isinstance(prediction, Combined | Reals) or isinstance(reference, Combined | Reals)
+    if joined or _needs_sets(prediction) != _needs_sets(reference):
+        return _same_sets(prediction, reference, judge)
+    match prediction, reference:
+        case (Relation(), Relation()):
+            return _same_relations(prediction, reference, judge)
+        case (Scalar(), Scalar()):
+            return _same_scalars(prediction, reference, judge)
+        case (Several(), Several()):
+            return _same_several(prediction, reference, judge)
+        case (Several(items, brackets), Scalar()) | (Scalar(), Several(items, brackets)):
+            scalar, first = (reference, True) if isinstance(reference, Scalar) else (prediction, False)
+            assert isinstance(scalar, Scalar)
+            return _same_vector(items, brackets, scalar, judge, list_first=first)
+        case (Ratio(a), Ratio(b)):
+            return _all_same(a, b, judge)
+        case (Ratio((Scalar() as a, Scalar() as b)), Scalar()):
+            return _same_quotient(a, b, reference, judge)
+        case (Scalar(), Ratio((Scalar() as a, Scalar() as b))):
+            return _same_quotient(a, b, prediction, judge)
+        case (Words(), _) | (_, Words()):
+            return _words(prediction) is not None and _words(prediction) == _words(reference)
+        case (Raw(a_text), Raw(b_text)):
+            return bool(a_text) and "".join(a_text.split()) == "".join(b_text.split())
+        case _:
+            return False
+
+
+def _words(answer: Answer) -> Words | None:
+    match answer:
+        case Words():
+            return answer
+        case Scalar(_, _, _, word) if word:
+            return words_of(word)
+        case _:
+            return None
+
+
+def _needs_sets(answer: Answer) -> bool:
+    if isinstance(answer, Several) and not answer.brackets and len(answer.items) > 1:
+        return all(is_inequality(item) for item in answer.items)
+    return isinstance(answer, Combined | Reals) or is_inequality(answer)
+
+
+def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
+    if isinstance(prediction, Combined) and isinstance(reference, Combined):
+        alike: bool | None
+        if prediction.operator != reference.operator:
+            alike = False
+        elif prediction.operator == "setminus":
+            alike = _all_same(prediction.parts, reference.parts, judge)
+        else:
+            alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, judge))
+        if alike is not False:
+            return alike
+    a, b = real_set(prediction), real_set(reference)
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all_of(
+        all_of(
+            [
+                x.low_closed == y.low_closed and x.high_closed == y.high_closed,
+                judge.equal(x.low, y.low),
+                judge.equal(x.high, y.high),
+            ]
+        )
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool | None:
+    if len(prediction.word) > 1 and len(reference.word) > 1 and _is_word(prediction.word, reference.word):
+        return prediction.word.casefold() == reference.word.casefold()
+    a, a_degrees = _degrees(prediction)
+    b, b_degrees = _degrees(reference)
+    units = {"percent" if side.percent else side.unit for side in (prediction, reference)} - {"", "degree", "radian"}
+    if len(units) > 1:
+        return False
+    verdicts = [_same_nodes(a, b, judge)]
+    if prediction.percent != reference.percent:
+        # A percent sign is a unit (28 % = 28) or a hundredth (28 % = 0.28).
+        pair = (_times(a, _HUNDREDTH), b) if prediction.percent else (a, _times(b, _HUNDREDTH))
+        verdicts.append(_same_nodes(*pair, judge))
+    if a_degrees != b_degrees:
+        pair = (_times(a, _DEGREE), b) if a_degrees else (a, _times(b, _DEGREE))
+        verdicts.append(_same_nodes(*pair, judge))
+    return any_of(verdicts)
+
+
+def _is_word(a: str, b: str) -> bool:
+    """Letters that are compared as text: `Yes`, `yes`, `ABC`; two of small letters, `ab` and `ba`, are products."""
+    return not (a.islower() and b.islower())
+
+
+def _degrees(answer: Scalar) -> tuple[Node, bool]:
+    node, degrees = without_degrees(matrices_combined(answer.node))
+    return node, degrees or answer.unit == "degree"
+
+
+def _times(node: Node, factor: Node) -> Node:
+    return Product((factor, node))
+
+
+def _same_nodes(a: Node, b: Node, judge: Judge) -> bool | None:
+    if isinstance(a, Matrix) and isinstance(b, Matrix):
+        if (len(a.rows), len(a.rows[0])) != (len(b.rows), len(b.rows[0])):
+            return False
+        pairs = zip(sum(a.rows, ()), sum(b.rows, ()), strict=True)
+        return all_of(judge.equal(x, y) for x, y in pairs)
+    if isinstance(a, Matrix) or isinstance(b, Matrix):
+        return False
+    return judge.equal(a, b)
+
+
+def _same_vector(
+    items: tuple[Answer, ...], brackets: str, scalar: Scalar, judge: Judge, list_first: bool
+) -> bool | None:
+    """A tuple against a row or column, `[[1,2],[3,4]]` against a matrix, a set of one element against the element."""
+    node = matrices_combined(scalar.node)
+    if isinstance(node, Matrix) and brackets in ("()", "<>", "[]"):
+        if min(len(node.rows), len(node.rows[0])) > 1:
+            rows = tuple(Several(tuple(Scalar(entry) for entry in row), "[]") for row in node.rows)
+            return _all_same(items, rows, judge) if list_first else _all_same(rows, items, judge)
+        entries = tuple(Scalar(entry) for entry in sum(node.rows, ()))
+        return _all_same(items, entries, judge) if list_first else _all_same(entries, items, judge)
+    if len(items) == 1 and brackets in ("{}", ""):
+        return same(items[0], scalar, judge) if list_first else same(scalar, items[0], judge)
+    return False
+
+
+def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, judge: Judge) -> bool | None:
+    """`2:3` against `2/3`; a ratio is no whole number, and a time no fraction."""
+    value = rational(fraction.node)
+    if any(side.unit or side.percent for side in (above, below, fraction)) or value is None or value.denominator == 1:
+        return False
+    return judge.equal(quotient(above.node, below.node), fraction.node)
+
+
+def _same_several(prediction: Several, reference: Several, judge: Judge) -> bool | None:
+    brackets = {prediction.brackets, reference.brackets}
+    a, b = prediction.items, reference.items
+    if brackets <= {"", "{}"}:
+        if brackets == {"{}"} or all(isinstance(item, Several) for item in (*a, *b)):
+            a, b = _distinct(a), _distinct(b)
+        return matched(a, b, lambda x, y: same(x, y, judge))
+    if len(brackets) > 1:
+        if "{}" in brackets or brackets & {"(]", "[)"}:
+            return False
+        if "[]" in brackets and len(a) == 2:
+            return False  # an interval is no pair
+    return _all_same(a, b, judge)
+
+
+def _distinct(items: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    """Without repetition: the elements of a set, or solutions listed as tuples."""
+    return tuple(
+        dict.fromkeys(replace(item, node=canonical(item.node)) if isinstance(item, Scalar) else item for item in items)
+    )
+
+
+def _same_relations(prediction: Relation, reference: Relation, judge: Judge) -> bool | None:
+    if all(is_equation(side) and is_name(side.sides[0]) for side in (prediction, reference)):
+        named = same(prediction.sides[0], reference.sides[0], judge)
+        if named is not False:
+            return all_of([named, same(prediction.sides[-1], reference.sides[-1], judge)])
+    if len(prediction.sides) != len(reference.sides):
+        return False
+    turned = Relation(prediction.sides[::-1], tuple(_FLIPPED.get(sign, sign) for sign in reversed(prediction.signs)))
+    verdicts = [
+        _all_same(side.sides, reference.sides, judge) for side in (prediction, turned) if side.signs == reference.signs
+    ]
+    if len(reference.signs) == 1:
+        verdicts.append(_proportional(prediction, reference, judge))
+    return any_of(verdicts)
+
+
+def _proportional(prediction: Relation, reference: Relation, judge: Judge) -> bool | None:
+    """`2x < 6` and `x < 3`: the differences of the sides are a constant multiple of each other."""
+    differences = [_difference(prediction), _difference(reference)]
+    if differences[0] is None or differences[1] is None:
+        return False
+    ratio = judge.ratio(differences[0], differences[1])
+    if ratio is None:
+        return None
+    sign = prediction.signs[0] if ratio > 0 else _FLIPPED.get(prediction.signs[0])
+    return ratio != 0 and sign == reference.signs[0]
+
+
+def _difference(relation: Relation) -> Node | None:
+    left, right = relation.sides
+    if not isinstance(left, Scalar) or not isinstance(right, Scalar):
+        return None
+    return Sum((left.node, negative(right.node)))
+
+
+def _all_same(a: Sequence[Answer], b: Sequence[Answer], judge: Judge) -> bool | None:
+    return all_of(same(x, y, judge) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else False

@@ -1,0 +1,265 @@
+"""Exact rational values, and the arithmetic of matrices on trees. Call `bounds.check_size` first."""
+
+import math
+from fractions import Fraction
+
+from dapo_lit.answers.expression import (
+    Call,
+    Constant,
+    Degrees,
+    Matrix,
+    Node,
+    Number,
+    PlusMinus,
+    Power,
+    Product,
+    Series,
+    Sum,
+    Symbol,
+    TooLargeError,
+    children,
+    negative,
+    rebuilt,
+    walk,
+)
+
+MAX_MATRIX = 8
+"""Rows and columns."""
+
+
+def rational(node: Node, indices: dict[str, int] | None = None) -> Fraction | None:
+    """The value if arithmetic on fractions alone gives it, else None (a root, a letter, a division by zero).
+
+    >>> rational(Power(Number(Fraction(9, 4)), Number(Fraction(1, 2))))
+    Fraction(3, 2)
+    """
+    match node:
+        case Number(value, _):
+            return value
+        case Symbol(name):
+            return Fraction(indices[name]) if indices and name in indices else None
+        case Sum(parts) | Product(parts):
+            known = _all_rational(parts, indices)
+            if known is None:
+                return None
+            return sum(known, Fraction(0)) if isinstance(node, Sum) else math.prod(known, start=Fraction(1))
+        case Power(base, exponent):
+            known = _all_rational((base, exponent), indices)
+            return None if known is None else _power(*known)
+        case Call(name, arguments):
+            known = _all_rational(arguments, indices)
+            return None if known is None else _call(name, known)
+        case Series(kind, index, first, last, body):
+            return _series(kind, index, first, last, body, indices or {})
+        case _:
+            return None
+
+
+def _all_rational(nodes: tuple[Node, ...], indices: dict[str, int] | None) -> list[Fraction] | None:
+    values = []
+    for node in nodes:
+        value = rational(node, indices)
+        if value is None:
+            return None
+        values.append(value)
+    return values
+
+
+def series_length(first: Node, last: Node) -> int | None:
+    """How many terms a series has, None if its bounds are not two integers."""
+    ends = [rational(first), rational(last)]
+    known = [end.numerator for end in ends if end is not None and end.denominator == 1]
+    return max(0, known[1] - known[0] + 1) if len(known) == 2 else None
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    if exponent.denominator > 1:
+        if base < 0 or exponent.denominator > 64:
+            return None
+        roots = [_integer_root(part, exponent.denominator) for part in (base.numerator, base.denominator)]
+        if None in roots:
+            return None
+        base = Fraction(roots[0] or 0, roots[1] or 1)
+    if base == 0 and exponent <= 0:
+        return None  # 0^0 is left undefined
+    return base**exponent.numerator
+
+
+def _integer_root(number: int, degree: int) -> int | None:
+    if degree == 2:
+        root = math.isqrt(number)
+        return root if root * root == number else None
+    low, high = 0, 1 << (number.bit_length() // degree + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle**degree <= number:
+            low = middle
+        else:
+            high = middle - 1
+    return low if low**degree == number else None
+
+
+def _call(name: str, values: list[Fraction]) -> Fraction | None:
+    integers = [value.numerator for value in values if value.denominator == 1]
+    whole = len(integers) == len(values)
+    match name:
+        case "abs":
+            return abs(values[0])
+        case "floor":
+            return Fraction(math.floor(values[0]))
+        case "ceil":
+            return Fraction(math.ceil(values[0]))
+        case "min":
+            return min(values)
+        case "max":
+            return max(values)
+        case "factorial" if whole and integers[0] >= 0:
+            return Fraction(math.factorial(integers[0]))
+        case "binomial" if whole and integers[0] >= 0 and integers[1] >= 0:
+            return Fraction(math.comb(integers[0], integers[1]))
+        case "gcd" if whole:
+            return Fraction(math.gcd(*integers))
+        case "lcm" if whole:
+            return Fraction(math.lcm(*integers))
+        case _:
+            return None
+
+
+def _series(kind: str, index: str, first: Node, last: Node, body: Node, indices: dict[str, int]) -> Fraction | None:
+    count, start = series_length(first, last), rational(first)
+    if count is None or start is None:
+        return None
+    total = Fraction(0 if kind == "sum" else 1)
+    for position in range(start.numerator, start.numerator + count):
+        value = rational(body, {**indices, index: position})
+        if value is None:
+            return None
+        total = total + value if kind == "sum" else total * value
+    return total
+
+
+def signs_chosen(node: Node) -> list[Node]:
+    r"""The values of an expression with `\pm`: the upper signs everywhere, then the lower ones; one if it has none."""
+    if not any(isinstance(part, PlusMinus) for part in walk(node)):
+        return [node]
+    return [_with_signs(node, upper) for upper in (1, -1)]
+
+
+def _with_signs(node: Node, upper: int) -> Node:
+    node = rebuilt(node, tuple(_with_signs(part, upper) for part in children(node)))
+    if isinstance(node, PlusMinus):
+        return node.value if node.sign * upper > 0 else negative(node.value)
+    return node
+
+
+def without_degrees(node: Node) -> tuple[Node, bool]:
+    """The expression with degrees as a plain unit, and whether there were any outside functions.
+
+    Inside a function a degree stays what it is, pi / 180.
+    """
+    if isinstance(node, Degrees):
+        return without_degrees(node.value)[0], True
+    if isinstance(node, Sum | Product | PlusMinus):
+        parts = [without_degrees(part) for part in children(node)]
+        return rebuilt(node, tuple(part for part, _ in parts)), any(found for _, found in parts)
+    return node, False
+
+
+def matrices_combined(node: Node) -> Node:
+    """The expression with sums, products, powers, transposes and determinants of matrices carried out.
+
+    Raises TooLargeError above 8 rows (4 for a determinant), ValueError where shapes differ.
+    """
+    if not any(isinstance(part, Matrix) for part in walk(node)):
+        return node
+    node = rebuilt(node, tuple(matrices_combined(part) for part in children(node)))
+    match node:
+        case Matrix(rows) if len(rows) > MAX_MATRIX or len(rows[0]) > MAX_MATRIX:
+            raise TooLargeError(f"a matrix of more than {MAX_MATRIX} rows or columns")
+        case Sum(terms) if any(isinstance(term, Matrix) for term in terms):
+            return _sum_of_matrices(terms)
+        case Product(factors) if any(isinstance(factor, Matrix) for factor in factors):
+            return _product_of_matrices(factors)
+        case Power(Matrix(rows), Symbol("T") | Call("T", _)):
+            return Matrix(tuple(zip(*rows, strict=True)))
+        case Power(Matrix() as matrix, Number(exponent, _)) if exponent in (2, 3, 4):
+            return _product_of_matrices((matrix,) * exponent.numerator)
+        case Call("det", (Matrix(rows),)):
+            if len(rows) != len(rows[0]) or len(rows) > 4:
+                raise TooLargeError("a determinant of more than 4 rows, or not square")
+            return _determinant(rows)
+        case Matrix(((Matrix() as inner,),)):
+            return inner
+        case _:
+            return node
+
+
+def _sum_of_matrices(terms: tuple[Node, ...]) -> Node:
+    matrices = [term for term in terms if isinstance(term, Matrix)]
+    shapes = {(len(matrix.rows), len(matrix.rows[0])) for matrix in matrices}
+    if len(matrices) < len(terms) or len(shapes) > 1:
+        raise ValueError("a sum of different shapes")
+    rows = zip(*(matrix.rows for matrix in matrices), strict=True)
+    return Matrix(tuple(tuple(Sum(entries) for entries in zip(*row, strict=True)) for row in rows))
+
+
+def _product_of_matrices(factors: tuple[Node, ...]) -> Node:
+    scalars = tuple(factor for factor in factors if not isinstance(factor, Matrix))
+    product: Matrix | None = None
+    for factor in factors:
+        if not isinstance(factor, Matrix):
+            continue
+        if product is None:
+            product = factor
+            continue
+        if len(product.rows[0]) != len(factor.rows):
+            raise ValueError("a product of shapes that do not fit")
+        columns = tuple(zip(*factor.rows, strict=True))
+        product = Matrix(
+            tuple(
+                tuple(Sum(tuple(Product(pair) for pair in zip(row, column, strict=True))) for column in columns)
+                for row in product.rows
+            )
+        )
+    assert product is not None
+    return Matrix(
+        tuple(tuple(Product((*scalars, entry)) if scalars else entry for entry in row) for row in product.rows)
+    )
+
+
+def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
+    if len(rows) == 1:
+        return rows[0][0]
+    terms = []
+    for column, entry in enumerate(rows[0]):
+        minor = _determinant(tuple(row[:column] + row[column + 1 :] for row in rows[1:]))
+        term: Node = Product((entry, minor))
+        terms.append(negative(term) if column % 2 else term)
+    return Sum(tuple(terms))
+
+
+def approximate(node: Node) -> float:
+    """The value in double precision, nan for anything but a real number of arithmetic, roots, pi and e."""
+    match node:
+        case Number(value, _):
+            return float(value) if abs(value) < 10**300 else math.nan
+        case Constant("pi"):
+            return math.pi
+        case Constant("e"):
+            return math.e
+        case Sum(parts):
+            return math.fsum(map(approximate, parts))
+        case Product(parts):
+            return math.prod(map(approximate, parts))
+        case Power(base, exponent):
+            below, above = approximate(base), approximate(exponent)
+            try:
+                power = below**above
+            except (OverflowError, ZeroDivisionError):
+                return math.nan
+            return power if isinstance(power, float) else math.nan
+        case Call("ln", (argument,)):
+            inside = approximate(argument)
+            return math.log(inside) if inside > 0 else math.nan
+        case _:
+            return math.nan

@@ -1,0 +1,48 @@
+"""The judge that runs in worker processes: exact fractions, then values at points, then sympy."""
+
+from fractions import Fraction
+
+from dapo_lit.answers import numeric, symbolic
+from dapo_lit.answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
+from dapo_lit.answers.fast import FastJudge
+
+
+class FullJudge:
+    """Values at points refute; expressions with letters that they cannot tell apart must not differ for sympy either.
+
+    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it decides
+    about constants (surds). For letters sympy multiplies the difference out: 0 is a proof, any other number a
+    refutation, anything else leaves the first verdict.
+    """
+
+    def __init__(self) -> None:
+        self._fast = FastJudge()
+
+    def equal(self, a: Node, b: Node) -> bool | None:
+        verdict = self._fast.equal(a, b)
+        if verdict is not None:
+            return verdict
+        if _has_logarithm(a) or _has_logarithm(b):
+            # log without a base is natural in analysis and decimal in contests: one reading for both sides must do.
+            return any(self.equal(*(_based(node, base) for node in (a, b))) for base in (None, Fraction(10)))
+        agree = numeric.agree(a, b)
+        if agree is False or (agree and not symbols(a) and not symbols(b)):
+            return agree
+        exact = symbolic.difference(a, b)
+        return bool(agree) if exact is None else exact
+
+    def ratio(self, a: Node, b: Node) -> int | None:
+        return self._fast.ratio(a, b) or numeric.ratio_sign(a, b) or 0
+
+
+def _has_logarithm(node: Node) -> bool:
+    return any(isinstance(part, Call) and part.name == "log" for part in walk(node))
+
+
+def _based(node: Node, base: Fraction | None) -> Node:
+    """The expression with `log` of a base, None for the natural one."""
+    node = rebuilt(node, tuple(_based(part, base) for part in children(node)))
+    if not isinstance(node, Call) or node.name != "log":
+        return node
+    natural = Call("ln", node.arguments)
+    return natural if base is None else quotient(natural, Call("ln", (Number(base),)))

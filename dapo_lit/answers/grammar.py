@@ -1,0 +1,252 @@
+r"""Tokens of one scalar expression to its tree, by recursive descent.
+
+    expression  term (("+" | "-" | \pm | \mp) term)*
+    term        factor ((\cdot | "*" | "/" | nothing) factor)*
+    factor      "-" factor | atom ("^" argument | "_" subscript | "!" | ^\circ)*
+    atom        number | letter | \frac.. | \sqrt.. | \binom.. | function argument | \sum.. | matrix | brackets
+
+Plain spellings are read too (`sqrt(2)`, `2*x`, `x**2`, `pi`, `ln(x)`). What is not in the grammar raises ParseError.
+Integrals, limits and derivatives are left out on purpose: an answer that restates the question is no answer.
+"""
+
+from dapo_lit.answers.calls import function_name, read_letters
+from dapo_lit.answers.commands import read_command, read_matrix
+from dapo_lit.answers.cursor import Cursor
+from dapo_lit.answers.expression import (
+    MINUS_ONE,
+    Call,
+    Constant,
+    Degrees,
+    Matrix,
+    Node,
+    Number,
+    PlusMinus,
+    Power,
+    Product,
+    Sum,
+    Symbol,
+    canonical,
+    negative,
+    quotient,
+)
+from dapo_lit.answers.numerals import mixed_number, number
+from dapo_lit.answers.tokens import ParseError, Token
+from dapo_lit.answers.vocabulary import CLOSING, GREEK
+
+
+def parse_expression(tokens: list[Token]) -> Node:
+    """The tree of a whole token list; raises ParseError if they are not one scalar expression."""
+    parser = Reader(tokens)
+    node = parser.expression()
+    if parser.index < len(parser.tokens):
+        raise ParseError(f"{parser.tokens[parser.index].text!r} is not expected")
+    return node
+
+
+class Reader(Cursor):
+    def __init__(self, tokens: list[Token]):
+        super().__init__(tokens)
+        self.bars = 0
+        """How many absolute values are open: inside, a bar closes."""
+
+    def expression(self) -> Node:
+        with self.nested():
+            terms = [self.signed_term()]
+            while self.at("+", "-", "pm", "mp"):
+                terms.append(self.signed_term())
+        node = terms[0] if len(terms) == 1 else Sum(tuple(terms))
+        if self.at("choose"):
+            self.take()
+            return Call("binomial", (node, self.expression()))
+        if self.at("over"):
+            self.take()
+            return quotient(node, self.expression())
+        return node
+
+    def signed_term(self) -> Node:
+        if self.at("pm", "mp"):
+            sign = self.take().text
+            return PlusMinus(self.term(), 1 if sign == "pm" else -1)
+        if self.at("+"):
+            self.take()
+            return self.term()
+        if self.at("-"):
+            self.take()
+            return negative(self.term())
+        return self.term()
+
+    def term(self) -> Node:
+        factors = [self.factor()]
+        while True:
+            if self.at("cdot", "*"):
+                if self.take().text == "*" and self.at("*"):
+                    raise ParseError("a power without its base")
+                factors.append(self.factor())
+            elif self.at("/"):
+                self.take()
+                factors.append(Power(self.factor(), MINUS_ONE))
+            elif self.starts_factor(factors[-1]):
+                factors.append(self.factor())
+            else:
+                break
+        return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+    def starts_factor(self, previous: Node) -> bool:
+        """Whether the next token begins a factor that is multiplied without a sign."""
+        token = self.peek()
+        if token is None:
+            return False
+        match token.kind:
+            case "number":
+                if isinstance(previous, Number | Symbol):
+                    raise ParseError("two numbers, or a letter and a number, without a sign between them")
+                return True
+            case "name":
+                return True
+            case "command":
+                return token.text in {
+                    "overline",
+                    "bar",
+                    "hat",
+                    "frac",
+                    "sqrt",
+                    "binom",
+                    "pi",
+                    "infty",
+                    "sum",
+                    "prod",
+                    "imath",
+                } or (token.text in GREEK or function_name(token) is not None)
+            case "begin":
+                return True
+            case "sign":
+                return token.text in ("(", "[", "{") or (token.text == "|" and self.bars == 0)
+            case _:
+                return False
+
+    def factor(self) -> Node:
+        if self.at("-", "+"):
+            sign = self.take().text
+            with self.nested():
+                node = self.factor()
+            return negative(node) if sign == "-" else node
+        return self.postfixes(self.atom())
+
+    def postfixes(self, node: Node) -> Node:
+        while True:
+            if self.at("^") or (self.at("*") and (after := self.peek(1)) is not None and after.text == "*"):
+                self.index += 1 if self.at("^") else 2
+                node = self.power(node)
+            elif self.at("circ"):
+                self.take()
+                node = Degrees(node)
+            elif self.at("!"):
+                self.take()
+                if self.at("!"):
+                    raise ParseError("double factorial")
+                node = Call("factorial", (node,))
+            elif self.at("'") and isinstance(node, Symbol):
+                self.take()
+                node = Symbol(node.name + "'")
+            elif self.at("_") and isinstance(node, Symbol):
+                self.take()
+                node = Symbol(f"{node.name}_{self.subscript()}")
+            else:
+                return node
+
+    def power(self, base: Node) -> Node:
+        if self.at("{"):
+            after = self.peek(1)
+            if after is not None and after.text == "circ":
+                self.index += 2
+                self.expect("}")
+                return Degrees(base)
+        elif self.at("circ"):
+            self.take()
+            return Degrees(base)
+        elif self.at("'"):
+            raise ParseError("a prime as a power")
+        return Power(base, self.argument(split=False))
+
+    def subscript(self) -> str:
+        r"""The name of a subscript: the canonical form of what it says, so that `x_{n+1}` is `x_{1+n}`."""
+        token = self.peek()
+        if token is not None and token.kind == "text":
+            return self.take().text.strip()
+        inside = self.peek(1)
+        if self.at("{") and inside is not None and inside.kind in ("name", "text") and len(inside.text) > 1:
+            following = self.peek(2)
+            if following is not None and following.text == "}":
+                self.index += 3
+                return inside.text.strip()
+        return _label(canonical(self.argument(split=True)))
+
+    def argument(self, split: bool) -> Node:
+        r"""What a command applies to: braces, or one token (with `split` one digit of a number, as in `\frac12`)."""
+        if self.at("{"):
+            self.take()
+            node = self.expression()
+            self.expect("}")
+            return node
+        if self.at("-", "+"):
+            sign = self.take().text
+            with self.nested():
+                node = self.argument(split)
+            return negative(node) if sign == "-" else node
+        token = self.peek()
+        if token is not None and token.kind in ("number", "name") and split and len(token.text) > 1:
+            if token.kind == "number" and not token.text.isdigit():
+                raise ParseError("a decimal without braces")
+            self.tokens[self.index : self.index + 1] = [Token(token.kind, letter) for letter in token.text]
+        with self.nested():
+            node = self.atom()
+            if self.at("^") and not split:
+                self.take()
+                return Power(node, self.argument(split=False))
+        return node
+
+    def atom(self) -> Node:
+        token = self.take()
+        match token.kind:
+            case "number":
+                return mixed_number(self, number(token.text))
+            case "name":
+                return read_letters(self, token)
+            case "command":
+                return read_command(self, token)
+            case "begin":
+                return read_matrix(self, token.text)
+            case "text" if function_name(Token("name", token.text.strip())):
+                return read_letters(self, Token("name", token.text.strip()))
+            case "sign" if token.text in ("(", "["):
+                node = self.expression()
+                self.expect(CLOSING[token.text])
+                return node
+            case "sign" if token.text == "{":
+                if self.at("}"):
+                    self.take()
+                    return self.atom()
+                node = self.expression()
+                self.expect("}")
+                return node
+            case "sign" if token.text == "|":
+                self.bars += 1
+                node = self.expression()
+                self.expect("|")
+                self.bars -= 1
+                return Call("det" if isinstance(node, Matrix) else "abs", (node,))
+            case _:
+                raise ParseError(f"{token.text!r} is not expected")
+
+
+def _label(node: Node) -> str:
+    """A short name of a canonical subscript."""
+    match node:
+        case Number(value, _):
+            return str(value)
+        case Symbol(name) | Constant(name):
+            return name
+        case Product(factors) if all(isinstance(f, Symbol | Constant | Number) for f in factors):
+            return "".join(_label(f) for f in factors)
+        case _:
+            return repr(node)

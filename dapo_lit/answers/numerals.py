@@ -1,0 +1,77 @@
+"""Numbers in an expression: decimals, powers of ten, mixed numbers."""
+
+import re
+from fractions import Fraction
+
+from dapo_lit.answers.cursor import Cursor
+from dapo_lit.answers.expression import Number
+from dapo_lit.answers.tokens import ParseError
+from dapo_lit.rewards.numbers import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
+
+_UNDRESSED = re.compile(r"^\\(?:text|mathrm|textbf)\s*\{|\}$")
+_ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+
+
+def number(text: str) -> Number:
+    if len(text) > MAX_DIGITS:
+        raise ParseError("too many digits")
+    mantissa, _, exponent = text.lower().partition("e")
+    if exponent and abs(int(exponent)) > MAX_EXPONENT:
+        raise ParseError("too large an exponent")
+    significant = mantissa.replace(".", "").lstrip("0")
+    return Number(Fraction(text), "." in text and len(significant) >= DOUBLE_DIGITS)
+
+
+def mixed_number(reader: Cursor, whole: Number) -> Number:
+    r"""`1 1/2` and `1\frac{1}{2}` are sums; any other fraction after a number is a factor."""
+    if whole.value.denominator != 1:
+        return whole
+    ahead = reader.tokens[reader.index : reader.index + 7]
+    kinds = [token.kind for token in ahead]
+    texts = [token.text for token in ahead]
+    if kinds[:3] == ["number", "sign", "number"] and texts[1] == "/" and ahead[0].spaced:
+        part = Fraction(1, 1) if "." in texts[0] + texts[2] else _proper(texts[0], texts[2])
+        length = 3
+    elif (
+        texts[:2] == ["frac", "{"]
+        and texts[3:5] == ["}", "{"]
+        and texts[6:7] == ["}"]
+        and kinds[2:6:3] == ["number"] * 2
+    ):
+        part = _proper(texts[2], texts[5])
+        length = 7
+    elif texts[:1] == ["frac"] and kinds[:2] == ["command", "number"] and len(texts[1]) == 2:
+        part = _proper(*texts[1])
+        length = 2
+    else:
+        return whole
+    if part >= 1:
+        return whole
+    reader.index += length
+    return Number(whole.value + part)
+
+
+def _proper(numerator: str, denominator: str) -> Fraction:
+    """The fraction of two digit strings, 1 (so: not proper) if they are none."""
+    if not (numerator.isdigit() and denominator.isdigit()) or len(numerator + denominator) > 40 or not int(denominator):
+        return Fraction(1)
+    return Fraction(int(numerator), int(denominator))
+
+
+def spoken_number(text: str) -> int | None:
+    r"""`three`, `Twenty-five`, `\text{six}`: a number below a hundred in words, else None.
+
+    >>> spoken_number("Twenty-five"), spoken_number("five apples")
+    (25, None)
+    """
+    word = _UNDRESSED.sub("", text).strip(" .").lower()
+    if word in _ONES:
+        return _ONES.index(word)
+    tens, _, ones = word.replace(" ", "-").partition("-")
+    if tens not in _TENS or (ones and ones not in _ONES[1:10]):
+        return None
+    return 10 * _TENS.index(tens) + 20 + (_ONES.index(ones) if ones else 0)

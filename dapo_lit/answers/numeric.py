@@ -1,0 +1,188 @@
+"""Evaluate two expressions to many digits at the same points and compare the values.
+
+Imports mpmath, so only worker processes import this module. Precision follows the size of the expressions: with b bits
+as `bounds.check_size` finds them, values are computed to 40 + 0.61 b digits and must agree to 30 + 0.3 b, so neither
+cancellation nor a small addend (`\\pi + 10^{-60}`) hides a difference.
+"""
+
+import zlib
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+from mpmath import mp, mpc, mpf
+
+from dapo_lit.answers.bounds import check_size, has_double
+from dapo_lit.answers.exact import rational, series_length
+from dapo_lit.answers.expression import (
+    Call,
+    Constant,
+    Degrees,
+    Node,
+    Number,
+    Power,
+    Product,
+    Series,
+    Sum,
+    Symbol,
+    canonical,
+    symbols,
+)
+
+POSITIVE_POINTS = 4
+MIXED_POINTS = 4
+DOUBLE_TOLERANCE = mpf(10) ** -15
+_ROUND = 25
+"""Digits of an argument by which an unknown function knows it."""
+
+
+class UndefinedError(ArithmeticError):
+    """The expression has no value at a point."""
+
+
+def agree(a: Node, b: Node) -> bool | None:
+    """Whether two scalar expressions have the same values, None if neither has one at any point.
+
+    Letters are drawn positive four times and with mixed signs four times. At a point of mixed signs the values count
+    only if both are real: `x^{2/3}` is the cube root of x squared, `\\sqrt{x^2}` is not x, and what is only defined for
+    positive letters (`\\ln x^2`, `2 \\ln x`) is compared there.
+    """
+    bits = check_size(a) + check_size(b)
+    double = has_double(a) or has_double(b)
+    with mp.workdps(int(40 + 0.61 * bits)):
+        tolerance = mpf(10) ** -int(30 + 0.3 * bits)
+        names = symbols(a) | symbols(b)
+        points = range(1) if not names else range(POSITIVE_POINTS + MIXED_POINTS)
+        compared = 0
+        for point in points:
+            values = [_value_at(node, point) for node in (a, b)]
+            defined = [value for value in values if value is not None]
+            if not defined or (point >= POSITIVE_POINTS and not (len(defined) == 2 and all(map(_is_real, defined)))):
+                continue
+            if len(defined) < 2 or not _same(values[0], values[1], tolerance, double):
+                return False
+            compared += 1
+        return True if compared else None
+
+
+def ratio_sign(a: Node, b: Node) -> int | None:
+    """1 or -1 if a / b is one real number of that sign at every point, 0 if it is not constant, None if undefined."""
+    bits = check_size(a) + check_size(b)
+    with mp.workdps(int(40 + 0.61 * bits)):
+        tolerance = mpf(10) ** -int(30 + 0.3 * bits)
+        ratios = []
+        for point in range(POSITIVE_POINTS + MIXED_POINTS):
+            above, below = _value_at(a, point), _value_at(b, point)
+            if above is None or below is None or abs(below) <= tolerance or abs(above) <= tolerance:
+                continue
+            ratios.append(above / below)
+        if len(ratios) < 3:
+            return None
+        if not all(_is_real(ratio) and _same(ratio, ratios[0], tolerance, False) for ratio in ratios):
+            return 0
+        return 1 if mp.re(ratios[0]) > 0 else -1
+
+
+def _same(a: Any, b: Any, tolerance: Any, double: bool) -> bool:
+    if mp.isinf(a) or mp.isinf(b):
+        return bool(a == b)
+    scale = max(abs(a), abs(b))
+    return bool(abs(a - b) <= (DOUBLE_TOLERANCE * scale if double else tolerance * max(1, scale)))
+
+
+def _is_real(value: Any) -> bool:
+    return not isinstance(value, mpc) or bool(abs(value.imag) <= mpf(10) ** -20 * max(1, abs(value.real)))
+
+
+def _value_at(node: Node, point: int) -> Any:
+    """The value at a numbered point, None where it is undefined."""
+    try:
+        value = evaluate(node, point, {})
+    except (UndefinedError, ZeroDivisionError, ValueError, OverflowError, mpmath.libmp.ComplexResult):
+        return None
+    return None if mp.isnan(value) else value
+
+
+def letter(name: str, point: int) -> Any:
+    """What a letter stands for at a point: between 1/4 and 4, the same in every process."""
+    draw = zlib.crc32(f"{name}|{point}".encode()) / 2**32 + zlib.crc32(f"{point}|{name}".encode()) / 2**64
+    value = mpf(draw) * mpf("3.75") + mpf("0.25")
+    negative = point >= POSITIVE_POINTS and zlib.crc32(f"{name}?{point}".encode()) % 3
+    return -value if negative else value
+
+
+def evaluate(node: Node, point: int, indices: dict[str, int]) -> Any:
+    """The value at a point, in the working precision of mpmath; `indices` are the letters bound by a series."""
+    match node:
+        case Number(value, _):
+            return mpf(value.numerator) / value.denominator
+        case Symbol(name):
+            return mpf(indices[name]) if name in indices else letter(name, point)
+        case Constant(name):
+            return {"pi": +mp.pi, "e": +mp.e, "i": mpc(0, 1), "oo": mp.inf}[name]
+        case Sum(terms):
+            return mp.fsum([evaluate(term, point, indices) for term in terms])
+        case Product(factors):
+            return mp.fprod([evaluate(factor, point, indices) for factor in factors])
+        case Power(base, exponent):
+            return _power(evaluate(base, point, indices), exponent, point, indices)
+        case Call(name, arguments):
+            return _call(name, [evaluate(argument, point, indices) for argument in arguments], point)
+        case Degrees(value):
+            return evaluate(value, point, indices) * mp.pi / 180
+        case Series(kind, index, first, last, body):
+            count, start = series_length(first, last), rational(first)
+            if count is None or start is None:
+                return letter(repr(canonical(node)), point)
+            if index not in symbols(body):
+                once = evaluate(body, point, indices)
+                return once * count if kind == "sum" else once**count
+            values = [evaluate(body, point, {**indices, index: start.numerator + k}) for k in range(count)]
+            return mp.fsum(values) if kind == "sum" else mp.fprod(values)
+        case _:
+            raise UndefinedError(f"{type(node).__name__} has no value")
+
+
+def _power(base: Any, exponent: Node, point: int, indices: dict[str, int]) -> Any:
+    exact = rational(exponent, indices)
+    if exact is None:
+        return mp.power(base, evaluate(exponent, point, indices))
+    if base == 0 and exact <= 0:
+        raise UndefinedError("a power of zero")
+    if exact.denominator == 1:
+        return base**exact.numerator
+    if _is_real(base) and mp.re(base) < 0 and exact.denominator % 2:
+        # The real root: the cube root of -8 is -2.
+        root = mp.power(-mp.re(base), mpf(exact.numerator) / exact.denominator)
+        return -root if exact.numerator % 2 else root
+    if exact == Fraction(1, 2):
+        return mp.sqrt(base)
+    return mp.power(base, mpf(exact.numerator) / exact.denominator)
+
+
+_FUNCTIONS = {
+    **{"sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc},
+    **{"arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "arccot": mp.acot, "arcsec": mp.asec},
+    **{"arccsc": mp.acsc, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth, "sech": mp.sech},
+    **{"csch": mp.csch, "arcsinh": mp.asinh, "arccosh": mp.acosh, "arctanh": mp.atanh},
+    **{"ln": mp.log, "abs": abs, "factorial": mp.factorial, "binomial": mp.binomial},
+}
+_ON_REALS = {"floor": mp.floor, "ceil": mp.ceil, "min": min, "max": max}
+_POLES = ("tan", "cot", "sec", "csc")
+
+
+def _call(name: str, values: list[Any], point: int) -> Any:
+    if name in _ON_REALS:
+        if not all(_is_real(value) for value in values):
+            raise UndefinedError(f"{name} of a complex number")
+        reals = [mp.re(value) for value in values]
+        if name in ("floor", "ceil") and abs(reals[0] - mp.nint(reals[0])) < mpf(10) ** -20:
+            return mp.nint(reals[0])
+        return _ON_REALS[name](*reals) if name in ("floor", "ceil") else _ON_REALS[name](reals)
+    if name in _FUNCTIONS:
+        result = _FUNCTIONS[name](*values)
+        if name in _POLES and abs(result) > mpf(10) ** 20:
+            raise UndefinedError(f"a pole of {name}")
+        return result
+    # An unknown function: any value, as long as equal arguments give equal ones.
+    return letter(name + "|".join(mp.nstr(value, _ROUND) for value in values), point)

@@ -1,0 +1,79 @@
+"""The exact comparison: the difference as a sympy expression, multiplied out.
+
+Trees are built with sympy's constructors, node by node: no string reaches `sympify`, `parse_expr` or `eval`. Imports
+sympy, so only worker processes import this module.
+"""
+
+from typing import Any
+
+import sympy
+
+from dapo_lit.answers.bounds import expansion_terms, has_double
+from dapo_lit.answers.expression import (
+    Call,
+    Constant,
+    Degrees,
+    Node,
+    Number,
+    Power,
+    Product,
+    Series,
+    Sum,
+    Symbol,
+)
+
+MAX_EXPANSION = 400
+"""Monomials; larger differences are left to the evaluation at points."""
+
+_FUNCTIONS: dict[str, Any] = {
+    **{"sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc},
+    **{"arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh},
+    **{"tanh": sympy.tanh, "ln": sympy.log, "abs": sympy.Abs, "factorial": sympy.factorial, "floor": sympy.floor},
+    **{"ceil": sympy.ceiling, "binomial": sympy.binomial, "min": sympy.Min, "max": sympy.Max},
+}
+
+
+def difference(a: Node, b: Node) -> bool | None:
+    """True if a - b multiplies out to 0, False if to another number, None if sympy leaves more than a number."""
+    if has_double(a) or has_double(b) or expansion_terms(a) + expansion_terms(b) > MAX_EXPANSION:
+        return None
+    left, right = _sympy(a), _sympy(b)
+    if left is None or right is None:
+        return None
+    rest = sympy.expand(left - right)
+    if rest == 0:
+        return True
+    return False if isinstance(rest, sympy.Rational) else None
+
+
+def _sympy(node: Node) -> Any:
+    """The sympy expression, None if a part has no counterpart here."""
+    match node:
+        case Number(value, _):
+            return sympy.Rational(value.numerator, value.denominator)
+        case Symbol(name):
+            return sympy.Dummy() if name.startswith("_") else sympy.Symbol(name)
+        case Constant(name):
+            return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "oo": sympy.oo}[name]
+        case Sum(parts) | Product(parts):
+            converted = [_sympy(part) for part in parts]
+            if any(part is None for part in converted):
+                return None
+            return sympy.Add(*converted) if isinstance(node, Sum) else sympy.Mul(*converted)
+        case Power(base, exponent):
+            below, above = _sympy(base), _sympy(exponent)
+            if below is None or above is None or (below.is_negative and not above.is_integer):
+                return None  # roots of negative numbers are real here and complex there
+            return sympy.Pow(below, above)
+        case Call(name, arguments):
+            converted = [_sympy(argument) for argument in arguments]
+            if name not in _FUNCTIONS or any(part is None for part in converted):
+                return None
+            return _FUNCTIONS[name](*converted)
+        case Degrees(value):
+            inside = _sympy(value)
+            return None if inside is None else inside * sympy.pi / 180
+        case Series():
+            return None
+        case _:
+            return None

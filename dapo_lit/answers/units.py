@@ -1,0 +1,146 @@
+"""Units after a number: which words are units, and which spell the same one."""
+
+import re
+
+from dapo_lit.answers.tokens import Token, words
+from dapo_lit.answers.vocabulary import FUNCTIONS, GREEK, WORDS
+
+_SYNONYMS = {
+    "m": "meter meters metre metres m",
+    "cm": "cm centimeter centimeters centimetre centimetres cms",
+    "mm": "mm millimeter millimeters millimetre millimetres",
+    "km": "km kms kilometer kilometers kilometre kilometres",
+    "in": "inch inches in",
+    "ft": "ft foot feet",
+    "yd": "yd yard yards",
+    "mi": "mile miles mi",
+    "g": "g gram grams gm gms",
+    "kg": "kg kgs kilogram kilograms",
+    "lb": "lb lbs pound pounds",
+    "s": "s sec secs second seconds",
+    "min": "min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "day": "day days",
+    "l": "l liter liters litre litres",
+    "ml": "ml milliliter milliliters",
+    "mi/h": "mph",
+    "km/h": "kmh kph",
+    "dollar": "dollar dollars usd buck bucks",
+    "cent": "cent cents",
+    "degree": "degree degrees deg",
+    "radian": "radian radians rad",
+    "unit": "unit units",
+    "percent": "percent percentage pct",
+    "c": "celsius centigrade",
+    "f": "fahrenheit",
+    "oz": "oz ounce ounces",
+    "gal": "gal gallon gallons",
+    "mg": "mg milligram milligrams",
+}
+_CANONICAL = {spelling: unit for unit, spellings in _SYNONYMS.items() for spelling in spellings.split()}
+_ABBREVIATIONS = words(
+    """
+    cm mm km kg lb lbs ft yd mi hr hrs min mins sec secs mph kph kmh ml gm deg rad pct yuan usd oz gal qt mg kw kwh hz
+    kj mL kWh kW Hz kJ sq cu st nd rd th old per USD EUR GBP INR CAD AUD
+    """
+)
+"""May follow a number without `\\text` or a space; single letters (`10m`, `5s`) may not, they are variables there."""
+_UPRIGHT = frozenset("mgsLlhNJWAVKCF")
+r"""Letters that are units where they stand upright after a number: `5\,\mathrm{m}`."""
+PERCENT = words("percent percentage pct")
+MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_NO_UNIT = words(
+    """
+    or and not if when where but is are was to than less more least most about otherwise else modulo mod approximately
+    squared cubed factorial over minus plus divided choose point half halves third thirds quarter quarters fourth
+    fourths fifth fifths sixth eighth tenth root sum product negative positive only no none nor unless except for with
+    """
+)
+"""Words that make of a number something else than a quantity of something."""
+_UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
+
+
+def unit_length(tokens: list[Token]) -> int:
+    """How many tokens at the end of `tokens` are a unit."""
+    start = len(tokens)
+    while start > 1:
+        token, before = tokens[start - 1], tokens[start - 2]
+        if is_unit(token):
+            start -= 1
+        elif before.text == "^" and token.text in ("2", "3") and start > 3 and is_unit(tokens[start - 3]):
+            start -= 3
+        elif _braced_power(tokens[:start]):
+            start -= 5
+        elif start == len(tokens) and (speed := _speed(tokens)):
+            start -= speed
+        elif _temperature(tokens[:start]) or (token.text == "/" and start < len(tokens) and is_unit(before)):
+            start -= 1
+        elif token.text == "'" and before.kind == "number" and start == len(tokens):
+            break
+        else:
+            break
+    return len(tokens) - start
+
+
+_SPEED = re.compile(r"(?:m / s|km / h|km / s|m / s \^ 2|m / s \^ \{ 2 \})")
+
+
+def _speed(tokens: list[Token]) -> int:
+    """How many tokens of a final `10 m/s` or `9.8 m/s^2` are the unit: the letters alone would be variables."""
+    for length in (3, 5, 7):
+        unit = tokens[-length:]
+        after_number = len(tokens) > length and unit[0].spaced and tokens[-length - 1].kind == "number"
+        if after_number and _SPEED.fullmatch(" ".join(token.text for token in unit)):
+            return length
+    return 0
+
+
+def _temperature(tokens: list[Token]) -> bool:
+    r"""The letter of `20^\circ C` or `20^{\circ} F`."""
+    return tokens[-1].text in ("C", "F") and "circ" in [token.text for token in tokens[-3:-1]]
+
+
+def _braced_power(tokens: list[Token]) -> bool:
+    if len(tokens) < 6 or not is_unit(tokens[-5]):
+        return False
+    texts = [token.text for token in tokens[-4:]]
+    return texts[0] == "^" and texts[1] == "{" and texts[2] in ("2", "3") and texts[3] == "}"
+
+
+def is_unit(token: Token) -> bool:
+    """Whether a token after a number is a unit: text, an abbreviation, or a spaced word of four letters or more."""
+    if token.kind == "text":
+        return _UNIT_TEXT.fullmatch(token.text.strip()) is not None and not _NO_UNIT & set(token.text.lower().split())
+    if token.text.lower() in _NO_UNIT:
+        return False
+    if token.upright and token.text in _UPRIGHT:
+        return True
+    if token.kind != "name" or token.text in FUNCTIONS or token.text in GREEK or token.text in WORDS:
+        return False
+    if token.text in _ABBREVIATIONS or token.text in PERCENT:
+        return True
+    return (token.text in _CANONICAL and len(token.text) > 2) or (token.spaced and len(token.text) > 3)
+
+
+def unit_name(tokens: list[Token]) -> str:
+    r"""One spelling of a unit: `square centimeters`, `cm^2` and `\text{cm}^2` are `cm2`."""
+    text = " ".join(token.text for token in tokens if token.text not in "{}^").lower()
+    text = re.sub(r"\bper\b", "/", text)
+    text = re.sub(r"\b(?:sq|square|cu|cubic)\.?\s+([a-z]+)", _squared, text)
+    parts = [
+        _CANONICAL.get(word, word.removesuffix("s") if len(word) > 3 else word)
+        for word in re.findall(r"[a-z]+|[0-9/]", text)
+    ]
+    if len(parts) > 1 and parts[0] == "degree":
+        parts = parts[1:]  # degrees Celsius
+    return "".join(part for part in parts if part not in MULTIPLES)
+
+
+def multiple(tokens: list[Token]) -> int:
+    """What a unit such as `million` or `thousand dollars` multiplies by."""
+    first = " ".join(token.text for token in tokens).lower().split()
+    return MULTIPLES.get(first[0].removesuffix("s"), 1) if first else 1
+
+
+def _squared(found: re.Match[str]) -> str:
+    return f"{found[1]} {3 if found[0].startswith('cu') else 2}"

@@ -1,0 +1,60 @@
+"""Whether a run is this process's to make: not if it is packed already, and not while another process works on it."""
+
+import json
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dapo_lit.config import Config
+from dapo_lit.runs.run_folder import config_hash
+from dapo_lit.study.read.cells import alive
+
+
+def packed_cell(config: Config, arm: str) -> Path | None:
+    """The packed cell that makes this run unnecessary: same arm, seed and config hash, under study.packed."""
+    if config.study is None or config.study.packed is None or config.resume != "auto":
+        return None
+    cell = Path(config.study.packed) / arm / f"seed_{config.seed}"
+    if not (cell / "DONE.json").is_file():
+        return None
+    there, here = _record(cell).get("config_hash"), config_hash(config)
+    if there != here:
+        print(f"{cell} is packed with another config ({there}, here {here}): run again")
+        return None
+    return cell
+
+
+@contextmanager
+def held(path: Path) -> Iterator[str | None]:
+    """Holds the run at `path` for this process; yields None, or in words who else does.
+
+    The lock is one of the file system (flock on `.seed_<n>.lock` beside the run): it goes when its process does,
+    however that ends. Where machines share a disk but no locks, a run that says of itself that it runs on another
+    machine is left alone as long as it wrote within the hour.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield _holder(path)
+        return
+    try:
+        record = _record(path)
+        elsewhere = record.get("status") == "running" and record.get("host") != platform.node()
+        yield _holder(path) if elsewhere and alive(record) else None
+    finally:
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    record = _record(path)
+    return f"process {record.get('pid', 'unknown')} on {record.get('host', 'this machine')}"
+
+
+def _record(folder: Path) -> dict[str, object]:
+    file = folder / "run.json"
+    return json.loads(file.read_text()) if file.is_file() else {}

@@ -1,0 +1,268 @@
+"""How a study starts: its arms and seeds written out on the command line, checked and registered before any run.
+
+`+study=<name>` chooses a file of conf/study/; its arms are those of dapo_lit/study/designs.py. Hydra sweeps over
+`study.arm` and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydra
+from filelock import FileLock
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from dapo_lit.config import Config, ConfigError, config_folder, parse
+from dapo_lit.study.arm_names import find_arm, read_arm
+from dapo_lit.study.designs import DESIGNS, TECHNIQUES, Arm, Design, design
+from dapo_lit.study.read.guard import composed_refusals
+from dapo_lit.study.read.registration import Plan, last_plan, register
+from dapo_lit.study.read.runs import StudyError
+
+ARM, SEED = "study.arm", "seed"
+LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
+"""Flags with which nothing is run."""
+
+
+def quote_arms(argument: str) -> str:
+    """`study.arm=dapo@clip.high=0.5,dapo` with each name in quotes, which Hydra asks for where a value holds `=`."""
+    names = argument.removeprefix(f"{ARM}=")
+    if names == argument or "'" in names or '"' in names:
+        return argument
+    return f"{ARM}=" + ",".join(f"'{name}'" for name in names.split(","))
+
+
+def prepare(arguments: Sequence[str]) -> list[str]:
+    """The command line with the arms and seeds of its study written out; unchanged without a study.
+
+    A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
+    once, after all that can be wrong with the study was checked.
+
+    Raises:
+        ConfigError: an unknown study or arm, no seeds, a sweep over something else, undeclared differences of arms.
+    """
+    given = OverridesParser.create().parse_overrides([a for a in arguments if "=" in a and not a.startswith("-")])
+    chosen = [override for override in given if override.key_or_group == "study"]
+    if not chosen:
+        return list(arguments)
+    _check_choice(chosen[0])
+    if any(a.split("=")[0] in LOOKS_ONLY for a in arguments):
+        return list(arguments)
+    others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
+    _check_overrides(others)
+    multirun = "-m" in arguments or "--multirun" in arguments
+    tree = compose([*(str(o.input_line) for o in others if not _of_hydra(o)), str(chosen[0].input_line)])
+    config = parse(_container(tree))
+    study = study_design(config)
+    arms = [find_arm_of(study, name) for name in _values(given, ARM)]
+    seeds = [_seed(value) for value in _values(given, SEED)]
+    if multirun:
+        arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds if config.study else ())
+        if not seeds:
+            raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,5)', or study.seeds=[0,1,2]")
+    elif len(arms) != 1 or len(seeds) > 1:
+        raise ConfigError(
+            f"+study={chosen[0].value()} without -m runs one cell: name its arm, study.arm={study.reference}, "
+            "and one seed; with -m all of them run"
+        )
+    seeds = seeds or [config.seed]
+    check_arms(study, tree)
+    if config.study and config.study.packed is not None and not Path(config.study.packed).is_dir():
+        raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
+    promise(study, config, seeds)
+    updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
+    print(
+        f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds, "
+        f"{config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
+        f"in {config.runs_dir}/{config.study_name}"
+    )
+    # The study last among the groups: its file may refer to what an experiment chose. Arms innermost: with every seed
+    # that is done, all arms can be compared.
+    drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
+    kept = [a for a in arguments if a not in drop]
+    names = ",".join(f"'{arm.name}'" for arm in arms)
+    return [*kept, str(chosen[0].input_line), f"seed={','.join(map(str, seeds))}", f"{ARM}={names}"]
+
+
+def with_arm(tree: DictConfig) -> Config:
+    """The checked config of a run; where it is a cell of a study, with the values that its arm sets.
+
+    Raises:
+        ConfigError: what the schema refuses, or a study without an arm.
+    """
+    config = parse(_container(tree))
+    if config.study is None:
+        return config
+    if config.study.arm is None:
+        raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
+    return composed_arm(tree, find_arm_of(study_design(config), config.study.arm))
+
+
+def composed_arm(tree: DictConfig, arm: Arm) -> Config:
+    """The checked config of one arm of the study that `tree` was composed with."""
+    cell = tree.copy()
+    for key, value in {**arm.values, ARM: arm.name}.items():
+        OmegaConf.update(cell, key, value, force_add=True)  # the schema tells unknown keys, with the nearest
+    return parse(_container(cell))
+
+
+def study_design(config: Config) -> Design:
+    """The arms of the config's study: of the design of that name, or the study's own.
+
+    Raises:
+        ConfigError: neither, or both.
+    """
+    study = config.study
+    assert study is not None
+    if study.arms is not None:
+        if study.name in DESIGNS:
+            raise ConfigError(f"study.arms: {study.name} has arms of its own; give the study another study.name")
+        try:
+            arms = tuple(read_arm(name) for name in study.arms)
+        except ValueError as error:
+            raise ConfigError(f"study.arms: {error}") from None
+        if len(arms) < 2:
+            raise ConfigError(f"study.arms: a study compares two arms or more, got {list(study.arms)}")
+        own = Design(study.name, "", study.reference or arms[0].name, arms)
+        find_arm_of(own, own.reference)
+        return replace(own)
+    if study.name not in DESIGNS:
+        near = difflib.get_close_matches(study.name, DESIGNS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(DESIGNS)}"
+        raise ConfigError(f"study.name={study.name} is no design; {hint} A study of your own names its study.arms")
+    algorithm = config.algorithm
+    if algorithm.family != "dapo":
+        raise ConfigError(
+            f"study {study.name} names its arms from DAPO's switches, and algorithm.family={algorithm.family} differs "
+            "in more than those; leave `algorithm` at dapo, or compare algorithms by "
+            "python -m dapo_lit.train -m algorithm=dapo,grpo,ppo 'seed=range(0,5)'"
+        )
+    return design(
+        study.name,
+        lr=algorithm.optimizer.lr,
+        completions=algorithm.num_prompts * algorithm.samples_per_prompt,
+        updates=algorithm.num_prompts // algorithm.minibatch_prompts,
+    )
+
+
+def check_arms(study: Design, tree: DictConfig) -> None:
+    """Composes every arm and refuses the study if two of them differ in keys that it does not declare.
+
+    Raises:
+        ConfigError: a line a reason.
+    """
+    configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
+    trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
+    reasons = composed_refusals(trees, study.reference, _declared(study, configs[study.reference]))
+    if reasons:
+        raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
+
+
+def promise(study: Design, config: Config, seeds: Sequence[int]) -> None:
+    """Registers the plan in the study's folder; seeds that were promised before stay promised.
+
+    Raises:
+        ConfigError: the plan that is there cannot be read.
+    """
+    section = config.study
+    assert section is not None
+    folder = Path(config.runs_dir) / config.study_name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".study.lock"):  # two multiruns may share the study
+        try:
+            before = last_plan(folder)
+        except StudyError as error:
+            raise ConfigError(str(error)) from None
+        promised = {*section.seeds, *seeds, *(before.seeds if before else ())}
+        plan = Plan(
+            study=study.name,
+            metric=section.metric,
+            reference=study.reference,
+            arms=study.names,
+            seeds=tuple(sorted(promised)),
+            budget=config.budget.model_dump(),
+            alpha=section.alpha,
+            declared=tuple(sorted(_declared(study, config))),
+            event=section.event.model_dump() if section.event else None,
+        )
+        register(folder, plan)
+
+
+def find_arm_of(study: Design, name: str) -> Arm:
+    """The arm of that name, or a ConfigError with the nearest."""
+    try:
+        return find_arm(study, name)
+    except ValueError as error:
+        raise ConfigError(f"study.arm: {error}") from None
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composed tree, interpolations not yet resolved."""
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return hydra.compose("config", list(overrides))
+
+
+def _declared(study: Design, config: Config) -> set[str]:
+    """Config keys in which the arms may differ. Arms of a study's own declare their switches alone."""
+    assert config.study is not None
+    switches = {f"algorithm.techniques.{technique}" for technique in TECHNIQUES}
+    own = config.study.arms is not None
+    return {key for key in study.declared if not own or key in switches} | set(config.study.declared)
+
+
+def _container(tree: DictConfig) -> Mapping[str, Any]:
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def _check_choice(choice: Override) -> None:
+    known = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
+    name = str(choice.value())
+    if not choice.is_add():
+        raise ConfigError(f"study={name}: write +study={name}; a run needs no study, so there is none to replace")
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise ConfigError(
+            f"+study={name}: no such study; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
+        )
+
+
+def _check_overrides(others: Sequence[Override]) -> None:
+    """A study sweeps over arms and seeds, and its arms alone set the switches."""
+    for override in others:
+        key, text = override.key_or_group, override.input_line
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"{text}: a study sweeps over study.arm and seed; runs of one arm that differ in {key} as well would "
+                "share a folder. Run the study once for each value, each with a study_name of its own"
+            )
+        if key.startswith("algorithm.techniques."):
+            raise ConfigError(f"{text}: the arms of a study set the switches; choose among them with study.arm=...")
+
+
+def _of_hydra(override: Override) -> bool:
+    key = override.key_or_group
+    return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
+
+
+def _values(given: Sequence[Override], key: str) -> list[str]:
+    """The values that the command line gives a key, a sweep's one by one."""
+    found = [override for override in given if override.key_or_group == key]
+    if not found:
+        return []
+    override = found[-1]
+    if override.is_sweep_override():
+        return [value.strip("'") for value in override.sweep_string_iterator()]
+    return [str(override.value())]
+
+
+def _seed(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"seed={value}: a seed is an integer; a range is written 'seed=range(0,5)'") from None

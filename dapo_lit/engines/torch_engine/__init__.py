@@ -1,0 +1,1 @@
+"""A batched sampler in plain torch."""

@@ -1,0 +1,214 @@
+"""Forward pass of the Llama family with a key-value cache, in plain torch: llama, mistral, qwen2, qwen3.
+
+Written for few operations a decode step, because a tiny model spends its time between operations: fused matrices,
+residuals added inside the matrix products, the rotary embedding as one complex product. The queries that share a key
+head are the query rows of one attention product, so that no key or value is repeated.
+
+Left out: gradients, dropout, mixture of experts, rotary embeddings whose frequencies change with the length (dynamic,
+longrope).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from dapo_lit.engines.torch_engine.fused_weights import Weights
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+Attend = Callable[[int, Tensor], Tensor]
+"""(layer index, q, k and v [N, heads, head_dim]) -> attention output [N, query heads * head_dim]."""
+
+
+@dataclass
+class Cache:
+    """Keys and values of B rows. All write their next token at the same slot; a shorter row starts at a later one."""
+
+    layers: list[Tensor]
+    """One a layer: [2 (keys, values), B, key heads, capacity, head_dim]. Finite before a row's start."""
+    starts: Tensor
+    """[B] int64: slot of each row's first token; position = slot - start."""
+    bias: Tensor | None
+    """[B, 1, 1, capacity]: 0 from a row's start on, -inf before it. None where all rows start at slot 0."""
+
+
+@dataclass
+class Prefilled:
+    """U prompts run through the model, right-aligned to the longest of P tokens."""
+
+    hidden: Tensor
+    """[U, hidden]: of the last prompt token, after the final norm."""
+    layers: list[Tensor]
+    """One a layer: keys and values [2, U, key heads, P, head_dim]. Before a shorter prompt: finite, without meaning."""
+
+
+class Decoder:
+    """Weights and forward pass. Raises ValueError for an architecture that it does not compute exactly."""
+
+    def __init__(self, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, fp32_head: bool) -> None:
+        _refuse_unsupported(config)
+        self.device = device
+        self.dtype = dtype
+        self.num_layers: int = config.num_hidden_layers
+        self.hidden_size: int = config.hidden_size
+        self.num_queries: int = config.num_attention_heads
+        self.num_keys: int = config.num_key_value_heads or config.num_attention_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._eps: float = config.rms_norm_eps
+        self._windows = _windows(config)
+        with torch.device("meta"):
+            skeleton = AutoModelForCausalLM.from_config(config)
+        # Transformers' own module knows the scaled variants.
+        rotary = type(skeleton.get_submodule("model.rotary_emb"))(config)
+        self._frequencies = rotary.get_buffer("inv_freq").float()
+        if self._frequencies.shape != (self.head_dim // 2,):
+            raise ValueError(
+                f"model type {config.model_type!r} rotates only a part of each head; choose another policy"
+            )
+        self._rope_scale = float(rotary.attention_scaling)
+        self._rope_table = torch.empty(0, 1, self.head_dim // 2, dtype=torch.complex64, device=device)
+        self.weights = Weights(
+            {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()},
+            head_dim=self.head_dim,
+            tied=bool(config.tie_word_embeddings),
+            device=device,
+            dtype=dtype,
+            fp32_head=fp32_head,
+        )
+
+    def prefill(self, prompts: list[tuple[int, ...]]) -> Prefilled:
+        """Runs prompts of any lengths in one batch."""
+        lengths = [len(prompt) for prompt in prompts]
+        num_prompts, width = len(prompts), max(lengths)
+        ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt in prompts], device=self.device)
+        starts = torch.tensor([width - length for length in lengths], device=self.device)
+        slots = torch.arange(width, device=self.device)
+        positions = (slots - starts[:, None]).clamp_(min=0)
+        distance = slots[:, None] - slots
+        # A slot before the start sees itself alone: a row without any key would give NaN.
+        seen = (distance >= 0) & ((slots >= starts[:, None])[:, None, None] | (distance == 0))
+        layers: list[Tensor] = []
+
+        def attend(index: int, qkv: Tensor) -> Tensor:
+            by_head = qkv.view(num_prompts, width, -1, self.head_dim).transpose(1, 2)
+            query, key, value = by_head.split([self.num_queries, self.num_keys, self.num_keys], dim=1)
+            layers.append(torch.stack([key, value]))
+            window = self._windows[index]
+            causal = min(lengths) == width and (window is None or window >= width)
+            mask = None if causal else seen if window is None else seen & (distance < window)
+            gqa = self.num_queries != self.num_keys
+            out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=gqa)
+            return out.transpose(1, 2).reshape(num_prompts * width, -1)
+
+        hidden = self._forward(ids.flatten(), self._rotations(width)[positions.flatten()], attend)
+        return Prefilled(self._norm(hidden.view(num_prompts, width, -1)[:, -1], self.weights.final_norm), layers)
+
+    def decode(self, tokens: Tensor, slot: int, cache: Cache) -> Tensor:
+        """Writes keys and values of one token a row at `slot`; returns hidden states [B, hidden] after the final norm.
+
+        tokens: [B] int64.
+        """
+        rows, end = len(tokens), slot + 1
+        table = self._rotations(end)
+        rotations = table[slot : slot + 1] if cache.bias is None else table[slot - cache.starts]
+
+        def attend(index: int, qkv: Tensor) -> Tensor:
+            layer = cache.layers[index]
+            written = qkv[:, self.num_queries :].view(rows, 2, self.num_keys, self.head_dim)
+            layer[:, :, :, slot].copy_(written.transpose(0, 1))
+            window = self._windows[index]
+            # Rows write side by side, so the distance between slots is the distance between positions.
+            first = 0 if window is None else max(0, end - window)
+            query = qkv[:, : self.num_queries].view(rows, self.num_keys, -1, self.head_dim)
+            bias = None if cache.bias is None else cache.bias[..., first:end]
+            return _attention(query, layer[:, :, :, first:end], bias).view(rows, -1)
+
+        return self._norm(self._forward(tokens, rotations, attend), self.weights.final_norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[B, hidden] -> [B, V] float32; the product itself in the dtype of the head."""
+        head = self.weights.head
+        return F.linear(hidden.to(head.dtype), head).float()
+
+    def _forward(self, tokens: Tensor, rotations: Tensor, attend: Attend) -> Tensor:
+        """tokens [N], rotations [N or 1, 1, head_dim / 2] -> hidden states [N, hidden] before the final norm."""
+        hidden = F.embedding(tokens, self.weights.embedding)
+        for index, layer in enumerate(self.weights.layers):
+            qkv = F.linear(self._norm(hidden, layer.attention_norm), layer.qkv, layer.qkv_bias)
+            qkv = qkv.view(len(tokens), -1, self.head_dim)
+            rotated = qkv[:, : self.num_queries + self.num_keys]
+            if layer.qk_norm is not None:
+                rotated.copy_(F.rms_norm(rotated, (self.head_dim,), None, self._eps) * layer.qk_norm)
+            self._rotate(rotated, rotations)
+            hidden = _add_product(hidden, attend(index, qkv), layer.output, layer.output_bias)
+            gate_up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias)
+            gate, up = gate_up.chunk(2, dim=-1)
+            hidden = _add_product(hidden, F.silu(gate).mul_(up), layer.down, layer.down_bias)
+        return hidden
+
+    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(hidden, (self.hidden_size,), weight, self._eps)
+
+    def _rotate(self, heads: Tensor, rotations: Tensor) -> None:
+        """In place. heads: [N, heads, head_dim], pairs adjacent."""
+        pairs = heads.unflatten(-1, (-1, 2))
+        if self.dtype == torch.float32:
+            torch.view_as_complex(pairs).mul_(rotations)
+        else:
+            pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * rotations))
+
+    def _rotations(self, positions: int) -> Tensor:
+        """[>= positions, 1, head_dim / 2] complex64: the turn of each position."""
+        if len(self._rope_table) < positions:
+            count = max(positions, 2 * len(self._rope_table))
+            angles = torch.outer(torch.arange(count, dtype=torch.float32), self._frequencies)
+            table = torch.complex(angles.cos() * self._rope_scale, angles.sin() * self._rope_scale)
+            self._rope_table = table[:, None].to(self.device)
+        return self._rope_table
+
+
+def _attention(query: Tensor, keys_values: Tensor, bias: Tensor | None) -> Tensor:
+    """query [B, key heads, queries, D], keys_values [2, B, key heads, T, D], bias [B, 1, 1, T] -> like query."""
+    if query.dtype != torch.float32:
+        # Scores in half precision would be rounded before the softmax; the fused kernel keeps them in float32.
+        return F.scaled_dot_product_attention(query, keys_values[0], keys_values[1], attn_mask=bias)
+    # For a few queries the fused kernel costs more than the three products it replaces.
+    keys, values = keys_values.flatten(1, 2).unbind()
+    scores = torch.baddbmm(
+        query.new_empty(1, 1, 1), query.flatten(0, 1), keys.transpose(1, 2), beta=0, alpha=query.shape[-1] ** -0.5
+    )
+    if bias is not None:
+        scores.view(*query.shape[:3], -1).add_(bias)
+    return torch.bmm(scores.softmax(-1), values).view(query.shape)
+
+
+def _add_product(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is not None:
+        residual = residual + bias
+    return torch.addmm(residual, x, weight.t())
+
+
+def _windows(config: PretrainedConfig) -> list[int | None]:
+    """For each layer: how many tokens a query sees, itself included; None: all."""
+    window: int | None = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in layer_types]
+
+
+def _refuse_unsupported(config: PretrainedConfig) -> None:
+    name = f"model type {config.model_type!r}"
+    if config.model_type not in MODEL_TYPES:
+        raise ValueError(f"{name} is none of {', '.join(MODEL_TYPES)}, the torch sampler's; choose another policy")
+    if config.hidden_act != "silu":
+        raise ValueError(f"{name} with hidden_act {config.hidden_act!r} instead of 'silu'; choose another policy")
+    kind = config.rope_parameters.get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        known = ", ".join(ROPE_TYPES)
+        raise ValueError(f"{name} with rope type {kind!r}, which is none of {known}; choose another policy")

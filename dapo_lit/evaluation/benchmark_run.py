@@ -1,0 +1,178 @@
+"""Evaluates one model on one benchmark into a folder: what is there is kept, what is missing is sampled."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from transformers import PretrainedConfig
+
+from dapo_lit.config.evaluate import EvaluateConfig
+from dapo_lit.evaluation.benchmarks import OpenBenchmark, open_benchmark
+from dapo_lit.evaluation.model_source import Subject
+from dapo_lit.evaluation.sample_store import SampleFiles
+from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
+from dapo_lit.recipe.parts import build_engine
+from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
+
+PLAIN_EVERY_S = 15.0
+"""Seconds between lines of progress where the output is not a terminal."""
+SHARE_BEFORE_ETA = 0.1
+"""Of the samples; a batch decodes together, so the first that end say little about the rest."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished evaluation."""
+
+    label: str
+    folder: Path
+    evaluation: Evaluation
+    benchmark: OpenBenchmark
+
+
+def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
+    """Samples what is missing of the benchmark and returns the whole; a kill costs `save_every_s` seconds."""
+    benchmark = open_benchmark(
+        config.benchmark,
+        subject.tokenizer,
+        subject.model.config,
+        seed=config.seed,
+        limit=config.limit,
+        deadline_s=config.deadline_s,
+        workers=config.workers,
+    )
+    for message in benchmark.messages:
+        print(message, flush=True)
+    folder = result_folder(config, subject, benchmark)
+    with benchmark.verifier:
+        sample_missing(config, subject, benchmark, folder)
+        samples = SampleFiles(folder).read().values()
+        n = config.n or config.benchmark.samples
+        return Result(subject.label, folder, summarise(benchmark.prompts, n, samples, benchmark.verifier), benchmark)
+
+
+def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark) -> Path:
+    """<out_dir>/<benchmark>/<model>-<8 digits>: one folder for all that is sampled alike, so that more adds to it."""
+    settings = benchmark.settings
+    deciding = {
+        "weights": subject.digest,
+        "dtype": str(subject.model.dtype),
+        "engine": config.rollout.engine,
+        "sampling": vars(benchmark.sampling),
+        "rule": settings.rule,
+        "extraction": settings.extraction,
+        "deadline_s": config.deadline_s,
+    }
+    digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+    folder = Path(config.out_dir) / settings.name / f"{subject.label}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = deciding | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
+    write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
+    return folder
+
+
+def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark, folder: Path) -> None:
+    """Samples and saves what the folder lacks, in one call of the engine so that its batch stays full."""
+    files, n = SampleFiles(folder), config.n or config.benchmark.samples
+    done = files.read()
+    wanted = {p.problem.id for p in benchmark.prompts}
+    there = sum(s.problem_id in wanted and s.sample_index < n for s in done.values())
+    total = len(benchmark.prompts) * n
+    if there >= total:
+        print(f"all {total:,} samples are in {folder}")
+        files.merge()
+        return
+    if there:
+        print(f"{there:,} of {total:,} samples are in {folder}; the rest is sampled now", flush=True)
+    rows = batch_size(config, subject.model.config, benchmark, subject.model.dtype.itemsize)
+    limit = benchmark.sampling.max_response_tokens
+    print(
+        f"sampling {total - there:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True
+    )
+    rollout = config.rollout.model_copy(update={"max_batch_size": rows})
+    engine = build_engine(subject.model, subject.tokenizer, rollout, max_tokens=benchmark.max_tokens)
+    engine.sync_weights(subject.model.state_dict().items(), 0)
+    samples = evaluated_samples(
+        benchmark.prompts, n, engine, benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
+    )
+    progress, unsaved, saved_at = Progress(total - there), list[EvaluatedSample](), time.monotonic()
+    try:
+        for sample in samples:
+            unsaved.append(sample)
+            progress.add(sample)
+            if time.monotonic() - saved_at >= config.save_every_s:
+                files.append(unsaved)
+                unsaved, saved_at = [], time.monotonic()
+    finally:
+        files.append(unsaved)  # an interrupt loses what is in the batch, no finished sample
+        progress.close()
+        engine.close()
+    files.merge()
+
+
+def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: OpenBenchmark, itemsize: int) -> int:
+    """Sequences decoded at once: rollout.max_batch_size, fewer where their keys and values would pass `cache_gb`."""
+    heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
+    head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
+    token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * itemsize
+    longest = max(len(p.ids) for p in benchmark.prompts) + benchmark.sampling.max_response_tokens
+    fitting = int(config.cache_gb * 1e9 / (token_bytes * longest))
+    return max(1, min(config.rollout.max_batch_size, fitting))
+
+
+class Progress:
+    """Samples done, accuracy so far and time left: one line that is rewritten on a terminal, else one now and then."""
+
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.clock = total, clock
+        self.done = self.correct = self.tokens = 0
+        self.started = self.printed = clock()
+        self.console = Console(stderr=True)
+
+    def add(self, sample: EvaluatedSample) -> None:
+        self.done += 1
+        self.correct += sample.correct
+        self.tokens += sample.num_tokens
+        every = 0.5 if self.console.is_terminal else PLAIN_EVERY_S
+        if self.clock() - self.printed >= every:
+            self.printed = self.clock()
+            end = "\r" if self.console.is_terminal else "\n"
+            self.console.file.write(f"{self.line():<110}{end}" if end == "\r" else f"{self.line()}\n")
+            self.console.file.flush()
+
+    def line(self) -> str:
+        """Short responses end first, so early on both accuracy and time left are off."""
+        seconds = max(1e-9, self.clock() - self.started)
+        if self.done < self.total * SHARE_BEFORE_ETA:
+            left = "time left not yet known"
+        else:
+            left = f"about {duration((self.total - self.done) * seconds / self.done)} left"
+        return (
+            f"{self.done:,}/{self.total:,} samples, {self.tokens / seconds:,.0f} tokens/s, "
+            f"{self.correct / self.done:.3f} right so far, {left}"
+        )
+
+    def close(self) -> None:
+        if self.console.is_terminal and self.done:
+            self.console.file.write("\n")
+        if self.done:
+            seconds = self.clock() - self.started
+            print(f"{self.done:,} samples, {self.tokens:,} tokens in {duration(seconds)}", file=sys.stderr)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(59.6), duration(3700)
+    ('1 min 00 s', '1 h 01 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,113 @@
+"""A model to evaluate, from wherever it is: a run, a checkpoint, an HF folder, a GGUF file, a hub id."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.sections import Policy
+from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.policy.lora import fingerprint, merge
+from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.runs.checkpoint_files import complete, fault
+from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
+
+EDGE = 1024
+"""Values at each end of a tensor that its digest covers beside its sum."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its tokenizer."""
+
+    label: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def digest(self) -> str:
+        """8 hexadecimal digits of the weights, the same for a checkpoint and the folder it was exported to."""
+        digest = hashlib.blake2b(digest_size=4)
+        for name, tensor in sorted(self.model.state_dict().items()):
+            flat = tensor.detach().reshape(-1)
+            ends = torch.cat([flat[:EDGE], flat[-EDGE:]]).float().cpu().numpy().tobytes()
+            digest.update(f"{name}{tuple(tensor.shape)}{float(flat.double().sum())!r}".encode() + ends)
+        return digest.hexdigest()
+
+
+def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
+    """The model at `where`, or of the config's policy if that is None.
+
+    Raises:
+        ConfigError: a run without a checkpoint, or a policy that is made by training alone.
+        FileNotFoundError: no such model.
+    """
+    if where is None:
+        if not policy.path:
+            raise ConfigError(
+                f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
+            )
+        where, label = policy.path, policy.name
+    else:
+        label = Path(where).stem if where.endswith(".gguf") else Path(where).name
+    place = Path(where)
+    if (place / "run.json").is_file() or place.suffix == ".ckpt":
+        subject = open_run_subject(place)[0]
+    else:
+        model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
+        subject = Subject(label, model, tokenizer)
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    return replace(subject, model=subject.model.to(chosen))
+
+
+def run_of(place: Path) -> Path:
+    """The folder of the run that a checkpoint file lies in, or the folder itself."""
+    return place.parent.parent if place.suffix == ".ckpt" else place
+
+
+def run_config(run: Path) -> Config:
+    """The resolved config that a run was started with.
+
+    Raises:
+        ConfigError: there is none, or it is of another version.
+    """
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
+    try:
+        return parse(yaml.safe_load(file.read_text()))
+    except ConfigError as error:
+        raise ConfigError(f"{file} does not fit this version of the schema:\n{error}") from None
+
+
+def open_run_subject(place: Path) -> tuple[Subject, Config]:
+    """The policy of a run's newest checkpoint, or of one checkpoint, on the CPU, and the config that trained it.
+
+    Raises:
+        ConfigError: no run there, a config of another version, no checkpoint, a damaged one, adapters of another base.
+    """
+    run = run_of(place)
+    config = run_config(run)
+    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)
+    if chosen is None or not chosen.exists():
+        raise ConfigError(f"{place}: no checkpoint there; a run writes them every trainer.checkpoint_every steps")
+    if reason := fault(chosen):
+        raise ConfigError(f"{chosen} is damaged ({reason}); name another of {chosen.parent}")
+    folder = policy_folder(config.policy, config.task)
+    model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
+    saved = policy_weights(chosen)
+    if config.policy.lora is None:
+        model.load_state_dict(saved)
+    else:
+        base, here = base_fingerprint(chosen), fingerprint(model)
+        if base != here:
+            raise ConfigError(
+                f"{chosen} holds adapters of another base than {folder} (fingerprint {base}, not {here}); put the "
+                "policy that the run began with back in its place"
+            )
+        merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
+    return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

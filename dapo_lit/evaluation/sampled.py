@@ -1,0 +1,169 @@
+"""Sampled evaluation: k responses to each problem, avg@k, unbiased pass@k, cons@k."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import comb
+from statistics import fmean
+from typing import Any
+
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.evaluation.voting import Ballot, ballots, consensus
+from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.collect import Prompt
+
+EVALUATION_STEP = -1
+"""In the place of the rollout step: every evaluation of a run draws the same noise, whatever the step."""
+
+SampleName = tuple[str, str, int]
+"""(problem id, question digest, sample index): what was asked, and which of its samples this is."""
+
+
+@dataclass(frozen=True)
+class EvaluatedSample:
+    """One scored response, a row of the tables on disk."""
+
+    problem_id: str
+    question_digest: str
+    """Of prompt and reference answer: a sample of a question that has changed is not taken for one of this."""
+    sample_index: int
+    response: str
+    extracted: str | None
+    """The answer that was found in it."""
+    correct: bool
+    timed_out: bool
+    """The verifier's deadline passed; counts as wrong."""
+    num_tokens: int
+    """With the EOS token."""
+    truncated: bool
+    logprob: float
+    """Of the whole response, nats, under the distribution it was drawn from."""
+
+    @property
+    def name(self) -> SampleName:
+        return self.problem_id, self.question_digest, self.sample_index
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All samples, problem by problem, k each."""
+
+    samples: list[EvaluatedSample]
+    k: int
+    ballots: list[Ballot]
+    """One a problem, in the order of the samples."""
+
+    def metrics(self, benchmark: str) -> dict[str, float]:
+        """`eval/<benchmark>/...`: means over problems, length and entropy over responses and tokens."""
+        k, lengths = self.k, [s.num_tokens for s in self.samples]
+        values = {
+            f"avg@{k}": fmean(s.correct for s in self.samples),
+            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.ballots),
+            f"cons@{k}": fmean(consensus(b) for b in self.ballots),
+            "length_mean": fmean(lengths),
+            "truncated_frac": fmean(s.truncated for s in self.samples),
+            "entropy": -sum(s.logprob for s in self.samples) / sum(lengths),
+        }
+        return {f"eval/{benchmark}/{key}": float(value) for key, value in values.items()}
+
+
+def evaluate(
+    prompts: Sequence[Prompt],
+    k: int,
+    engine: RolloutEngine,
+    verifier: Verifier,
+    decode: Callable[[Sequence[int]], str],
+    sampling: Sampling,
+    ranks: Ranks = ALONE,
+) -> Evaluation:
+    """Samples k responses to every prompt with the engine's weights and scores them; each rank some of the prompts."""
+    own = [prompts[position] for position in ranks.own(prompts)]
+    samples = list(evaluated_samples(own, k, engine, verifier, decode, sampling))
+    parts = ranks.gather(samples if ranks.tells else [])
+    return summarise(prompts, k, [sample for part in parts for sample in part], verifier)
+
+
+def evaluated_samples(
+    prompts: Sequence[Prompt],
+    k: int,
+    engine: RolloutEngine,
+    verifier: Verifier,
+    decode: Callable[[Sequence[int]], str],
+    sampling: Sampling,
+    done: Collection[SampleName] = (),
+) -> Iterator[EvaluatedSample]:
+    """Yields each sample when its score is there; those named in `done` are not sampled again.
+
+    A sample's noise depends on seed, problem and index alone: the samples of two halves are those of a whole.
+    """
+    digests = {p.problem.id: question_digest(p) for p in prompts}
+    references = {
+        p.problem.id: Reference(p.problem.id, p.problem.answer, p.problem.problem, p.problem.meta) for p in prompts
+    }
+    requests = [
+        SampleRequest(SampleKey(EVALUATION_STEP, p.problem.id, 0, index), p.ids)
+        for p in prompts
+        for index in range(k)
+        if (p.problem.id, digests[p.problem.id], index) not in done
+    ]
+    if not requests:
+        return
+    unscored: dict[SampleKey, tuple[Sample, str]] = {}
+
+    def scored(scores: Iterable[tuple[Any, Score]]) -> Iterator[EvaluatedSample]:
+        for key, score in scores:
+            sample, text = unscored.pop(key)
+            yield EvaluatedSample(
+                problem_id=key.problem_id,
+                question_digest=digests[key.problem_id],
+                sample_index=key.sample_index,
+                response=text,
+                extracted=score.answer,
+                correct=score.correct,
+                timed_out=score.timed_out,
+                num_tokens=len(sample.response_ids),
+                truncated=not sample.finished,
+                logprob=sum(sample.rollout_logprobs),
+            )
+
+    for sample in engine.generate(requests, sampling):
+        text = decode(sample.response_ids)
+        unscored[sample.key] = sample, text
+        verifier.submit(sample.key, references[sample.key.problem_id], text)
+        yield from scored(verifier.collect())
+    yield from scored(verifier.drain())
+
+
+def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSample], verifier: Verifier) -> Evaluation:
+    """The first k samples of every prompt, in order, with the votes on their answers.
+
+    Raises:
+        ValueError: a sample is missing.
+    """
+    found = {s.name: s for s in samples}
+    names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(k)]
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"{len(missing)} samples are missing, sample {missing[0][2]} of {missing[0][0]} first")
+    ordered = [found[name] for name in names]
+    rows = [ordered[start : start + k] for start in range(0, len(ordered), k)]
+    answers = [[(s.extracted, s.correct) for s in row] for row in rows]
+    return Evaluation(ordered, k, ballots(answers, verifier.equivalent))
+
+
+def question_digest(prompt: Prompt) -> str:
+    """16 hexadecimal digits of the prompt's tokens and the reference answer."""
+    text = f"{','.join(map(str, prompt.ids))}|{prompt.problem.answer}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Unbiased estimate of the probability that one of k samples is right (Chen et al. 2021, arXiv 2107.03374, Eq. 1).
+
+    >>> pass_at_k(num_samples=4, num_correct=1, k=2)
+    0.5
+    """
+    return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)

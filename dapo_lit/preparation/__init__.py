@@ -1,0 +1,1 @@
+"""What comes before training: rewritten answers, supervised warm-up."""

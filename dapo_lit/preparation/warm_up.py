@@ -1,0 +1,115 @@
+"""Supervised warm-up: from a file of rows and a policy to a Hugging Face folder."""
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dapo_lit.config import ConfigError
+from dapo_lit.config.sft import AgreementFilter, SftConfig
+from dapo_lit.data.demonstrations import PromptResponse, agreeing, load_demonstrations
+from dapo_lit.data.rows import DataError
+from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.policy.load import end_id, load_model, load_tokenizer
+from dapo_lit.policy.pretrain import Row, train_supervised
+from dapo_lit.policy.save import save_policy
+from dapo_lit.recipe.models import freeze_first_layers
+from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.rewards.extraction import extract
+from dapo_lit.rewards.pool import Verifier
+
+
+def warm_up(config: SftConfig) -> Path:
+    """Trains and writes the policy; the folder. Prints what became of the rows.
+
+    Raises:
+        DataError: a row that cannot be used, or none that is left.
+        ConfigError: a folder that is there already, a template that does not fit the policy.
+    """
+    if config.data is None:
+        return Path(policy_folder(config.policy, config.task))
+    output = Path(config.output).expanduser()
+    if output.exists():
+        raise ConfigError(f"output={config.output} is there already; move it away or choose another folder")
+    torch.manual_seed(config.seed)
+    counts: dict[str, int] = {}
+    rows = load_demonstrations(config.data)
+    counts["rows"] = len(rows)
+    if config.agreement.enabled:
+        rows = keep_agreeing(rows, config.agreement, config.data)
+        counts["rows_agreeing"] = len(rows)
+    start = policy_folder(config.policy, config.task)
+    tokenizer = load_tokenizer(start)
+    encoded = encode_rows(rows, config, tokenizer)
+    counts |= {"rows_trained": len(encoded), "rows_too_long": len(rows) - len(encoded)}
+    model = load_model(start, dtype=getattr(torch, config.policy.dtype))
+    freeze_first_layers(model, config.policy.freeze_frac)
+    settings = config.training
+    updates = ceil(settings.epochs * len(encoded) / settings.batch_size)
+    print(f"rows: {len(encoded):,} to train on, {len(rows) - len(encoded):,} above training.max_tokens left out")
+    losses = train_supervised(
+        model,
+        encoded,
+        updates=updates,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        seed=config.seed,
+        warmup_frac=settings.warmup_frac,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        micro_batches=settings.micro_batches,
+        progress=output.name,
+    )
+    tenth = max(1, updates // 10)
+    before, after = fmean(losses[:tenth]), fmean(losses[-tenth:])
+    print(f"loss: {before:.4f} -> {after:.4f} nats a response token (first and last tenth of {updates:,} updates)")
+    notes = {"config": config.model_dump(mode="json"), "start": str(start), **counts, "losses": losses}
+    save_policy(output, model, tokenizer, {"sft.json": notes})
+    return output
+
+
+def keep_agreeing(rows: Sequence[PromptResponse], settings: AgreementFilter, path: str) -> list[PromptResponse]:
+    """The rows that give the majority answer of their prompt; DataError if there are none."""
+    answers = [extract(row.response, settings.extraction) for row in rows]
+    with Verifier(rule=settings.rule, extraction=settings.extraction) as verifier:
+        vote = agreeing(
+            [row.prompt for row in rows],
+            answers,
+            verifier.equivalent,
+            min_samples=settings.min_samples,
+            min_frac=settings.min_frac,
+        )
+    print(f"agreement: {vote}")
+    if not vote.kept:
+        raise DataError(f"{path}: no prompt has an answer that several samples agree on ({vote})")
+    return [rows[index] for index in vote.kept]
+
+
+def encode_rows(rows: Sequence[PromptResponse], config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
+    """Token ids of the rows that fit into training.max_tokens; every response ends with the token that ends responses.
+
+    Raises:
+        DataError: a response that has no token in the policy's vocabulary, or no row that fits.
+        ConfigError: a template that the policy's tokenizer cannot use.
+    """
+    try:
+        template = PromptTemplate.load(config.task.template)
+        end = end_id(tokenizer, chat=bool(template.messages))
+        prompts = [template.encode(row.prompt, tokenizer) for row in rows]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    encoded: list[Row] = []
+    for row, prompt in zip(rows, prompts, strict=True):
+        response = tokenizer(row.response, add_special_tokens=False)["input_ids"]
+        if not response or not prompt:
+            raise DataError(f"{row.place}: the policy's vocabulary has none of the characters of this row")
+        if len(prompt) + len(response) + 1 <= config.training.max_tokens:
+            encoded.append((prompt, [*response, end]))
+    if not encoded:
+        raise DataError(
+            f"{config.data}: every row has more than training.max_tokens={config.training.max_tokens} tokens"
+        )
+    return encoded

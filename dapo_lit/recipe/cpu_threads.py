@@ -1,0 +1,91 @@
+"""`trainer.cpu.auto`: how many threads a run takes on this machine, by a short measurement before it starts.
+
+A small step is sampled and trained on with one thread, two, four, and so on; the fastest is written into the run's
+config, which a resumed run reads it from. Tiny models are fastest with one: the work between two synchronisations of
+the threads is too short. Left out: the dtype. Half precision is a choice about learning, not about speed alone: one
+process keeps its weights in policy.dtype, and small updates are lost in bfloat16.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import PreTrainedModel
+
+from dapo_lit.config import Config
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.policy.attention import layout, packed_hidden
+from dapo_lit.policy.head import token_loss
+
+PROMPT, RESPONSE = 16, 16
+ENOUGH_S = 0.5
+"""A small step has more rows until it takes so long."""
+MOST_ROWS = 128
+REPEATS = 3
+
+
+def is_measured(config: Config) -> bool:
+    return bool(config.trainer.cpu.auto) and config.trainer.accelerator == "cpu"
+
+
+def recorded_threads(path: Path, config: Config) -> int | None:
+    """What the run in `path` measured, if `config` is to go on with it; None: nothing is there."""
+    file = path / "config.yaml"
+    if not config.resume or not file.is_file():
+        return None
+    before = yaml.safe_load(file.read_text())
+    return int(before["trainer"]["threads"])
+
+
+def with_threads(config: Config, threads: int) -> Config:
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"threads": threads})})
+
+
+def measure(model: PreTrainedModel, cores: int | None = None) -> dict[int, float]:
+    """Seconds of a small step by number of threads, best of three; leaves torch's number as it was.
+
+    The weights are not changed and keep no gradient.
+    """
+    before, cores = torch.get_num_threads(), cores or os.cpu_count() or 1
+    numbers = [n for n in (1, 2, 4, 8, 16, 32, 64) if n < cores] + [cores]
+    engine = TorchEngine(model.config, eos_ids=[], dtype=model.dtype, max_batch_size=MOST_ROWS)
+    engine.sync_weights(model.state_dict().items(), version=0)
+    try:
+        torch.set_num_threads(1)
+        rows = 4
+        while _small_step(model, engine, rows) < ENOUGH_S and rows < MOST_ROWS:
+            rows *= 2
+        found = {}
+        for threads in numbers:
+            torch.set_num_threads(threads)
+            found[threads] = min(_small_step(model, engine, rows) for _ in range(REPEATS))
+        return found
+    finally:
+        torch.set_num_threads(before)
+        engine.close()
+
+
+def fastest(seconds: dict[int, float]) -> int:
+    """The number of threads; of two within 5 % the smaller."""
+    least = min(seconds.values())
+    return min(threads for threads, took in seconds.items() if took <= 1.05 * least)
+
+
+def _small_step(model: PreTrainedModel, engine: TorchEngine, rows: int) -> float:
+    """Seconds to sample `rows` short responses and to make the gradient of them."""
+    started = time.perf_counter()
+    prompts = [tuple(range(PROMPT))] * rows
+    requests = [SampleRequest(SampleKey(0, "small", 0, row), prompt) for row, prompt in enumerate(prompts)]
+    samples = list(engine.generate(requests, Sampling(RESPONSE)))
+    ids = torch.tensor([token for s in samples for token in (*range(PROMPT), *s.response_ids)])
+    with torch.enable_grad():
+        hidden = packed_hidden(model, ids, layout([PROMPT + RESPONSE] * rows))
+        head = model.get_output_embeddings().weight
+        loss, _, _ = token_loss(hidden, head, ids.roll(-1), lambda logprobs, part: -logprobs, temperature=1.0)
+        loss.backward()
+    model.zero_grad(set_to_none=True)
+    return time.perf_counter() - started

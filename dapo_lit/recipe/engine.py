@@ -1,0 +1,107 @@
+"""From config to the engine that samples."""
+
+from pathlib import Path
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from dapo_lit.config.sections import ConfigError, Rollout
+from dapo_lit.engines.protocol import RolloutEngine
+from dapo_lit.engines.restarting import RestartingEngine
+from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.engines.vllm_engine.engine import VllmEngine, VllmSettings, check_startable
+from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.policy.load import eos_ids
+from dapo_lit.ranks import ALONE, Ranks
+
+
+def build_engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rollout: Rollout,
+    device: torch.device | None = None,
+    max_tokens: int | None = None,
+    ranks: Ranks = ALONE,
+    dtype: torch.dtype | None = None,
+) -> RolloutEngine:
+    """The engine that samples; it has no weights before its first sync_weights.
+
+    Args:
+        device: of the torch engine; None: the policy's.
+        max_tokens: of a prompt and its response; None: the policy's context.
+        ranks: the processes that train together, which share servers of vLLM out among themselves.
+        dtype: of weights and activations; None: the policy's.
+
+    Raises:
+        ConfigError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
+    """
+    try:
+        return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rollout: Rollout,
+    device: torch.device | None,
+    max_tokens: int | None,
+    ranks: Ranks,
+    dtype: torch.dtype,
+) -> RolloutEngine:
+    config, ids = model.config, eos_ids(model, tokenizer)
+    if rollout.engine == "torch":
+        return TorchEngine(
+            config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
+        )
+    if rollout.vllm.placement == "server":
+        server = rollout.vllm.server
+        assert server.folder is not None
+        at = ServerSettings(
+            urls=server.urls,
+            folder=Path(server.folder).expanduser(),
+            max_model_tokens=max_tokens or config.max_position_embeddings,
+            max_batch_size=rollout.max_batch_size,
+            transfer=server.transfer,
+            shard_gb=server.shard_gb,
+            request_s=server.request_s,
+            wait_s=server.wait_s,
+            fp32_head=rollout.vllm.fp32_head,
+        )
+
+        def connect() -> RolloutEngine:
+            return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
+
+        # Weights are gathered by all ranks together: one of them alone cannot start anew.
+        return RestartingEngine(connect) if ranks.size == 1 else connect()
+    settings = _vllm_settings(config, rollout, max_tokens)
+
+    def start() -> RolloutEngine:
+        return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
+
+    return RestartingEngine(start) if ranks.size == 1 else start()
+
+
+def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
+    """What one rank can find out about vLLM in every rank's process, which starts when all of them are there.
+
+    Raises:
+        ConfigError: a vLLM that is missing or unsupported, too small a cache.
+    """
+    try:
+        check_startable(model.config, dtype, _vllm_settings(model.config, rollout, max_tokens))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> VllmSettings:
+    return VllmSettings(
+        max_model_tokens=max_tokens or config.max_position_embeddings,
+        max_batch_size=rollout.max_batch_size,
+        kv_cache_gb=rollout.vllm.kv_cache_gb,
+        tensor_parallel=rollout.vllm.tensor_parallel,
+        fp32_head=rollout.vllm.fp32_head,
+        eager=rollout.vllm.eager,
+        sleeps=rollout.vllm.sleep,
+    )

@@ -1,0 +1,116 @@
+"""The models of a run: the policy, what it is held to, the value model. Put together whole, or on the meta device and
+then sharded and filled."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.policy.critic import Critic
+from dapo_lit.policy.lora import add_adapters, first_values, only_trained
+from dapo_lit.policy.reference import Reference
+from dapo_lit.policy.sharding import checkpoint_layers, move_buffers, shard_value_head
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.meshes import Meshes, shard_model
+
+Fill = Callable[[PreTrainedModel, torch.device], None]
+"""Gives a sharded model that was built without weights its shards."""
+
+
+@dataclass(frozen=True)
+class Models:
+    policy: PreTrainedModel
+    reference: Reference | None
+    """None: no KL term."""
+    critic: Critic | None
+    """None: no value model."""
+
+    def begin_adapters(self, seed: int) -> None:
+        """Where there are adapters, gives them their first values."""
+        first_values(self.policy, seed)
+        if self.critic is not None:
+            first_values(self.critic, seed)
+
+
+def put_together(policy: PreTrainedModel, config: Config) -> Models:
+    """The models that the config asks for around a policy, which may be on the meta device.
+
+    Raises:
+        ValueError: adapters on matrices that the policy does not have.
+    """
+    algorithm, lora = config.algorithm, config.policy.lora
+    if lora is not None:
+        add_adapters(policy, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
+    reference = Reference(policy) if algorithm.kl.beta else None
+    critic = None
+    if algorithm.critic is not None:
+        critic = Critic(policy, shares_backbone=algorithm.critic.backbone == "shared")
+        if critic.backbone is not None:
+            checkpoint_layers(critic.backbone, config.trainer.activation_checkpointing)
+    freeze_first_layers(policy, config.policy.freeze_frac)
+    checkpoint_layers(policy, config.trainer.activation_checkpointing)
+    return Models(policy, reference, critic)
+
+
+def shard_and_fill(
+    models: Models, config: Config, ranks: Ranks, mesh: DeviceMesh, fill: Fill | None, device: torch.device
+) -> Ranks:
+    """Turns all of them into shards and gives those their weights; the ranks that train on different data.
+
+    `mesh`: Lightning's, data parallel x tensor parallel. `device`: where is computed; offloaded shards lie on the host.
+    """
+    settings = config.trainer.sharding
+    meshes = Meshes.of(settings, ranks, mesh)
+    sharded = [models.policy]
+    copy = None if models.reference is None or models.reference.is_policy else models.reference.model
+    if copy is not None:
+        narrow = getattr(torch, settings.dtype or config.policy.dtype)
+        for parameter in copy.parameters():  # never updated: nothing is lost by keeping it as it is computed with
+            parameter.data = parameter.data.to(narrow)
+        sharded.append(copy)
+    if models.critic is not None:
+        shard_value_head(models.critic.head, meshes.data, cpu_offload=settings.cpu_offload)
+        if models.critic.backbone is not None:
+            sharded.append(models.critic.backbone)
+    for model in sharded:
+        shard_model(model, settings, meshes)
+        if fill is not None:
+            fill(model, torch.device("cpu") if settings.cpu_offload else device)
+    if copy is not None and settings.cpu_offload:  # the strategy knows nothing of it
+        move_buffers(copy, device)
+    return meshes.ranks
+
+
+def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int | None) -> None:
+    """Raises ConfigError for a checkpoint of adapters that stand beside another base, or that lacks some of them.
+
+    base: fingerprint of the weights that are here.
+    """
+    saved = checkpoint["dapo_lit"]["base_fingerprint"]
+    if saved != base:
+        raise ConfigError(
+            f"the checkpoint holds adapters of another base (fingerprint {saved}; the one that policy.path, or the "
+            f"task's base, gives here has {base}); put the policy that the run began with back in its place"
+        )
+    if "state_dict" in checkpoint:  # a sharded one has been read by then, and reading it tells what it lacks
+        lacking = only_trained(module, dict(module.named_parameters())).keys() - checkpoint["state_dict"].keys()
+        if lacking:
+            raise ConfigError(f"the checkpoint lacks {len(lacking)} trained tensors, such as {min(lacking)}")
+
+
+def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:
+    """Stops the gradient in the first `fraction` of the layers (rounded down), and in the embedding if any is frozen.
+
+    A tied embedding is the head as well and stays trained.
+    """
+    layers = model.base_model.layers
+    frozen = int(fraction * len(layers))
+    for layer in layers[:frozen]:
+        layer.requires_grad_(False)
+    if frozen and not model.config.tie_word_embeddings:
+        model.get_input_embeddings().requires_grad_(False)

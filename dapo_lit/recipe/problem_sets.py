@@ -1,0 +1,74 @@
+"""The problems that a run trains on and those that it holds out, and what was left out of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from dapo_lit.config import Config
+from dapo_lit.config.sections import Task
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.selection import Account, select
+from dapo_lit.data.sources import DataError, load_heldout, load_with_report
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums
+
+
+@dataclass(frozen=True)
+class Problems:
+    train: list[Problem]
+    heldout: list[Problem]
+    has_written_steps: Callable[[str], bool] | None = None
+    """What `task/steps_frac` counts; None where the task has no such thing."""
+    account: Account = field(default_factory=Account)
+    """What was left out of the training problems."""
+
+
+def problems(config: Config) -> Problems:
+    """The task's training and held-out problems; a file is read and checked whole.
+
+    Raises:
+        DataError: a missing file, a bad row, a reference answer that the reward rule cannot use.
+    """
+    task = config.task
+    found = _all_problems(task)
+    difficulty = task.difficulty
+    train = select(
+        found.train,
+        found.account,
+        drops_duplicates=task.deduplicate,
+        evaluations={path: _heldout(path, "task.exclude_overlap_with") for path in task.exclude_overlap_with},
+        difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
+        num_problems=task.num_problems,
+    )
+    return replace(found, train=train)
+
+
+def _all_problems(task: Task) -> Problems:
+    match task.name:
+        case "chain_sum":
+            sums = chain_sum.Sums(**task.options)
+            return Problems(
+                chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
+                chain_sum.held_out_problems(task.num_heldout, sums=sums),
+                chain_sum.has_written_steps,
+            )
+        case "four_sums":
+            return Problems(four_sums.problems(), four_sums.problems())
+        case "arithmetic":
+            return Problems(
+                arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
+                arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+            )
+        case "file":
+            account = Account()
+            train, report = load_with_report(str(task.path), "train")
+            if report is not None:
+                account.add_duplicates(report)
+            heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
+            return Problems(train, heldout, account=account)
+
+
+def _heldout(path: str, key: str) -> list[Problem]:
+    """The problems of an evaluation set; a fault names the key that asked for it."""
+    try:
+        return load_heldout(path)
+    except DataError as error:
+        raise DataError(str(error).replace("task.path", key)) from None

@@ -1,0 +1,1 @@
+"""A recorded step once more, under other switches."""

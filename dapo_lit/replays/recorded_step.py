@@ -1,0 +1,257 @@
+"""A recorded step once more, under other switches: nothing is generated, everything else is the production path.
+
+A recording is the training state before a step (`replay/step_000010.ckpt`, as a checkpoint) and the step's rollouts
+(`rollouts/step_000010.parquet`, discarded groups too). A replay resumes from that state, as an interrupted run does,
+with an engine that plays the recorded samples. Collection, verification, rewards, the filter, advantages, mini-batches,
+losses and updates are then those of a run, and under the recorded switches they give the recorded metrics.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from lightning import Callback, Trainer
+from torch import Tensor
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.evaluation.model_source import run_config
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.rollout.records import Group
+from dapo_lit.runs.checkpoint_files import before_step, fault
+from dapo_lit.step.packing import MicroBatch, TokenBatch
+from dapo_lit.step.rollout_step import RolloutStep
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A step of a run that can be replayed."""
+
+    step: int
+    config: Config
+    checkpoint: Path
+    samples: Mapping[SampleKey, Sample]
+    """Of the groups up to the last accepted one; finished ones that were carried in stand in the checkpoint."""
+
+    @property
+    def num_groups(self) -> int:
+        return len({(key.problem_id, key.attempt) for key in self.samples if key.step == self.step})
+
+
+def recorded_steps(run: Path) -> list[int]:
+    """Steps of a run that can be replayed, ascending."""
+    names = [re.fullmatch(r"step_(\d+)", p.stem) for p in (run / "replay").glob("step_*.ckpt")]
+    steps = sorted(int(name[1]) for name in names if name)
+    return [step for step in steps if rollouts_file(run, step).is_file()]
+
+
+def rollouts_file(run: Path, step: int) -> Path:
+    return run / "rollouts" / f"step_{step:06d}.parquet"
+
+
+def open_recording(run: Path, step: int | None) -> Recording:
+    """Reads a recorded step; `None` is the only one there is.
+
+    Raises:
+        ConfigError: no run there, the step is not recorded (with those that are), a recording that cannot be used.
+    """
+    config, steps = run_config(run), recorded_steps(run)
+    if not steps:
+        raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")
+    told = f"recorded: {', '.join(map(str, steps))}"
+    if step is None and len(steps) > 1:
+        raise ConfigError(f"{run}: which step? Name one, such as step={steps[0]} ({told})")
+    chosen = steps[0] if step is None else step
+    if chosen not in steps:
+        raise ConfigError(f"{run}: step {chosen} is not recorded ({told})")
+    checkpoint = before_step(run, chosen)
+    if checkpoint.is_dir():
+        raise ConfigError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
+    if reason := fault(checkpoint):
+        raise ConfigError(f"{checkpoint} is damaged ({reason}); {told}")
+    rows = pd.read_parquet(rollouts_file(run, chosen))
+    samples = [_sample(row) for row in rows[rows["examined"]].to_dict("records")]
+    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})
+
+
+def _sample(row: Mapping[Any, Any]) -> Sample:
+    return Sample(
+        key=SampleKey(
+            int(row["submitted_step"]), str(row["problem_id"]), int(row["attempt"]), int(row["sample_index"])
+        ),
+        response_ids=tuple(int(i) for i in row["response_ids"]),
+        rollout_logprobs=tuple(float(p) for p in row["rollout_logprobs"]),
+        finished=not row["truncated"],
+        policy_version=int(row["policy_version"]),
+    )
+
+
+class PlaybackEngine:
+    """Gives back the samples of a recording; it has no weights."""
+
+    def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
+        self.samples = samples
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """The samples are those of the recorded weights."""
+
+    @property
+    def concurrency(self) -> int:
+        return max(1, len(self.samples))
+
+    @property
+    def reproducible(self) -> bool:
+        return True
+
+    def open(self, sampling: Sampling) -> "PlaybackStream":
+        return PlaybackStream(self.samples)
+
+    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
+        """The recorded sample of each request; raises as `PlaybackStream.submit` does."""
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
+
+    def rest(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class PlaybackStream:
+    """Everything that was submitted ends at the next step."""
+
+    def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
+        self._samples = samples
+        self._waiting: dict[SampleKey, SampleRequest] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Raises ConfigError for a sample that was not recorded: the problems are not those of the run any more."""
+        for request in requests:
+            if request.key not in self._samples:
+                raise ConfigError(
+                    f"problem {request.key.problem_id} (attempt {request.key.attempt}) was not sampled in the recorded "
+                    "step; the task's problems or their order have changed since"
+                )
+            self._waiting[request.key] = request
+
+    def step(self) -> list[Sample]:
+        ended, self._waiting = list(self._waiting), {}
+        return [self._samples[key] for key in ended]
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        return {key: self._waiting.pop(key).begun for key in keys if key in self._waiting}
+
+
+class TokenLog:
+    """What the module tells of the updates of a step, token by token; the first gradient and their sum."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Tensor]] = []
+        self.losses: list[float] = []
+        self.first: list[Tensor] | None = None
+        self.summed: list[Tensor] | None = None
+
+    def micro_batch(
+        self, epoch: int, micro: MicroBatch, logprobs: Tensor, old: Tensor, advantages: Tensor, weights: Tensor
+    ) -> None:
+        found = {"logprob": logprobs, "old_logprob": old, "advantage": advantages, "weight": weights}
+        numbers = {
+            name: torch.full_like(micro.tokens, value)
+            for name, value in (("epoch", epoch + 1), ("update", len(self.losses) + 1))
+        }
+        places = {"place": micro.tokens, "completion": micro.completions, "token_id": micro.targets}
+        self.rows.append({name: x.detach().cpu() for name, x in (numbers | places | found).items()})
+
+    def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
+        self.losses.append(loss)
+        if self.summed is None:
+            self.first, self.summed = [g.clone() for g in gradients], [g.clone() for g in gradients]
+        else:
+            torch._foreach_add_(self.summed, list(gradients))
+
+
+@dataclass
+class Replayed:
+    """A step as it went under the switches of `config`."""
+
+    config: Config
+    accepted: list[Group]
+    generated: list[Group]
+    batch: TokenBatch | None
+    """None: no group to learn from."""
+    metrics: dict[str, float | None]
+    """Of the updates, under the names that a run logs."""
+    log: TokenLog
+
+
+class _OneStep(Callback):
+    """Ends the run after the recorded step, and keeps that step."""
+
+    step: RolloutStep | None = None
+
+    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        collector = trainer.datamodule.collector
+        for completion in (c for group in collector.carried for c in group.scored.values()):
+            # The state holds their rewards under the recorded switches.
+            completion.length_penalty, completion.reward_shaped = collector.reward(
+                completion.score, completion.num_tokens, completion.truncated
+            )
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
+    ) -> None:
+        self.step = batch
+        trainer.should_stop = True
+
+
+def replay(recording: Recording, config: Config) -> Replayed:
+    """The recorded step with the switches of `config`, from the weights and the optimizer's state before it.
+
+    Where the filter keeps fewer groups than the step wants, the batch is smaller: nothing can be generated anew.
+    """
+    parts = Parts(config)
+    datamodule = RolloutDataModule(config, parts)
+    datamodule.setup("fit")
+    collector = datamodule.collector
+    assert collector is not None
+    collector.engine = PlaybackEngine(recording.samples)
+    exhausted = collector.rules.on_exhausted
+    collector.rules = replace(
+        collector.rules,
+        max_groups=recording.num_groups,
+        on_exhausted="train_smaller" if exhausted == "error" else exhausted,
+    )
+    module = DAPOModule(config, lambda: parts.policy)
+    module.observer = log = TokenLog()
+    one_step = _OneStep()
+    trainer = Trainer(
+        accelerator=config.trainer.accelerator,
+        devices=1,
+        max_epochs=1,
+        callbacks=[one_step],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=False)
+    step = one_step.step
+    assert step is not None
+    assert step.step == recording.step
+    collected = step.collected
+    return Replayed(config, collected.accepted, collected.generated, step.tokens, module.step_metrics, log)

@@ -1,1 +1,0 @@
-"""Rewards that are no mathematics, to copy from: short programs that are run, and a model that judges."""

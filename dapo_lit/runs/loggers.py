@@ -1,0 +1,190 @@
+"""Where a run can be watched: a live display or plain lines, a table of completions, Weights & Biases.
+
+`metrics.jsonl` is not here: it is the record, and run_folder.py writes it.
+"""
+
+import math
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dapo_lit.config import Config
+from dapo_lit.rollout.collect import CollectedStep
+from dapo_lit.rollout.records import Completion
+from dapo_lit.runs.run_folder import RunFolder
+
+NUM_COMPLETIONS = 4
+"""Rows of the printed table of completions."""
+
+
+class Loggers:
+    """Feeds the displays that the config asks for."""
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.config = config
+        self.console = Console()
+        self.display = Display(config, self.console)
+        self.wandb = WandbRun(config, folder) if config.logger.wandb.enabled else None
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        self.display.row(row)
+        if self.wandb:
+            self.wandb.row(row)
+
+    def completions(self, collected: CollectedStep) -> None:
+        """Prints, now and then, a few completions: one right, one wrong, one truncated where there are such."""
+        every = self.config.logger.completions_every
+        if not every or collected.step % every:
+            return
+        chosen = pick(collected)
+        if self.config.logger.progress != "none":
+            table = Table(title=f"step {collected.step}: sampled completions", title_justify="left", expand=False)
+            for column in ("problem", "response", "reference", "verdict", "tokens"):
+                table.add_column(column, overflow="fold", max_width=60)
+            for problem, answer, completion in chosen:
+                table.add_row(
+                    Text(problem), Text(completion.text), Text(answer), verdict(completion), str(completion.num_tokens)
+                )
+            self.console.print(table)
+        if self.wandb:
+            self.wandb.completions(collected.step, chosen)
+
+    def close(self, exit_code: int = 0) -> None:
+        self.display.close()
+        if self.wandb:
+            self.wandb.close(exit_code)
+
+
+def pick(collected: CollectedStep) -> list[tuple[str, str, Completion]]:
+    """(problem, reference answer, completion): the first right, wrong and truncated ones, then others."""
+    rows = [(g.problem.problem, g.problem.answer, c) for g in collected.generated for c in g.completions]
+    first = {verdict(c): (p, a, c) for p, a, c in reversed(rows)}
+    return list(first.values())[:NUM_COMPLETIONS]
+
+
+def verdict(completion: Completion) -> str:
+    return ("right" if completion.correct else "wrong") + (", truncated" if completion.truncated else "")
+
+
+class _Rate(ProgressColumn):
+    """Seconds a step, over the steps of this process."""
+
+    def render(self, task: Task) -> Text:
+        if not task.completed or task.elapsed is None or task.fields.get("first") is None:
+            return Text("")
+        done = task.completed - task.fields["first"]
+        return Text(f"{task.elapsed / done:.1f} s/step" if done else "")
+
+
+class Display:
+    """A live bar on a terminal, one plain line a step elsewhere."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        style = config.logger.progress
+        self.total = config.budget.steps
+        self.style = ("rich" if sys.stdout.isatty() else "plain") if style == "auto" else style
+        self.console = console
+        self.progress: Progress | None = None
+        self.started = time.perf_counter()
+        self.first: int | None = None
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        if self.first is None:  # step 0, or the first step of a resumed run
+            self.first, self.started = int(row["step"]), time.perf_counter()
+        if self.style == "none":
+            return
+        evaluation = [
+            f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k
+        ]
+        if row["step"] == 0:
+            if evaluation:
+                self.console.print(f"step 0  {'  '.join(evaluation)}", highlight=False)
+            return
+        if self.style == "rich":
+            self._bar(row)
+            if evaluation:
+                self.console.print(f"step {row['step']}  {'  '.join(evaluation)}", highlight=False)
+        else:
+            done = row["step"] - self.first
+            eta = (time.perf_counter() - self.started) / done * (self.total - row["step"]) if done else None
+            line = f"step {row['step']}/{self.total}  {summary(row)}" + (
+                f"  eta {eta:.0f} s" if eta is not None else ""
+            )
+            print("  ".join([line, *evaluation]), flush=True)
+
+    def _bar(self, row: Mapping[str, Any]) -> None:
+        if self.progress is None:
+            self.progress = Progress(
+                TextColumn("training"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                _Rate(),
+                TextColumn("eta"),
+                TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+                console=self.console,
+            )
+            self.task = self.progress.add_task("", total=self.total, completed=self.first or 0, first=self.first)
+            self.progress.start()
+        self.progress.update(self.task, completed=row["step"], description=summary(row))
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def summary(row: Mapping[str, Any]) -> str:
+    """Accuracy, entropy, length and speed of one row.
+
+    >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "perf/tokens_per_s": 900.0})
+    'accuracy 0.500  entropy 0.250  900 tokens/s'
+    """
+    parts = [("accuracy", "rollout/accuracy", ".3f"), ("entropy", "rollout/entropy", ".3f")]
+    parts += [("length", "rollout/length_mean", ".1f")]
+    texts = [f"{name} {row[key]:{form}}" for name, key, form in parts if row.get(key) is not None]
+    return "  ".join([*texts, f"{row['perf/tokens_per_s']:.0f} tokens/s"])
+
+
+class WandbRun:
+    """Weights & Biases: all keys on the axis `step`; group = study, name = arm and seed; a resumed run keeps its id."""
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        import wandb  # a second of import that runs without it need not pay
+
+        run = folder.read_run()
+        settings = config.logger.wandb
+        run_id = run.get("wandb_id") or secrets.token_hex(4)
+        folder.write_run(wandb_id=run_id)
+        self.run = wandb.init(
+            project=settings.project,
+            entity=settings.entity,
+            mode=settings.mode,
+            id=run_id,
+            resume="allow",
+            group=config.study_name,
+            name=f"{run['arm']}-seed_{config.seed}",
+            config=config.model_dump(mode="json"),
+            dir=folder.path,
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self.table_type = wandb.Table
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        self.run.log({key: math.nan if value is None else value for key, value in row.items()})
+
+    def completions(self, step: int, chosen: list[tuple[str, str, Completion]]) -> None:
+        columns = ["step", "problem", "reference", "response", "verdict", "reward_shaped", "tokens"]
+        data = [[step, p, a, c.text, verdict(c), c.reward_shaped, c.num_tokens] for p, a, c in chosen]
+        self.run.log({"completions": self.table_type(columns=columns, data=data), "step": step})
+
+    def close(self, exit_code: int) -> None:
+        self.run.finish(exit_code=exit_code)

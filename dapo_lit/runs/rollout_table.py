@@ -1,0 +1,42 @@
+"""Rollouts and evaluations as Parquet, one row a sample."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from dapo_lit.rollout.collect import CollectedStep
+from dapo_lit.runs.parquet import write_parquet
+
+
+def write_rollouts(folder: Path, collected: CollectedStep) -> None:
+    """rollouts/step_000010.parquet: every group that ended and is not carried over, discarded ones too."""
+    kept = {id(group) for group in collected.accepted}
+    examined = {id(group) for group in collected.generated}
+    rows = [
+        {
+            "problem_id": group.problem.id,
+            "attempt": group.attempt,
+            "sample_index": completion.sample.key.sample_index,
+            "submitted_step": group.step,
+            "group_index": group.index,
+            "prompt": group.problem.problem,
+            "answer": group.problem.answer,
+            "prompt_ids": list(group.prompt_ids),
+            "response": completion.text,
+            "response_ids": list(completion.sample.response_ids),
+            "rollout_logprobs": list(completion.sample.rollout_logprobs),
+            "policy_version": completion.sample.policy_version,
+            "extracted": completion.score.answer,
+            "correct": completion.correct,
+            "reward": completion.reward,
+            "length_penalty": completion.length_penalty,
+            "reward_shaped": completion.reward_shaped,
+            "advantage": completion.advantage,
+            "kept": id(group) in kept,
+            "examined": id(group) in examined,
+            "truncated": completion.truncated,
+        }
+        for group in [*collected.generated, *collected.surplus]
+        for completion in group.completions
+    ]
+    write_parquet(folder / "rollouts" / f"step_{collected.step:06d}.parquet", pd.DataFrame(rows))

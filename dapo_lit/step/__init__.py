@@ -1,0 +1,1 @@
+"""The training of one rollout step: packed batches, forward passes, updates. Knows nothing of Lightning."""

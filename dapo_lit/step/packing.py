@@ -1,0 +1,195 @@
+"""The batch that is trained on, as flat tensors, and its micro-batches.
+
+B completions; N response tokens over all of them, one after the other ("flat"). The sequences of a micro-batch lie
+one after the other too: nothing is padded.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dapo_lit.policy.attention import Layout, layout
+from dapo_lit.rollout.records import Group
+from dapo_lit.step.balance import first_fit
+
+
+@dataclass
+class MicroBatch:
+    """What one forward pass needs: T tokens of segments, one after the other; n response tokens.
+
+    A segment is a prompt with its response, or a prompt that several responses share, or one of those. The last token
+    of a response predicts nothing and is left out.
+    """
+
+    input_ids: Tensor
+    """[T]"""
+    lengths: list[int]
+    """Of the segments; they sum to T."""
+    prompts: list[int] | None
+    """For each segment the one that it continues, or -1; None: no prompt is shared."""
+    rows: Tensor
+    """[n] the packed token whose hidden state predicts the response token: the one before it."""
+    targets: Tensor
+    """[n] the response tokens."""
+    tokens: Tensor
+    """[n] their places in the flat tensors of the batch."""
+    completions: Tensor
+    """[n] the completion each belongs to."""
+
+    @cached_property
+    def packed(self) -> Layout:
+        """For the attention, where the tokens are."""
+        return layout(self.lengths, self.prompts, self.input_ids.device)
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Its tensors on a device, once for all passes over it."""
+        tensors = {name: getattr(self, name) for name in ("input_ids", "rows", "targets", "tokens", "completions")}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+
+
+@dataclass
+class TokenBatch:
+    """Completions as tensors; masks and rewards are per completion, log-probs per token."""
+
+    sequences: list[Tensor]
+    """B of [prompt + response]."""
+    prompt_lengths: Tensor
+    """[B]"""
+    response_lengths: Tensor
+    """[B]"""
+    group_index: Tensor
+    """[B] position of the completion's group in the batch."""
+    rewards: Tensor
+    """[B] float64, after shaping."""
+    carries_loss: Tensor
+    """[B] bool; False: masked by overlong filtering. Metrics go over all response tokens, the loss over these."""
+    rollout_logprobs: Tensor
+    """[N] of the engine."""
+    fresh: Tensor
+    """[N] bool; False: the token was sampled with older weights (carried over)."""
+
+    @property
+    def loss_tokens(self) -> Tensor:
+        """[B] tokens of each completion that carry loss."""
+        return self.response_lengths * self.carries_loss
+
+    @property
+    def completion_of_token(self) -> Tensor:
+        """[N]"""
+        return torch.repeat_interleave(torch.arange(len(self.sequences)), self.response_lengths)
+
+    @cached_property
+    def shared_prompt_ratio(self) -> float:
+        """Tokens with each group's prompt computed once, over tokens with a prompt for each completion."""
+        of_group = dict(zip(self.group_index.tolist(), self.prompt_lengths.tolist(), strict=True))
+        responses = int((self.response_lengths - 1).sum())
+        return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
+
+    def micro_batches(
+        self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
+    ) -> Iterator[MicroBatch]:
+        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, none of them a pad.
+
+        A sequence longer than the budget has a micro-batch of its own.
+
+        Args:
+            shares_prompts: compute the prompt of a group once for all its completions in a micro-batch.
+            at_least: the number of micro-batches to make, see `first_fit`.
+        """
+        units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
+        for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
+            yield self._micro_batch([units[i] for i in chosen])
+
+    def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
+        """Completions of one group, as many as the budget holds with their prompt."""
+        units: list[list[int]] = []
+        groups, (_, responses) = self.group_index.tolist(), self._lengths
+        group, size = -1, 0
+        for b in sorted(completions, key=lambda b: groups[b]):
+            added = responses[b] - 1
+            if groups[b] == group and size + added <= budget_tokens:
+                units[-1].append(b)
+                size += added
+            else:
+                units.append([b])
+                group, size = groups[b], self._num_tokens([b])
+        return units
+
+    @cached_property
+    def _lengths(self) -> tuple[list[int], list[int]]:
+        """Of prompts and of responses: taken out of the tensors at once, as each access takes its time."""
+        return self.prompt_lengths.tolist(), self.response_lengths.tolist()
+
+    def _num_tokens(self, unit: Sequence[int]) -> int:
+        """Of completions that share their prompt."""
+        prompts, responses = self._lengths
+        return prompts[unit[0]] + sum(responses[b] - 1 for b in unit)
+
+    def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
+        """Each unit: its prompt, then the responses without their last token."""
+        ids: list[Tensor] = []
+        lengths: list[int] = []
+        prompts: list[int] = []
+        last_of_prompt: list[int] = []  # packed token, of each completion
+        first_of_response: list[int] = []
+        size = 0
+        for unit in units:
+            prompt = self._lengths[0][unit[0]]
+            root = len(lengths)
+            lengths.append(prompt)
+            prompts.append(-1)
+            ids.append(self.sequences[unit[0]][:prompt])
+            size += prompt
+            end = size - 1
+            for b in unit:
+                response = self.sequences[b][prompt:-1]
+                last_of_prompt.append(end)
+                first_of_response.append(size)
+                ids.append(response)
+                size += len(response)
+                if len(unit) == 1:
+                    lengths[root] += len(response)
+                elif len(response):
+                    lengths.append(len(response))
+                    prompts.append(root)
+        chosen = torch.tensor([b for unit in units for b in unit])
+        num_tokens = self.response_lengths[chosen]
+        member = torch.repeat_interleave(torch.arange(len(chosen)), num_tokens)
+        place = torch.arange(len(member)) - (num_tokens.cumsum(0) - num_tokens)[member]  # 0 .. within each response
+        before = torch.tensor(first_of_response)[member] + place - 1
+        starts = self.response_lengths.cumsum(0) - self.response_lengths
+        return MicroBatch(
+            input_ids=torch.cat(ids),
+            lengths=lengths,
+            prompts=prompts if max(prompts) >= 0 else None,
+            rows=torch.where(place == 0, torch.tensor(last_of_prompt)[member], before),
+            targets=torch.cat([self.sequences[b][self._lengths[0][b] :] for unit in units for b in unit]),
+            tokens=starts[chosen][member] + place,
+            completions=chosen[member],
+        )
+
+
+def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: int) -> TokenBatch:
+    """Builds the tensors of `groups`, completions in order.
+
+    Args:
+        carries_loss: [P, G] bool.
+        policy_version: of the weights that train; tokens of another version are marked as not fresh.
+    """
+    completions = [c for g in groups for c in g.completions]
+    prompts = [g.prompt_ids for g in groups for _ in g.completions]
+    return TokenBatch(
+        sequences=[torch.tensor(p + c.sample.response_ids) for p, c in zip(prompts, completions, strict=True)],
+        prompt_lengths=torch.tensor([len(p) for p in prompts]),
+        response_lengths=torch.tensor([c.num_tokens for c in completions]),
+        group_index=torch.repeat_interleave(
+            torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
+        ),
+        rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
+        carries_loss=carries_loss.flatten(),
+        rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
+        fresh=torch.tensor([v == policy_version for c in completions for v in c.sample.versions]),
+    )

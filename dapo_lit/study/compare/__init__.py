@@ -1,0 +1,1 @@
+"""Arms compared: contrasts, statistics, claims."""

@@ -1,0 +1,184 @@
+"""How a claim is judged: one number a seed that is positive where the claim is true, and a rule for its verdict.
+
+A claim holds if the numbers' 95 % t-interval lies above 0, fails if it lies below, and is undecided otherwise, with
+fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Numbers that are
+only upper bounds cannot make a claim hold, and where a seed has no number the claim is undecided: which seeds have one
+depends on how they ended.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from dapo_lit.study.compare.contrasts import Contrast, contrasts
+from dapo_lit.study.compare.equal_budget import first_reach
+from dapo_lit.study.compare.statistics import sign_flip_p, t_interval, two_clusters
+from dapo_lit.study.read.curves import curve
+from dapo_lit.study.read.health import ends
+from dapo_lit.study.read.outcomes import amount, outcome, scores, unit
+from dapo_lit.study.read.runs import Run, Runs
+
+Verdict = Literal["holds", "fails", "undecided", "not run"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and what these runs say of it."""
+
+    number: str
+    text: str
+    metric: str
+    arms: str
+    verdict: Verdict
+    evidence: str
+
+
+def judge(values: Sequence[float]) -> Verdict:
+    """The verdict on numbers that are positive where a claim is true, one a seed."""
+    if not values:
+        return "not run"
+    if len(values) < 3:
+        return "undecided"
+    estimate, p = t_interval(values), sign_flip_p(values)
+    if two_clusters(values) is not None and p > 0.05:
+        return "undecided"
+    if estimate.low is not None and estimate.low > 0:
+        return "holds"
+    return "fails" if estimate.high is not None and estimate.high < 0 else "undecided"
+
+
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """A claim of several parts: it holds if all do, fails if one does."""
+    for verdict in ("not run", "fails", "undecided"):
+        if verdict in verdicts:
+            return verdict
+    return "holds" if verdicts else "not run"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number a seed, with what it is."""
+
+    label: str
+    values: Sequence[float]
+    key: str
+    bounds: int = 0
+    """How many of the values are upper bounds: of runs that ended before they got there."""
+    without: str = ""
+    """Why some seeds have no number; empty: all have."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.without:
+            return "undecided"
+        verdict = judge(self.values)
+        return "undecided" if self.bounds and verdict == "holds" else verdict
+
+    def __str__(self) -> str:
+        """Mean, interval, n and exact p."""
+        notes = [f"{self.bounds} of them never got there and count as a bound"] if self.bounds else []
+        notes += [self.without] if self.without else []
+        if not self.values:
+            return "; ".join([f"{self.label}: no runs", *notes])
+        estimate = t_interval(self.values)
+        text = f"{self.label}: {amount(self.key, estimate.mean, signed=True)}"
+        if estimate.low is not None:
+            text += f" [{amount(self.key, estimate.low, signed=True)}, {amount(self.key, estimate.high, signed=True)}]"
+            text = f"{text} {unit(self.key)}".rstrip() + f", exact p {sign_flip_p(self.values):.3g}"
+        return ", ".join([text, f"n = {len(self.values)}", *notes])
+
+
+def conclude(number: str, text: str, metric: str, arms: str, *parts: Part) -> Claim:
+    """A claim from its parts; parts without runs make it `not run`."""
+    return Claim(number, text, metric, arms, all_of([part.verdict for part in parts]), "; ".join(map(str, parts)))
+
+
+def contrast_for(technique: str, runs: Runs) -> Contrast | None:
+    """The comparison that speaks for a technique: left out of DAPO, else its main effect, its rung, alone on GRPO."""
+    found = [c for c in contrasts(runs.arms) if c.technique == technique and "Shapley" not in c.family]
+    order = ("left out of DAPO", "main effects", "ladder", "alone on GRPO")
+    return min(found, key=lambda c: order.index(c.family) if c.family in order else 9, default=None)
+
+
+def effect(technique: str, runs: Runs, key: str, sign: float = 1.0) -> Part:
+    """A technique's effect on a metric, a number a seed, times `sign`."""
+    contrast = contrast_for(technique, runs)
+    if contrast is None:
+        return Part(f"{key} with and without {technique}", (), key)
+    return Part(f"{key}, {contrast.family}", [sign * d for d in by_seed(contrast, scores(runs, key)).values()], key)
+
+
+def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+    """A contrast's value at each seed that all its arms have."""
+    shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
+    return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
+
+
+def change(runs: Sequence[Run], key: str, sign: float = 1.0, start_share: float = 1.0) -> list[float]:
+    """Last tenth minus `start_share` of the first tenth of a metric, a number a run, times `sign`."""
+    return [sign * (pair[1] - start_share * pair[0]) for run in runs if (pair := ends(run, key)) is not None]
+
+
+def seed_means(runs: Sequence[Run], values: Mapping[str, float]) -> list[float]:
+    """Numbers by run name averaged over the arms of a seed, so that a seed counts once."""
+    seeds = sorted({run.seed for run in runs if run.name in values})
+    rows = [[values[run.name] for run in runs if run.seed == seed and run.name in values] for seed in seeds]
+    return [sum(row) / len(row) for row in rows]
+
+
+def difference_of(runs: Runs, treated: str, control: str, key: str) -> list[float]:
+    contrast = Contrast("", "", None, {treated: 1.0, control: -1.0})
+    return list(by_seed(contrast, scores(runs, key)).values())
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The budget that treated runs need to reach their control's outcome, over the control's own; a number a seed."""
+
+    ratios: Sequence[float]
+    never: int
+    """How many runs did not get there: their ratio is a lower bound, their whole budget."""
+    undefined: int
+    """Seeds left out, as the control ended no better than it began: there is nothing to reach."""
+
+    def saved(self, label: str, limit: float) -> Part:
+        """`limit` minus each ratio."""
+        seeds = f"{self.undefined} seed" + ("" if self.undefined == 1 else "s")
+        without = f"{seeds} without a number: the control ended no better than it began" if self.undefined else ""
+        return Part(label, [limit - ratio for ratio in self.ratios], "ratio", self.never, without)
+
+
+def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) -> Shares:
+    """How much of the control's budget `axis` the treated runs need to reach its outcome."""
+    if contrast is None or contrast.pair is None:
+        return Shares((), 0, 0)
+    cells = {(run.arm, run.seed): run for run in runs}
+    treated, control = contrast.pair
+    ratios, never, undefined = [], 0, 0
+    for seed in runs.seeds:
+        a, b = cells.get((treated, seed)), cells.get((control, seed))
+        reduced = outcome(b, key) if b else None
+        if a is None or b is None or reduced is None:
+            continue
+        ours, theirs = curve(a, key, axis), curve(b, key, axis)
+        own, needed = first_reach(theirs, reduced.last), first_reach(ours, reduced.last)
+        if not own:
+            undefined += 1
+        elif len(ours):
+            never += needed is None
+            ratios.append((float(ours.index[-1]) if needed is None else needed) / own)
+    return Shares(ratios, never, undefined)
+
+
+CHECKPOINTS = 8
+"""Fewest common steps for a rank correlation: of four unrelated ones it is 0.5 or more every second time."""
+
+
+def rank_correlation(run: Run, first: str, second: str) -> float | None:
+    """Spearman correlation of two metrics over the steps that have both; None below eight or without variation."""
+    a, b = run.series(first).align(run.series(second), join="inner")
+    if len(a) < CHECKPOINTS or a.nunique() < 2 or b.nunique() < 2:
+        return None
+    return float(stats.spearmanr(a, b).statistic)

@@ -1,0 +1,191 @@
+"""Curves: one run at a glance (`plot_run`), or a metric of every arm with seeds and intervals (`plot_metric`)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dapo_lit.study.figures.style import (
+    DASHES,
+    INK,
+    MARKERS,
+    PETROFF6,
+    Key,
+    Look,
+    draw_key,
+    label_ends,
+    line_key,
+    looks,
+    new_figure,
+    save,
+    text_width,
+    title,
+)
+from dapo_lit.study.read.curves import AXES, band, curve
+from dapo_lit.study.read.runs import Run, Runs, StudyError, read_run
+
+PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
+    ("Entropy", "nats a token", (("rollout/entropy", "all generated"), ("policy/entropy", "trained on"))),
+    ("Length", "tokens", (("rollout/length_correct", "correct"), ("rollout/length_wrong", "wrong"))),
+    ("Accuracy", "share correct", (("rollout/accuracy", "training"),)),
+    (
+        "Groups",
+        "share of groups",
+        (
+            ("rollout/groups_mixed_frac", "mixed"),
+            ("rollout/groups_all_correct_frac", "all correct"),
+            ("rollout/groups_all_wrong_frac", "all wrong"),
+        ),
+    ),
+)
+
+MOST_BANDS = 4
+"""Arms in one panel whose bands are drawn: more of them hide each other and the lines."""
+
+End = tuple[str, float, float, str]
+"""A label at a line's end: text, x, y, colour."""
+
+
+def plot_run(folder: Path) -> Path:
+    """Draws one run, finished or not, into its folder as figures/run.png and returns that path.
+
+    Four panels by rollout step: entropy, length, accuracy with the evaluations, and the shares of groups.
+
+    Raises:
+        StudyError: the folder holds no readable run, or no step was logged yet.
+    """
+    run = read_run(Path(folder))
+    if run.metrics.empty:
+        raise StudyError(f"{folder}: no step was logged, there is nothing to draw")
+    return save(_run_figure(run), Path(folder) / "figures" / "run")[0]
+
+
+def _run_figure(run: Run) -> Figure:
+    figure, grid = new_figure(2, 2, height=4.9, labels=1.1, above=0.15)
+    steps = int(run.metrics.index.max())
+    window = max(1, steps // 10)
+    for axes, (name, unit, keys) in zip(grid.flat, PANELS, strict=True):
+        ends: list[End] = []
+        for place, (key, label) in enumerate(keys):
+            ends += _single(axes, run.series(key), label, place, window)
+        if name == "Accuracy":
+            ends += _evaluations(axes, run, len(keys))
+        title(axes, name, unit, AXES["step"])
+        if "share" in unit:
+            axes.set_ylim(-0.03, 1.03)
+        elif axes.lines:
+            axes.set_ylim(bottom=0)
+        if not axes.lines:
+            axes.text(0.5, 0.5, "not logged", ha="center", transform=axes.transAxes)
+        label_ends(axes, ends)
+    smoothing = f"bold: mean of {window} steps, faint: each step" if window > 1 else "each step, not smoothed"
+    heading = f"{run.study} / {run.arm} / seed {run.seed}: {steps} steps, {run.status} ({smoothing})"
+    figure.suptitle(heading, x=0.01, y=0.995, ha="left", va="top", fontsize=8.5)
+    return figure
+
+
+def _single(axes: Axes, series: pd.Series, label: str, place: int, window: int) -> list[End]:
+    """One metric of one run: raw values faint, their moving mean on top."""
+    if series.empty:
+        return []
+    smooth = series.rolling(window, center=True, min_periods=1).mean()
+    colour = PETROFF6[place]
+    if window > 1:
+        axes.plot(series.index, series, color=colour, alpha=0.35, lw=0.8)
+    axes.plot(smooth.index, smooth, color=colour, ls=DASHES[place], marker=MARKERS[place], ms=3, markevery=0.2)
+    return [(label, float(smooth.index[-1]), float(smooth.iloc[-1]), colour)]
+
+
+def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
+    """Points of every avg@k that was evaluated."""
+    ends = []
+    for key in (str(k) for k in run.metrics if str(k).startswith("eval/") and "/avg@" in str(k)):
+        series = run.series(key)
+        if series.empty:
+            continue
+        benchmark, measure = key.removeprefix("eval/").rsplit("/", 1)
+        axes.plot(series.index, series, color=INK, ls=":", lw=0.8, marker=MARKERS[place % 6], ms=4.5)
+        ends.append((f"{measure} {benchmark}", float(series.index[-1]), float(series.iloc[-1]), INK))
+        place += 1
+    return ends
+
+
+def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
+    """A metric of every arm: a thin line a seed, the mean of the seeds and, up to four arms, its 95 % t-band.
+
+    Args:
+        x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.
+        smooth: rows of a centred moving mean, applied to every seed alike and named in the title.
+
+    Raises:
+        StudyError: no usable run logged the metric, or the axis is unknown.
+    """
+    arms = [arm for arm in runs.arms if any(len(run.series(key)) for run in runs.of(arm) if run.usable)]
+    if not arms:
+        raise StudyError(f"no usable run logged {key}; logged: {', '.join(runs.keys())}")
+    look = looks(arms)
+    names = line_key(arms, look)
+    below = names.height
+    figure, grid = new_figure(
+        width=5.6, height=3.1 + below, labels=text_width(list(names.at_end.values())), below=below
+    )
+    draw_metric(grid[0, 0], runs, key, x, arms, look, names, smooth)
+    draw_key(figure, names)
+    smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
+    several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
+    band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
+    title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}{band_text}{smoothing})", key, AXES[x])
+    return figure
+
+
+def draw_metric(
+    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], names: Key, smooth: int = 1
+) -> pd.DataFrame:
+    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
+    tables = []
+    ends: list[End] = []
+    drawn: list[float] = []
+    for arm in arms:
+        seeds = [curve(run, key, x, smooth) for run in runs.of(arm) if run.usable]
+        seeds = [series for series in seeds if len(series)]
+        if not seeds:
+            continue
+        style = look[arm]
+        for series in seeds:
+            drawn += [float(series.min()), float(series.max())]
+            if len(seeds) > 1:
+                axes.plot(series.index, series, color=style.colour, alpha=0.35, lw=0.6)
+        table = band(seeds)
+        if len(arms) <= MOST_BANDS:
+            axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
+        few = max(1, len(table) // 6)
+        line: dict[str, Any] = {
+            "color": style.colour,
+            "ls": style.dash,
+            "marker": style.marker,
+            "ms": 3.5,
+            "lw": 1.6,
+            "markevery": few,
+        }
+        axes.plot(table["x"], table["mean"], **line)
+        ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
+        tables.append(table.assign(arm=arm, metric=key, axis=x))
+    empty = pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])
+    if drawn and max(drawn) > min(drawn):
+        # The seeds set the range: the t-band of two reaches far beyond all that was seen, to negative lengths.
+        margin = 0.15 * (max(drawn) - min(drawn))
+        axes.set_ylim(min(drawn) - margin, max(drawn) + margin)
+    label_ends(axes, ends)
+    return pd.concat(tables, ignore_index=True) if tables else empty
+
+
+def seeds_text(runs: Runs, arms: Sequence[str]) -> str:
+    """`5 seeds an arm`, or the range where arms differ."""
+    counts = np.unique([sum(run.usable for run in runs.of(arm)) for arm in arms])
+    if len(counts) == 1:
+        return f"{counts[0]} seed{'' if counts[0] == 1 else 's'} an arm"
+    return f"{counts[0]} to {counts[-1]} seeds an arm"

@@ -1,0 +1,141 @@
+"""The cells of a study while it runs: what is done, running, failed or missing, when it ends, and packing the done."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dapo_lit.study.read.runs import USABLE, Run, Runs
+
+LEAN: dict[str, Any] = {"write_statistics": False, "store_schema": False}
+"""Of Parquet files that are packed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line of `status`."""
+
+    arm: str
+    seed: int
+    state: str
+    """done, running, preempted, stopped, failed, lost (its process is gone) or missing."""
+    step: int
+    of_steps: int | None
+    eta_s: float | None
+    """Seconds to the end at the pace so far; None where it does not run or the budget is not in steps."""
+    note: str
+    log: str
+
+
+def cells(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[Cell]:
+    """Every cell of a study, arms in the order of the design.
+
+    Args:
+        arms, seeds: what the study should have beside what is there.
+    """
+    found = {(run.arm, run.seed): run for run in runs}
+    table = []
+    for arm in dict.fromkeys([*arms, *runs.arms]):
+        for seed in sorted({*seeds, *runs.seeds}):
+            run = found.get((arm, seed))
+            table.append(_cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "no run folder", ""))
+    return table
+
+
+def _cell(run: Run) -> Cell:
+    state, note = state_of(run)
+    step = int(run.metrics.index.max()) if len(run.metrics) else 0
+    budget = (run.config.get("budget") or {}).get("steps")
+    steps = int(budget) if budget else None
+    eta = None
+    wall = run.series("wall_s")
+    if state == "running" and steps and step > 0 and len(wall):
+        eta = float(wall.iloc[-1]) / step * max(steps - step, 0)
+    return Cell(run.arm, run.seed, state, step, steps, eta, note, _log(run.folder))
+
+
+def state_of(run: Run) -> tuple[str, str]:
+    """The state of a run in one word, and what there is to say about it."""
+    error = str(run.record.get("error") or "")
+    if run.status in USABLE:
+        return "done", "" if run.status == "finished" else run.status
+    if run.status == "running" and not alive(run.record):
+        return "lost", f"process {run.record.get('pid')} is gone; resume=auto continues it"
+    return run.status, error
+
+
+def alive(record: Mapping[str, Any]) -> bool:
+    """Whether a run's process still exists; on another machine it counts as alive while it wrote within an hour."""
+    host, pid = record.get("host"), record.get("pid")
+    if host and host != os.uname().nodename:
+        updated = record.get("updated_at")
+        if not updated:
+            return True
+        moment = datetime.fromisoformat(str(updated))
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return time.time() - moment.timestamp() < 3600
+    try:
+        os.kill(int(pid), 0) if pid else None
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return bool(pid)
+
+
+def _log(folder: Path) -> str:
+    """The file to read when a run went wrong: its own log where it has one, else its metrics."""
+    logs = sorted(folder.glob("*.log"))
+    return str(logs[-1] if logs else folder / "metrics.jsonl")
+
+
+def summary(table: list[Cell]) -> str:
+    """`12 done, 1 failed, 2 missing of 15 cells`."""
+    counts = pd.Series([cell.state for cell in table]).value_counts()
+    return ", ".join(f"{count} {state}" for state, count in counts.items()) + f" of {len(table)} cells"
+
+
+def pack(runs: Runs, folder: Path) -> list[Path]:
+    """Copies what a report needs of every finished run into `folder`, small enough to commit; returns these cells.
+
+    A cell holds metrics.parquet, config.yaml, overrides.txt, run.json, DONE.json and each benchmark's last evaluation.
+    Only whole cells appear: each is written beside its place and then moved there.
+    """
+    written = []
+    for run in runs.usable:
+        place = folder / run.arm / f"seed_{run.seed}"
+        draft = folder / run.arm / f".seed_{run.seed}.partial"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        # Many columns of few rows: without the schemas of Arrow and statistics the file is a third as large.
+        run.metrics.reset_index().to_parquet(
+            draft / "metrics.parquet", compression="zstd", index=False, use_dictionary=False, **LEAN
+        )
+        for name in ("config.yaml", "overrides.txt", "DONE.json"):
+            if (run.folder / name).is_file():
+                shutil.copy2(run.folder / name, draft / name)
+        faults = {"faults": run.faults} if run.faults else {}  # the table that is packed no longer shows them
+        (draft / "run.json").write_text(json.dumps({**run.record, **faults}, indent=2) + "\n")
+        if not (draft / "DONE.json").is_file():
+            done = {"config_hash": run.record.get("config_hash"), "status": run.status}
+            (draft / "DONE.json").write_text(json.dumps(done) + "\n")
+        for benchmark in run.benchmarks:
+            last = max((run.folder / "eval" / benchmark).glob("step_*.parquet"))
+            (draft / "eval" / benchmark).mkdir(parents=True)
+            columns = ["problem_id", "sample_index", "correct"]
+            target = draft / "eval" / benchmark / last.name
+            pd.read_parquet(last, columns=columns).to_parquet(target, compression="zstd", index=False, **LEAN)
+        if place.resolve() == run.folder.resolve():
+            shutil.rmtree(draft)
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        draft.rename(place)
+        written.append(place)
+    return written

@@ -1,0 +1,87 @@
+"""What a run achieved: one number a run for comparisons, and how far the best checkpoint flatters it."""
+
+from dataclasses import dataclass
+
+from dapo_lit.study.read.runs import Run, Runs, StudyError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A metric of one run, reduced."""
+
+    last: float
+    """Mean of the last points: the number that arms are compared on."""
+    points: int
+    """How many they are: a third of the checkpoints, at most three; a tenth of a metric logged every step."""
+    best: float
+    """The maximum, which picks the luckiest checkpoint."""
+    best_step: int
+    final_step: int
+
+
+def outcome(run: Run, key: str) -> Outcome | None:
+    """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
+    series = run.series(key)
+    series = series[series.index > 0]
+    if series.empty or run.spoilt(key):
+        return None
+    count = len(series)
+    points = max(1, min(3, count // 3)) if count <= 30 else count // 10
+    return Outcome(
+        last=float(series.iloc[-points:].mean()),
+        points=points,
+        best=float(series.max()),
+        best_step=int(series.index[int(series.to_numpy().argmax())]),
+        final_step=int(series.index[-1]),
+    )
+
+
+def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
+    """The outcome of every usable run: arm -> seed -> number. Runs without one are absent."""
+    table: dict[str, dict[int, float]] = {arm: {} for arm in runs.arms}
+    for run in runs:
+        reduced = outcome(run, key) if run.usable else None
+        if reduced is not None:
+            table[run.arm][run.seed] = reduced.last
+    return table
+
+
+def primary_metric(runs: Runs, registered: str | None = None) -> str:
+    """The metric that arms are compared on: the registered one, else avg@k of the first benchmark, else the training
+    accuracy.
+
+    Raises:
+        StudyError: no usable run logged it after step 0.
+    """
+    keys = runs.usable.keys()
+    found = [key for key in keys if key.startswith("eval/") and "/avg@" in key]
+    candidates = [registered] if registered else [*found, "rollout/accuracy"]
+    for key in candidates:
+        if any(outcome(run, key) for run in runs.usable):
+            return key
+    wanted = " or ".join(candidates)
+    raise StudyError(f"no finished run logged {wanted} after step 0, so there is nothing to compare arms on")
+
+
+def is_share(key: str) -> bool:
+    """Whether a metric is a share, which reports print in points of a hundred."""
+    return "@" in key or key.endswith(("accuracy", "_frac"))
+
+
+def amount(key: str, value: float | None, signed: bool = False) -> str:
+    """A value of a metric as reports print it, a dash for none; shares in points.
+
+    >>> amount("rollout/accuracy", 0.051, signed=True), amount("rollout/entropy", 0.0512), amount("optim/lr", None)
+    ('+5.1', '0.0512', '–')
+    """
+    if value is None or value != value:
+        return "–"
+    if is_share(key):
+        value = round(value, 3) + 0.0  # no minus before a zero
+        return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+    return f"{value:+.3g}" if signed else f"{value:.3g}"
+
+
+def unit(key: str) -> str:
+    """What `amount` counts in."""
+    return "points" if is_share(key) else "nats" if "entropy" in key else "tokens" if "length" in key else ""

@@ -1,0 +1,259 @@
+"""Run folders read into tables. Nothing is repaired in silence: every oddity of a run becomes one of its `faults`.
+
+    runs = load("runs/table1")
+    runs.frame()        # one row a step of every run, with study, arm and seed; "rollouts": one a completion
+    runs.missing()      # cells that are not usable, with the reason
+
+A folder is a run when it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run, passed over.
+Live folders hold metrics.jsonl, packed ones metrics.parquet.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import yaml
+
+from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.read.metrics_file import NOT_FINITE, read_metrics
+
+YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Ten times as fast where PyYAML was built with libyaml; a study has a config a run."""
+
+USABLE = ("finished", "solved", "exhausted")
+"""Ends that a run's own rules brought about; the others are cells without a result."""
+
+
+class StudyError(ValueError):
+    """Runs that cannot be read or may not be compared; the message says which and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One finished or unfinished run."""
+
+    folder: Path
+    study: str
+    arm: str
+    seed: int
+    status: str
+    record: Mapping[str, Any]
+    """run.json."""
+    config: Mapping[str, Any]
+    """config.yaml, resolved."""
+    metrics: pd.DataFrame
+    """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
+    faults: tuple[str, ...] = ()
+    """What is odd about the files: torn or doubled rows, missing steps, values that are not finite."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/seed_{self.seed}"
+
+    @property
+    def usable(self) -> bool:
+        return self.status in USABLE and len(self.metrics) > 0
+
+    @property
+    def techniques(self) -> dict[str, bool]:
+        """The switches, empty where the config has none."""
+        return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
+
+    def series(self, key: str) -> pd.Series:
+        """A metric by step without the steps at which it was not logged; empty if it never was."""
+        if key not in self.metrics:
+            return pd.Series(dtype=float, name=key)
+        return pd.to_numeric(self.metrics[key], errors="coerce").dropna()
+
+    def spoilt(self, key: str) -> bool:
+        """Whether a metric was NaN or infinite at some step: such a run is listed as unhealthy and not averaged."""
+        return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
+
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Benchmarks with per-question files."""
+        return tuple(sorted(p.name for p in (self.folder / "eval").glob("*") if any(p.glob("step_*.parquet"))))
+
+    def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:
+        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named.
+
+        Raises:
+            StudyError: there is no such file.
+        """
+        files = {
+            int(p.stem.removeprefix("step_")): p for p in (self.folder / "eval" / benchmark).glob("step_*.parquet")
+        }
+        chosen = max(files, default=None) if step is None else step
+        if chosen not in files:
+            raise StudyError(f"{self.folder}: no evaluation of {benchmark} at step {chosen}; there are {sorted(files)}")
+        return pd.read_parquet(files[chosen])
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a study, arms in the order of its design, seeds ascending."""
+
+    runs: tuple[Run, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Folders that could not be read, with the reason."""
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.study for run in self.runs))
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.arm for run in self.runs))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({run.seed for run in self.runs}))
+
+    @property
+    def usable(self) -> "Runs":
+        return Runs(tuple(run for run in self.runs if run.usable))
+
+    def of(self, arm: str) -> tuple[Run, ...]:
+        """The runs of an arm, by seed."""
+        return tuple(run for run in self.runs if run.arm == arm)
+
+    def keys(self) -> tuple[str, ...]:
+        """Every metric that any run logged."""
+        return tuple(sorted({str(key) for run in self.runs for key in run.metrics.columns}))
+
+    def frame(self, kind: Literal["metrics", "rollouts", "tokens"] = "metrics") -> pd.DataFrame:
+        """All rows of all runs: columns study, arm, seed, step and every metric.
+
+        `rollouts` gives the recorded completions instead, `tokens` those of replayed steps (study/read/recorded.py).
+        """
+        if kind != "metrics":
+            from dapo_lit.study.read import recorded  # it reads runs, so it imports this file
+
+            return recorded.rollouts(self) if kind == "rollouts" else recorded.tokens(self)
+        parts = [run.metrics.reset_index().assign(study=run.study, arm=run.arm, seed=run.seed) for run in self.runs]
+        table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["step"])
+        first = ["study", "arm", "seed", "step"]
+        return table[first + sorted(c for c in table.columns if c not in first)]
+
+    def missing(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], str]:
+        """Cells of arms x seeds that have no usable run, with the reason.
+
+        Args:
+            arms, seeds: what the study should have; what any run has is added.
+        """
+        cells = {(run.arm, run.seed): run for run in self.runs}
+        gaps = {}
+        for arm in dict.fromkeys([*arms, *self.arms]):
+            for seed in sorted({*seeds, *self.seeds}):
+                run = cells.get((arm, seed))
+                if run is None:
+                    gaps[arm, seed] = "no run folder"
+                elif not run.usable:
+                    gaps[arm, seed] = _why_unusable(run)
+        return gaps
+
+
+def _why_unusable(run: Run) -> str:
+    reason = run.status if run.status not in USABLE else "no metrics"
+    error = run.record.get("error")
+    last = f" at step {run.metrics.index.max()}" if len(run.metrics) else " before its first step"
+    return f"{reason}{last}" + (f": {error}" if error else "")
+
+
+def load(*paths: str | Path) -> Runs:
+    """Reads every run below the given folders (a study, an arm, a run, or folders of packed cells).
+
+    A cell found twice with one config hash is read once, from the first folder.
+
+    Raises:
+        StudyError: a folder does not exist or holds no run, or a cell was found twice with different configs.
+    """
+    found: dict[tuple[str, str, int], Run] = {}
+    unreadable: dict[str, str] = {}
+    for path in map(Path, paths):
+        folders = run_folders(path)
+        if not folders:
+            raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json below it")
+        for folder in folders:
+            try:
+                run = read_run(folder)
+            except (StudyError, OSError) as error:
+                unreadable[str(folder)] = str(error)
+                continue
+            cell = (run.study, run.arm, run.seed)
+            twin = found.setdefault(cell, run)
+            if twin.record.get("config_hash") != run.record.get("config_hash"):
+                raise StudyError(
+                    f"{twin.folder} and {run.folder} are the same cell with different configs; name one of them"
+                )
+    if not found:
+        reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())
+        raise StudyError(f"none of the run folders can be read: {reasons}")
+    order = {arm: place for place, arm in enumerate(_design_order(found))}
+    runs = sorted(found.values(), key=lambda run: (run.study, order.get(run.arm, len(order)), run.arm, run.seed))
+    return Runs(tuple(runs), unreadable)
+
+
+def _design_order(cells: Iterable[tuple[str, str, int]]) -> list[str]:
+    """Arm names in the order of the designs: the study's own first, then as any other design lists them."""
+    studies = [study for study, _, _ in cells if study in DESIGNS]
+    return list(dict.fromkeys(arm for study in [*studies, *DESIGNS] for arm in design(study).names))
+
+
+def run_folders(path: Path) -> list[Path]:
+    """Run folders at or below `path`, sorted.
+
+    Raises:
+        StudyError: there is no such folder.
+    """
+    if not path.is_dir():
+        raise StudyError(f"{path}: no such folder")
+    records = [path / "run.json"] if (path / "run.json").is_file() else path.rglob("seed_*/run.json")
+    return sorted(p.parent for p in records if re.fullmatch(r"seed_\d+", p.parent.resolve().name))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads one run folder.
+
+    Raises:
+        StudyError: run.json is not there or not readable.
+    """
+    try:
+        record = json.loads((folder / "run.json").read_text())
+        arm, seed = str(record["arm"]), int(record["seed"])
+    except (ValueError, KeyError, OSError) as error:
+        raise StudyError(f"run.json cannot be read ({type(error).__name__}: {error})") from None
+    config_file = folder / "config.yaml"
+    config = (yaml.load(config_file.read_text(), Loader=YAML) if config_file.is_file() else None) or {}
+    metrics, faults = read_metrics(folder)
+    faults = tuple(dict.fromkeys((*record.get("faults", ()), *faults, *(() if config else ("no config.yaml",)))))
+    status = str(record.get("status", "unknown"))
+    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults)
+
+
+def load_first(*paths: str | Path) -> Runs:
+    """The usable runs of the first folder that holds any: a study of your own before a small one that is shipped.
+
+    Raises:
+        StudyError: none of them does.
+    """
+    reasons = []
+    for path in paths:
+        try:
+            if found := load(path).usable.runs:
+                return Runs(found)
+            reasons.append(f"{path}: no finished run")
+        except StudyError as reason:
+            reasons.append(str(reason))
+    raise StudyError("; ".join(reasons))

@@ -1,0 +1,152 @@
+"""The first three sections of a report, what was found: sentences, the technique card, the paper's figures."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from dapo_lit.study.compare.contrasts import Comparison
+from dapo_lit.study.compare.emergence import emergence, registered_sentence
+from dapo_lit.study.compare.questions import error_parts, score_array
+from dapo_lit.study.compare.statistics import mcnemar_p, t_interval
+from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
+from dapo_lit.study.figures.paper_figures import paper_figures
+from dapo_lit.study.read.outcomes import amount, outcome, unit
+from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.report.document import Block, Bullets, Heading, Prose, Table
+from dapo_lit.study.report.results import Results
+from dapo_lit.study.report.sentences import interval, sentence, technique_card
+
+
+def findings_section(results: Results) -> list[Block]:
+    """Section 1: a sentence a comparison of the primary family, and of a registered contrast."""
+    blocks: list[Block] = [Heading("1. Findings")]
+    registered, family = results.of("registered contrast"), results.of(results.family)
+    # a registered pair that is one of the family's is spoken of once
+    spoken: list[Comparison] = [r for r in registered if all(r.contrast.pair != f.contrast.pair for f in family)]
+    spoken += family
+    found = emergence(results.runs, results.plan) if registered else None
+    if not spoken:
+        blocks.append(Prose("There is one arm only, or no two arms that differ in one technique: nothing is compared."))
+        return blocks
+    lines = [registered_sentence(found, results.plan)] if found and results.plan else []
+    for result in spoken:
+        act = results.act.get(result.contrast.technique or "")
+        size = sum(r.p is not None for r in results.of(result.contrast.family))
+        lines.append(sentence(result, results.metric, results.budget, size, act, results.alpha))
+    blocks.append(Bullets(lines))
+    blocks.append(
+        Prose(
+            f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
+            "family; everything else is an observed difference. Intervals are t-intervals over seeds and not adjusted."
+        )
+    )
+    return blocks
+
+
+def card_section(results: Results) -> list[Block]:
+    """Section 2: every technique in every view, outcomes of all runs, factorial parts, emergence, sizes of error."""
+    key, blocks = results.metric, list[Block]([Heading("2. Technique card")])
+    columns, rows = technique_card(list(results.comparisons), key)
+    if rows:
+        caption = (
+            f"Effect on {key} ({unit(key)}) with 95 % t-interval over seeds, by view; n is the number of paired seeds."
+        )
+        blocks.append(Table("technique_card", caption, columns, rows))
+        if results.of("ladder"):
+            blocks.append(
+                Prose(
+                    "A rung of the ladder is measured on top of the rungs below it, so its size depends on their "
+                    "order; "
+                    "alone on GRPO and left out of DAPO answer other questions."
+                )
+            )
+    points = next((o.points for run in results.runs.usable if (o := outcome(run, key))), 1)
+    blocks.append(outcomes_figure(results.scores, key, points))
+    for family in dict.fromkeys(r.contrast.family for r in results.comparisons):
+        if family not in ("interactions", "Shapley values") and len(results.of(family)) > 1:
+            drawing = effects_figure(results.comparisons, key, family)
+            blocks += [drawing] if drawing else []
+    heat = interactions_figure(results.comparisons, key)
+    blocks += [heat] if heat else []
+    return blocks + _arms_table(results) + _emergence(results) + _question_errors(results)
+
+
+def _arms_table(results: Results) -> list[Block]:
+    key, rows = results.metric, []
+    for arm in results.runs.usable.arms:
+        seeds = results.scores.get(arm, {})
+        reduced = [o for run in results.runs.of(arm) if run.seed in seeds and (o := outcome(run, key))]
+        if not reduced:
+            continue
+        best = t_interval([o.best for o in reduced])
+        rows.append(
+            [
+                arm,
+                interval(key, t_interval([o.last for o in reduced])),
+                amount(key, best.mean),
+                amount(key, best.mean - float(np.mean([o.last for o in reduced])), signed=True),
+                ", ".join(str(o.best_step) for o in reduced),
+            ]
+        )
+    caption = (
+        f"{key}: mean of the last checkpoints beside the maximum over checkpoints. Picking the best step flatters by "
+        "the difference; comparisons use the first."
+    )
+    return [
+        Table("outcomes", caption, ["arm", "last checkpoints", "maximum", "flattery", "steps of the maximum"], rows)
+    ]
+
+
+def _emergence(results: Results) -> list[Block]:
+    """Time to an event where a task logs one: runs that never get there are censored, not dropped."""
+    found = emergence(results.runs, results.plan)
+    if found is None:
+        return []
+    rows = [[arm, found.share(arm), found.mean_time(arm)] for arm in found.times]
+    for result in [*results.of("registered contrast"), *results.of(results.family)]:
+        pair = result.contrast.pair
+        if pair is None:
+            continue
+        counted = found.pairs(*pair)
+        _, first, second, _ = counted
+        text = f"{first} pairs only with, {second} only without; exact McNemar p {mcnemar_p(first, second):.3g}"
+        rows.append([result.contrast.label, f"{sum(counted)} pairs", text])
+    caption = (
+        f"Time until {found.key} passes {found.threshold:g}, restricted mean up to step {found.horizon} (area under "
+        "the Kaplan-Meier curve); runs that never get there are censored."
+    )
+    return [Table("emergence", caption, ["arm or comparison", "reached", "restricted mean steps, or test"], rows)]
+
+
+def _question_errors(results: Results) -> list[Block]:
+    rows = []
+    benchmark = results.metric.split("/")[1] if results.metric.startswith("eval/") else ""
+    for arm in results.runs.usable.arms if benchmark else []:
+        seen = [run for run in results.runs.of(arm) if run.usable and benchmark in run.benchmarks]
+        try:
+            parts = error_parts(score_array([run.evaluation(benchmark) for run in seen]))
+        except (ValueError, StudyError) as reason:
+            rows.append([arm, "–", "–", "–", str(reason)])
+            continue
+        cells = [amount(results.metric, value) for value in (parts.seeds, parts.questions, parts.sampling)]
+        size = f"{parts.num_seeds} seeds, {parts.num_questions} questions, {parts.num_samples} answers each"
+        rows.append([arm, *cells, size])
+    if not rows or (all(row[1] == "–" for row in rows) and len(results.runs.usable) > 1):
+        return []
+    caption = (
+        f"Standard errors of the last accuracy on {benchmark} (points), kept apart: over training seeds (what "
+        f"intervals "
+        "here are made of), over questions (another set of such questions; more seeds do not shrink it), and from "
+        "sampling answers."
+    )
+    return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
+
+
+def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Block]:
+    """Section 3: the paper's figures from these runs."""
+    drawings, absent = paper_figures(results.runs, axes, paper)
+    blocks: list[Block] = [Heading("3. The paper's figures from these runs"), *drawings]
+    if absent:
+        blocks.append(Bullets([f"{text}." for text in absent]))
+    return blocks

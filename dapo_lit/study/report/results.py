@@ -1,0 +1,99 @@
+"""Everything a report says, computed once: outcomes, comparisons, claims; and what may not be compared at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dapo_lit.study.compare.claims import register
+from dapo_lit.study.compare.contrasts import Comparison, Contrast, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.verdicts import Claim
+from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.read.guard import refusals
+from dapo_lit.study.read.health import exercised
+from dapo_lit.study.read.outcomes import primary_metric, scores
+from dapo_lit.study.read.registration import Plan
+from dapo_lit.study.read.runs import Runs, StudyError
+from dapo_lit.study.report.sentences import budget_text
+
+
+@dataclass(frozen=True)
+class Results:
+    """A study analysed."""
+
+    runs: Runs
+    plan: Plan | None
+    edits: tuple[str, ...]
+    metric: str
+    scores: Mapping[str, Mapping[int, float]]
+    comparisons: tuple[Comparison, ...]
+    family: str | None
+    """The family that the sentences speak of."""
+    act: Mapping[str, tuple[bool | None, str]]
+    """For each technique, whether the regime exercises it."""
+    claims: tuple[Claim, ...]
+    budget: str
+    missing: Mapping[tuple[str, int], str]
+    warnings: tuple[str, ...]
+    """Reasons to refuse the comparison that were overruled."""
+
+    @property
+    def alpha(self) -> float:
+        return self.plan.alpha if self.plan else 0.05
+
+    def of(self, family: str | None) -> tuple[Comparison, ...]:
+        return tuple(result for result in self.comparisons if result.contrast.family == family)
+
+
+def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), allow_mixed: bool = False) -> Results:
+    """Analyses the runs of one study.
+
+    Args:
+        allow_mixed: compare in spite of mixed code or undeclared differences; the report then says so at its top.
+
+    Raises:
+        StudyError: several studies at once, no finished run, or runs that may not be compared.
+    """
+    if len(runs.studies) > 1:
+        raise StudyError(f"these runs are of {len(runs.studies)} studies ({', '.join(runs.studies)}); name one folder")
+    if not len(runs.usable):
+        reasons = "; ".join(f"{arm}/seed_{seed}: {reason}" for (arm, seed), reason in runs.missing().items())
+        raise StudyError(f"no run has finished, there is nothing to report ({reasons})")
+    reasons_against = refusals(runs.usable, plan.declared if plan else ())
+    if reasons_against and not allow_mixed:
+        raise StudyError("; ".join(reasons_against) + " (--allow-mixed reports nonetheless and says so)")
+    metric = primary_metric(runs, plan.metric if plan else None)
+    table = scores(runs, metric)
+    wanted, reference = _expected(runs, plan)
+    found = contrasts(runs.usable.arms, reference) + _registered(plan)
+    comparisons = compare_all(found, table)
+    return Results(
+        runs=runs,
+        plan=plan,
+        edits=edits,
+        metric=metric,
+        scores=table,
+        comparisons=tuple(comparisons),
+        family=primary_family(comparisons),
+        act=exercised(runs),
+        claims=tuple(register(runs, metric)),
+        budget=budget_text(runs, plan),
+        missing=runs.missing(wanted, plan.seeds if plan else ()),
+        warnings=tuple(reasons_against),
+    )
+
+
+def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
+    """Arms that the study should have, and its reference: as registered, else as its design says."""
+    study = runs.studies[0]
+    arms, reference = (design(study).names, design(study).reference) if study in DESIGNS else ((), None)
+    if plan:
+        arms, reference = plan.arms or arms, plan.reference or reference
+    return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
+
+
+def _registered(plan: Plan | None) -> list[Contrast]:
+    """The primary contrast that a plan names with its event, as a family of its own."""
+    event = plan.event if plan else None
+    if not event or "treated" not in event or "control" not in event:
+        return []
+    treated, control = str(event["treated"]), str(event["control"])
+    return [Contrast("registered contrast", f"{treated} - {control}", None, {treated: 1.0, control: -1.0})]

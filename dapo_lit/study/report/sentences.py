@@ -1,0 +1,111 @@
+"""What a report may say: results in words that claim no more than the exact test allows."""
+
+from collections.abc import Mapping
+
+from dapo_lit.study.compare.contrasts import Comparison
+from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.designs import TECHNIQUES
+from dapo_lit.study.read.outcomes import amount, unit
+from dapo_lit.study.read.registration import Plan
+from dapo_lit.study.read.runs import Runs
+
+
+def sentence(
+    result: Comparison, key: str, budget: str, size: int, act: tuple[bool | None, str] | None, alpha: float = 0.05
+) -> str:
+    """One comparison with effect, interval, n and budget.
+
+    "Improves" and "worsens" need a Holm-adjusted exact p of at most alpha; all else is an observed difference. One
+    seed has no interval. Where a pair crosses between two clusters of outcomes, counts stand for the interval.
+
+    Args:
+        size: comparisons in the family.
+        act: whether the regime exercises the technique, and how that was measured.
+    """
+    contrast = result.contrast
+    subject = f"**{contrast.label}** ({contrast.family})"
+    if result.estimate is None:
+        return f"{subject}: cannot be compared, no seed has all of its arms ({', '.join(contrast.weights)})."
+    mean, n = result.estimate.mean, len(result.seeds)
+    words = "improves" if mean > 0 else "worsens"
+    value = f"{amount(key, mean, signed=True)} {unit(key)}".strip()
+    if result.decided(alpha):
+        text = f"{subject} {words} {key} by {amount(key, abs(mean))} {unit(key)}".rstrip()
+    else:
+        text = f"{subject}: observed difference in {key} {value}"
+    if result.split and result.split.crossed:
+        text += f", outcomes in two clusters around {amount(key, result.split.threshold)}: {counts(result)}"
+    elif result.estimate.low is None:
+        text += " (one seed: no interval)"
+    else:
+        low, high = (amount(key, end, signed=True) for end in (result.estimate.low, result.estimate.high))
+        text += f" [{low}, {high}] (95 % t-interval, paired by seed)"
+        if result.split:
+            text += (
+                f", outcomes in two clusters around {amount(key, result.split.threshold)} between which no pair crosses"
+            )
+    text += f", n = {n} seed{'s' if n > 1 else ''}"
+    if result.p is not None and result.p_holm is not None:
+        text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
+    text += f", {budget}."
+    if act and act[0] is False:
+        text += f" Not exercised in this regime: {act[1]}."
+    return text
+
+
+def counts(result: Comparison) -> str:
+    """Pairs of runs by the side of the threshold that each arm is on, with the exact McNemar test."""
+    split = result.split
+    if split is None:
+        return ""
+    total = split.both + split.only_treated + split.only_control + split.neither
+    return (
+        f"{split.both + split.only_treated} of {total} runs above it with, {split.both + split.only_control} without "
+        f"({split.only_treated} pairs only with, {split.only_control} only without; McNemar p {split.p_mcnemar:.3g})"
+    )
+
+
+def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list[list[str]]]:
+    """Each technique's effect in every view side by side: columns and rows."""
+    views = [
+        family
+        for family in dict.fromkeys(r.contrast.family for r in results)
+        if any(r.contrast.technique for r in results if r.contrast.family == family)
+    ]
+    rows = []
+    for technique in TECHNIQUES:
+        cells = {r.contrast.family: short_estimate(r, key) for r in results if r.contrast.technique == technique}
+        if cells:
+            rows.append([technique, *(cells.get(view, "–") for view in views)])
+    return ["technique", *views], rows
+
+
+def short_estimate(result: Comparison, key: str) -> str:
+    """`+3.1 [0.2, 6.0] n=5`, with counts where pairs cross between two clusters of outcomes."""
+    estimate = result.estimate
+    if estimate is None:
+        return "no common seed"
+    text = amount(key, estimate.mean, signed=True)
+    if result.split and result.split.crossed:
+        split = result.split
+        return f"{text} (two clusters: +{split.only_treated} / -{split.only_control} pairs) n={estimate.n}"
+    if estimate.low is not None:
+        text += f" [{amount(key, estimate.low, signed=True)}, {amount(key, estimate.high, signed=True)}]"
+    return f"{text} n={estimate.n}"
+
+
+def budget_text(runs: Runs, plan: Plan | None) -> str:
+    """The budget of the comparison: what was registered, and where the runs ended."""
+    ends = sorted({int(run.metrics.index.max()) for run in runs.usable})
+    reached = f"{ends[0]} steps" if len(ends) == 1 else f"{ends[0]} to {ends[-1]} steps"
+    limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
+    named = ", ".join(f"{key} {value:g}" for key, value in limits.items() if value is not None)
+    return f"at {reached}" + (f" (registered budget: {named})" if named else "")
+
+
+def interval(key: str, estimate: Estimate) -> str:
+    """`61.2 [58.0, 64.4] n=5`."""
+    text = amount(key, estimate.mean)
+    if estimate.low is not None:
+        text += f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
+    return f"{text} n={estimate.n}"

@@ -1,0 +1,120 @@
+"""One uniform chooses one token, and the log-prob is that of the distribution it was drawn from."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.torch_engine.inverse_cdf import check, draw
+
+QUARTERS = torch.tensor([0.25, 0.0, 0.25, 0.5, 0.0]).log()  # ids 1 and 4 are impossible
+LEAST, MOST = 2.0**-53, 1 - 2.0**-53
+
+
+def draw_at(logits: torch.Tensor, uniforms: list[float], **settings: float) -> tuple[list[int], list[float]]:
+    """The token and the probability for each uniform."""
+    sampling = Sampling(max_response_tokens=1, **settings)
+    rows = logits.expand(len(uniforms), -1)
+    tokens, logprobs = draw(rows, torch.tensor(uniforms, dtype=torch.float64), sampling)
+    return tokens.tolist(), logprobs.exp().tolist()
+
+
+def test_a_uniform_chooses_the_token_whose_share_of_the_cdf_it_falls_into():
+    # The CDF is 0.25, 0.25, 0.5, 1, 1.
+    tokens, probs = draw_at(QUARTERS, [LEAST, 0.24, 0.26, 0.49, 0.51, MOST])
+    assert tokens == [0, 0, 2, 2, 3, 3]
+    assert probs == pytest.approx([0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
+
+
+@given(st.integers(0, 2**32), st.integers(2, 300), st.floats(LEAST, MOST))
+def test_an_impossible_token_is_never_drawn(seed, vocab, uniform):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 30 * torch.randn(vocab, generator=generator)
+    logits[torch.rand(vocab, generator=generator) < 0.5] = -torch.inf
+    logits[seed % vocab] = 0.0
+    for settings in ({}, {"top_p": 0.9}, {"top_k": 3}):
+        tokens, probs = draw_at(logits, [LEAST, uniform, MOST], **settings)
+        assert min(probs) > 0
+        assert logits[tokens].min() > -torch.inf
+
+
+def test_temperature_flattens_before_the_softmax():
+    # Odds of 4 to 1 at temperature 2 are odds of 2 to 1.
+    logits = torch.tensor([4.0, 1.0]).log()
+    assert draw_at(logits, [0.6, 0.7], temperature=2.0) == ([0, 1], pytest.approx([2 / 3, 1 / 3]))
+
+
+def test_temperature_0_takes_the_likeliest_token_with_certainty():
+    assert draw_at(torch.tensor([1.0, 3.0, 3.0, 2.0]), [LEAST, MOST], temperature=0.0) == ([1, 1], [1.0, 1.0])
+
+
+def test_top_k_renormalises_over_the_k_likeliest():
+    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    tokens, probs = draw_at(logits, [LEAST, 0.57, 0.58, MOST], top_k=2)  # 4/7 = 0.5714
+    assert tokens == [1, 1, 3, 3]
+    assert probs == pytest.approx([4 / 7, 4 / 7, 3 / 7, 3 / 7])
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.39, [1]), (0.41, [1, 3]), (0.69, [1, 3]), (0.71, [1, 2, 3])])
+def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises(top_p, kept):
+    probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
+    tokens, got = draw_at(probs.log(), [(i + 0.5) / 200 for i in range(200)], top_p=top_p)
+    assert sorted(set(tokens)) == kept
+    mass = probs[kept].sum().item()
+    assert got == pytest.approx([probs[token].item() / mass for token in tokens])
+
+
+def test_top_p_is_measured_after_top_k():
+    # The two likeliest have 4/7 and 3/7 once the others are gone: the first alone reaches 0.5, which 0.4 did not.
+    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
+    assert draw_at(logits, [LEAST, MOST], top_k=2, top_p=0.5) == ([1, 1], pytest.approx([1.0, 1.0]))
+
+
+def test_a_nucleus_wider_than_the_first_look_is_found_whole():
+    # 1,000 equal tokens: nine tenths of the mass are 900 of them, many more than are looked at first.
+    tokens, probs = draw_at(torch.zeros(1000), [(i + 0.5) / 5000 for i in range(5000)], top_p=0.9)
+    assert 900 <= len(set(tokens)) <= 901
+    assert probs == pytest.approx([1 / len(set(tokens))] * 5000, rel=1e-4)
+
+
+def test_rows_with_nuclei_of_different_sizes_are_renormalised_apart():
+    rows = torch.stack([torch.tensor([5.0, 0.0, 0.0, 0.0]), torch.tensor([0.1, 0.4, 0.2, 0.3]).log()])
+    uniforms = torch.tensor([0.5, 0.9], dtype=torch.float64)
+    tokens, logprobs = draw(rows, uniforms, Sampling(max_response_tokens=1, top_p=0.6))
+    assert tokens.tolist() == [0, 3]
+    assert logprobs.exp().tolist() == pytest.approx([1.0, 3 / 7])
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"top_k": 4}, {"top_p": 0.8}])
+def test_a_nan_shows_in_the_log_prob(settings):
+    _, (prob,) = draw_at(torch.tensor([0.0, math.nan, 1.0, 2.0, 3.0]), [0.5], **settings)
+    assert math.isnan(prob)
+
+
+def test_frequencies_match_the_distribution():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(50, generator=generator)
+    uniforms = torch.rand(100_000, dtype=torch.float64, generator=generator)
+    tokens, _ = draw(logits.expand(len(uniforms), -1), uniforms, Sampling(max_response_tokens=1, temperature=1.5))
+    expected = len(uniforms) * torch.softmax(logits.double() / 1.5, -1)
+    counts = torch.bincount(tokens, minlength=50)
+    # 49 degrees of freedom: exceeds 85.4 once in a thousand.
+    assert ((counts - expected) ** 2 / expected).sum() < 85.4
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"max_response_tokens": 0}, "max_response_tokens"),
+        ({"max_response_tokens": 1, "temperature": -1.0}, "temperature"),
+        ({"max_response_tokens": 1, "top_p": 0.0}, "top_p"),
+        ({"max_response_tokens": 1, "top_p": 1.5}, "top_p"),
+        ({"max_response_tokens": 1, "top_k": -1}, "top_k"),
+    ],
+)
+def test_a_setting_without_a_distribution_is_refused_by_name(settings, name):
+    with pytest.raises(ValueError, match=name):
+        check(Sampling(**settings))

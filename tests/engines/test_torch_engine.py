@@ -1,0 +1,355 @@
+"""The torch sampler against transformers' own forward pass, and what an engine promises."""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.torch_engine.engine import TorchEngine
+
+VOCAB = 40
+EOS = 3
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+ARCHITECTURES = {
+    "llama": LlamaConfig(**SHAPE),
+    "llama, all biases": LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
+    "llama, llama3 rope": LlamaConfig(**SHAPE, rope_parameters=LLAMA3),
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen2, yarn rope": Qwen2Config(**SHAPE, rope_parameters=YARN),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=12),
+    "qwen3, one key head a query": Qwen3Config(**{**SHAPE, "num_key_value_heads": 4}, head_dim=8),
+    "mistral": MistralConfig(**SHAPE),
+    "mistral, window of 6": MistralConfig(**SHAPE, sliding_window=6),
+    "qwen2, window of 5 in the second layer": Qwen2Config(
+        **SHAPE, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+}
+
+
+def make_model(config: PretrainedConfig, *, tied: bool = False, seed: int = 0) -> PreTrainedModel:
+    """Random weights, norms and biases included, large enough that a wrong one shows."""
+    config = type(config).from_dict({**config.to_dict(), "tie_word_embeddings": tied})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.25 * noise)
+    return model
+
+
+def make_engine(
+    model: PreTrainedModel, *, version: int = 1, eos_ids: tuple[int, ...] = (EOS,), **options
+) -> TorchEngine:
+    engine = TorchEngine(model.config, eos_ids=eos_ids, **options)
+    engine.sync_weights(model.state_dict().items(), version)
+    return engine
+
+
+def make_requests(num_prompts: int, group: int) -> list[SampleRequest]:
+    """Groups of prompts of 1 to 11 tokens."""
+    return [
+        SampleRequest(SampleKey(1, f"p{p}", 0, g), tuple(5 + (7 * p + t) % (VOCAB - 5) for t in range(1 + 4 * p % 11)))
+        for p in range(num_prompts)
+        for g in range(group)
+    ]
+
+
+def forced_logprobs(
+    model: PreTrainedModel, prompt: tuple[int, ...], sample: Sample, temperature: float
+) -> torch.Tensor:
+    """Log-probs [T, V] of every token at every position of the response, from one forward pass over the whole."""
+    ids = torch.tensor([prompt + sample.response_ids])
+    with torch.no_grad():
+        logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def assert_logprobs_are_forced(model: PreTrainedModel, requests: list[SampleRequest], samples: list[Sample], t: float):
+    prompts = {request.key: request.prompt_ids for request in requests}
+    assert sorted(prompts, key=str) == sorted((sample.key for sample in samples), key=str)
+    for sample in samples:
+        logprobs = forced_logprobs(model, prompts[sample.key], sample, t)
+        expected = logprobs.gather(-1, torch.tensor(sample.response_ids)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(sample.rollout_logprobs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied):
+    # Ten places for 18 requests of unequal prompts: rows leave, others enter, the cache grows beyond its first slots.
+    model = make_model(ARCHITECTURES[name], tied=tied)
+    requests = make_requests(num_prompts=6, group=3)
+    sampling = Sampling(max_response_tokens=90, temperature=1.3)
+    samples = list(make_engine(model, max_batch_size=10).generate(requests, sampling))
+    assert max(len(sample.response_ids) for sample in samples) > 64
+    assert_logprobs_are_forced(model, requests, samples, 1.3)
+
+
+def test_tied_weights_may_come_without_the_head():
+    model = make_model(ARCHITECTURES["qwen2"], tied=True)
+    engine = TorchEngine(model.config, eos_ids=[EOS])
+    engine.sync_weights(((n, t) for n, t in model.state_dict().items() if n != "lm_head.weight"), version=1)
+    requests = make_requests(2, 2)
+    assert_logprobs_are_forced(model, requests, list(engine.generate(requests, Sampling(8))), 1.0)
+
+
+@pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"top_k": 4}, {"top_k": 6, "top_p": 0.7}])
+def test_log_probs_are_renormalised_over_what_top_p_and_top_k_leave(settings):
+    model = make_model(ARCHITECTURES["llama"])
+    requests = make_requests(3, 2)
+    for sample in make_engine(model).generate(requests, Sampling(12, temperature=0.8, **settings)):
+        prompt = next(request.prompt_ids for request in requests if request.key == sample.key)
+        forced = forced_logprobs(model, prompt, sample, 0.8).exp()
+        for probs, token, logprob in zip(forced, sample.response_ids, sample.rollout_logprobs, strict=True):
+            # By hand: sort, cut at k, renormalise, cut where the mass before a token reaches p, renormalise.
+            order = probs.argsort(descending=True)[: settings.get("top_k", VOCAB)]
+            kept = probs[order] / probs[order].sum()
+            inside = kept.cumsum(0) - kept < settings.get("top_p", 1.0)
+            assert token in order[inside].tolist()
+            assert logprob == pytest.approx((probs[token] / probs[order[inside]].sum()).log().item(), abs=1e-5)
+
+
+def test_temperature_0_follows_the_likeliest_token_with_log_prob_0():
+    model = make_model(ARCHITECTURES["qwen3"])
+    requests = make_requests(3, 2)
+    for sample in make_engine(model).generate(requests, Sampling(20, temperature=0.0)):
+        prompt = next(request.prompt_ids for request in requests if request.key == sample.key)
+        assert forced_logprobs(model, prompt, sample, 1.0).argmax(-1).tolist() == list(sample.response_ids)
+        assert set(sample.rollout_logprobs) == {0.0}
+
+
+def test_sampled_pairs_of_tokens_occur_as_often_as_the_model_says():
+    config = Qwen2Config(**{**SHAPE, "vocab_size": 6, "hidden_size": 16, "intermediate_size": 16})
+    model = make_model(config)
+    draws = 10_000
+    requests = [SampleRequest(SampleKey(1, "p", 0, g), (4, 5)) for g in range(draws)]
+    pairs = torch.zeros(6, 6)
+    for sample in make_engine(model, eos_ids=()).generate(requests, Sampling(2)):
+        pairs[sample.response_ids] += 1
+    with torch.no_grad():
+        first = model(torch.tensor([[4, 5]])).logits[0, -1].softmax(-1)
+        second = model(torch.tensor([[4, 5, token] for token in range(6)])).logits[:, -1].softmax(-1)
+    expected = draws * first[:, None] * second
+    assert expected.min() > 5  # what the chi-square approximation asks for
+    # 35 degrees of freedom: exceeds 66.6 once in a thousand.
+    assert ((pairs - expected) ** 2 / expected).sum() < 66.6
+
+
+def by_key(samples: list[Sample]) -> dict[SampleKey, Sample]:
+    return {sample.key: sample for sample in samples}
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 3, 7])
+@pytest.mark.parametrize("order", ["as submitted", "reversed", "interleaved"])
+def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batch_size, order):
+    model = make_model(ARCHITECTURES["qwen2"])
+    requests = make_requests(num_prompts=5, group=3)
+    sampling = Sampling(max_response_tokens=40, seed=11)
+    reference = by_key(list(make_engine(model).generate(requests, sampling)))
+    shuffled = {"as submitted": requests, "reversed": requests[::-1], "interleaved": requests[::2] + requests[1::2]}
+    got = by_key(list(make_engine(model, max_batch_size=max_batch_size).generate(shuffled[order], sampling)))
+    assert got.keys() == reference.keys()
+    for key, sample in got.items():
+        assert sample.response_ids == reference[key].response_ids
+        assert sample.rollout_logprobs == pytest.approx(reference[key].rollout_logprobs, abs=1e-5)
+    assert len({sample.response_ids for sample in reference.values()}) == len(requests)
+
+
+def test_another_seed_gives_other_samples():
+    engine = make_engine(make_model(ARCHITECTURES["qwen2"]))
+    request = make_requests(1, 1)
+    (one,), (two,) = (list(engine.generate(request, Sampling(20, seed=seed))) for seed in (0, 1))
+    assert one.response_ids != two.response_ids
+
+
+def test_every_eos_id_ends_a_response_and_stays_in_it():
+    model = make_model(ARCHITECTURES["llama"])
+    requests = make_requests(4, 8)
+    eos_ids = (3, 9, 21)
+    samples = list(make_engine(model, eos_ids=eos_ids).generate(requests, Sampling(60)))
+    for sample in samples:
+        assert not set(sample.response_ids[:-1]) & set(eos_ids)
+        assert sample.finished == (sample.response_ids[-1] in eos_ids)
+        assert len(sample.response_ids) == len(sample.rollout_logprobs)
+    assert {sample.response_ids[-1] for sample in samples if sample.finished} == set(eos_ids)
+    assert_logprobs_are_forced(model, requests, samples, 1.0)
+
+
+def test_a_response_cut_at_the_limit_is_unfinished_and_one_that_ends_there_is_finished():
+    engine = make_engine(make_model(ARCHITECTURES["llama"]))
+    requests = make_requests(4, 4)
+    whole = by_key(list(engine.generate(requests, Sampling(80))))
+    limit = sorted(len(sample.response_ids) for sample in whole.values())[len(whole) // 2]
+    outcomes = set()
+    for sample in engine.generate(requests, Sampling(limit)):
+        full = whole[sample.key]
+        assert sample.response_ids == full.response_ids[:limit]
+        assert sample.finished == (full.finished and len(full.response_ids) <= limit)
+        outcomes.add((sample.finished, len(sample.response_ids) == limit))
+    assert outcomes == {(True, False), (True, True), (False, True)}
+
+
+def test_samples_are_yielded_in_order_of_ending_and_lazily():
+    engine = make_engine(make_model(ARCHITECTURES["llama"]))
+    samples = list(engine.generate(make_requests(4, 4), Sampling(80)))
+    lengths = [len(sample.response_ids) for sample in samples]
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 3
+    iterator = engine.generate(make_requests(4, 4), Sampling(80))
+    assert next(iterator) == samples[0]
+    # What runs between two samples is the consumer's: it may train.
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+
+
+def test_samples_come_from_the_weights_synced_last_and_carry_their_version():
+    old, new = (make_model(ARCHITECTURES["qwen2"], seed=seed) for seed in (0, 1))
+    engine = make_engine(old, version=1)
+    requests = make_requests(2, 2)
+    before = list(engine.generate(requests, Sampling(10)))
+    engine.sync_weights(new.named_parameters(), version=7)
+    after = list(engine.generate(requests, Sampling(10)))
+    assert [{sample.policy_version for sample in samples} for samples in (before, after)] == [{1}, {7}]
+    assert_logprobs_are_forced(new, requests, after, 1.0)
+
+
+def test_the_engine_keeps_its_own_copy_of_the_weights():
+    model = make_model(ARCHITECTURES["qwen2"])
+    engine = make_engine(model)
+    requests = make_requests(2, 2)
+    before = list(engine.generate(requests, Sampling(10)))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert list(engine.generate(requests, Sampling(10))) == before
+
+
+def test_an_iterator_left_over_from_older_weights_refuses_to_go_on():
+    model = make_model(ARCHITECTURES["llama"])
+    engine = make_engine(model)
+    iterator = engine.generate(make_requests(4, 4), Sampling(80))
+    next(iterator)
+    engine.sync_weights(model.state_dict().items(), version=2)
+    with pytest.raises(RuntimeError, match="weights changed"):
+        list(iterator)
+
+
+def test_bfloat16_stays_close_to_transformers_in_bfloat16():
+    model = make_model(ARCHITECTURES["qwen3"], tied=True).to(torch.bfloat16)
+    requests = make_requests(4, 4)
+    samples = list(make_engine(model, dtype=torch.bfloat16, max_batch_size=6).generate(requests, Sampling(30)))
+    prompts = {request.key: request.prompt_ids for request in requests}
+    errors = []
+    for sample in samples:
+        forced = forced_logprobs(model, prompts[sample.key], sample, 1.0)
+        picked = forced.gather(-1, torch.tensor(sample.response_ids)[:, None])[:, 0]
+        errors.append((picked - torch.tensor(sample.rollout_logprobs)).abs())
+    # bfloat16 has 8 bits: logits of about 5 are known to a few hundredths.
+    assert torch.cat(errors).mean() < 0.05
+
+
+def broken(model: PreTrainedModel, change: str) -> list[tuple[str, torch.Tensor]]:
+    tensors = dict(model.state_dict())
+    match change:
+        case "missing":
+            del tensors["model.layers.1.self_attn.k_proj.bias"]
+        case "unexpected":
+            tensors["model.layers.2.mlp.up_proj.weight"] = torch.zeros(48, 32)
+        case "shape":
+            tensors["model.norm.weight"] = torch.zeros(31)
+        case "untied":
+            tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+    return list(tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("missing", r"model\.layers\.1\.self_attn\.k_proj\.bias is missing"),
+        ("unexpected", r"model\.layers\.2\.mlp\.up_proj\.weight is unexpected"),
+        ("shape", r"model\.norm\.weight has shape \[31\] instead of \[32\]"),
+        ("untied", r"lm_head\.weight differs from model\.embed_tokens\.weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named_and_nothing_is_sampled_from_them(change, message):
+    model = make_model(ARCHITECTURES["qwen2"], tied=True)
+    engine = make_engine(model)
+    with pytest.raises(ValueError, match=message):
+        engine.sync_weights(broken(model, change), version=2)
+    with pytest.raises(RuntimeError, match="sync_weights"):
+        engine.generate(make_requests(1, 1), Sampling(4))
+
+
+def test_weights_that_are_not_finite_end_the_sampling():
+    model = make_model(ARCHITECTURES["qwen2"])
+    with torch.no_grad():
+        model.get_parameter("model.norm.weight")[0] = torch.nan
+    with pytest.raises(FloatingPointError, match="version 1"):
+        list(make_engine(model).generate(make_requests(1, 2), Sampling(4)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GPT2Config(), "'gpt2' is none of .*choose another policy"),
+        (LlamaConfig(**SHAPE, hidden_act="gelu"), "'gelu'.*choose another policy"),
+        (
+            LlamaConfig(**SHAPE, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
+            "'llama' with rope type 'dynamic'.*choose another policy",
+        ),
+    ],
+    ids=["gpt2", "gelu", "dynamic rope"],
+)
+def test_an_architecture_that_would_be_computed_wrongly_is_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        TorchEngine(config, eos_ids=[EOS])
+
+
+@pytest.mark.parametrize("prompt", [(), (1, VOCAB), (-1, 2)], ids=["empty", "above", "below"])
+def test_a_prompt_that_cannot_be_embedded_is_refused_at_once(prompt):
+    engine = make_engine(make_model(ARCHITECTURES["llama"]))
+    good = make_requests(1, 1)[0]
+    bad = dataclasses.replace(good, prompt_ids=prompt)
+    with pytest.raises(ValueError, match="p0"):
+        engine.generate([good, bad], Sampling(4))
+
+
+def test_no_requests_give_no_samples():
+    assert list(make_engine(make_model(ARCHITECTURES["llama"])).generate([], Sampling(4))) == []
+
+
+def test_a_closed_engine_says_so():
+    engine = make_engine(make_model(ARCHITECTURES["llama"]))
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.generate(make_requests(1, 1), Sampling(4))

@@ -1,0 +1,104 @@
+"""Servers that cannot be used are told before training, without vLLM installed; tests/vllm runs a real one."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.ranks import Ranks
+
+CONFIG = Qwen2Config(
+    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def refused(url: str, folder: Path, ranks: Ranks | None = None, **changes: object) -> str:
+    settings = ServerSettings((url,), folder, max_model_tokens=48, max_batch_size=10, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError) as told:
+        VllmServerEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks or Ranks())
+    return str(told.value)
+
+
+@pytest.fixture
+def served():
+    """An HTTP server that answers GET as it is told: what servers of other versions and settings say."""
+    answers: dict[str, object] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            self.send_response(200 if path in answers else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers.get(path, {"detail": "Not Found"})).encode())
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(tmp_path, served):
+    url, _ = served
+    gone = "http://127.0.0.1:9"  # the port of discard: nothing listens
+    message = refused(gone, tmp_path)
+    assert f"no vLLM server to be used: {gone}/version does not answer" in message
+    [model] = tmp_path.glob("model_*")
+    assert json.loads((model / "config.json").read_text())["vocab_size"] == 64
+    assert (
+        f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --host 127.0.0.1 --port 9 --load-format dummy "
+        "--skip-tokenizer-init --tokens-only --dtype bfloat16 --max-model-len 48 --max-num-seqs 10 "
+        "--logprobs-mode processed_logprobs\n" in message
+    )
+    assert "head_dtype" in refused(gone, tmp_path, fp32_head=True)
+    assert "answers 404" in refused(url, tmp_path)  # something else listens there
+
+
+def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tmp_path, served):
+    url, answers = served
+    answers["/version"] = {"version": "0.31.1"}
+    assert "is vLLM 0.31.1; its server is used as of 0.32.x" in refused(url, tmp_path)
+    answers["/version"] = {"version": "0.32.0"}
+    answers["/v1/models"] = {"data": [{"root": "Qwen/Qwen2.5-7B", "max_model_len": 48}]}
+    assert "serves Qwen/Qwen2.5-7B, another model or vocabulary than this policy's" in refused(url, tmp_path)
+    [model] = tmp_path.glob("model_*")
+    answers["/v1/models"] = {"data": [{"root": str(model), "max_model_len": 47}]}
+    assert "takes 47 tokens (--max-model-len); 48 are needed" in refused(url, tmp_path)
+    answers["/v1/models"] = {"data": [{"root": str(model), "max_model_len": 48}]}
+    assert "was started without VLLM_SERVER_DEV_MODE=1" in refused(url, tmp_path)
+    settings = {"dtype": "torch.float16", "logprobs_mode": "processed_logprobs"}
+    answers["/server_info"] = {"vllm_config": {"model_config": settings}}
+    assert "has dtype=torch.float16, not torch.bfloat16" in refused(url, tmp_path)
+    settings |= {"dtype": "torch.bfloat16", "logprobs_mode": "raw_logprobs"}
+    assert "has logprobs_mode=raw_logprobs, not processed_logprobs" in refused(url, tmp_path)
+    settings["logprobs_mode"] = "processed_logprobs"
+    assert "nccl needs a GPU in the trainer" in refused(url, tmp_path, transfer="nccl")
+    assert "names 1 servers for 2 ranks" in refused(url, tmp_path, ranks=Ranks(1, 2))
+
+
+def test_a_server_that_is_still_starting_is_waited_for(tmp_path, served):
+    url, answers = served
+
+    def start() -> None:
+        answers["/version"] = {"version": "0.31.0"}
+
+    timer = threading.Timer(0.3, start)
+    timer.start()
+    assert "is vLLM 0.31.0" in refused(url, tmp_path, wait_s=60)
+    timer.join()
+
+
+def test_a_placement_without_servers_or_folder_is_refused(compose):
+    with pytest.raises(ValueError, match=r"needs vllm.server.urls.* and vllm.server.folder"):
+        compose("rollout=vllm", "rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]")

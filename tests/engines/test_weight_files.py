@@ -1,0 +1,54 @@
+"""Weights that are handed over in a folder: in shards, in the reader's dtype, and whole or not there."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dapo_lit.engines.vllm_server.weight_files import write_weights
+
+
+def tensors() -> list[tuple[str, torch.Tensor]]:
+    head = torch.arange(6.0).view(2, 3)
+    return [("embed", head), ("norm", torch.tensor([1.5, -2.0])), ("head", head), ("turned", head.T)]
+
+
+def read(folder) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in sorted(folder.iterdir()) for name, tensor in load_file(file).items()}
+
+
+@pytest.mark.parametrize(("shard_bytes", "files"), [(10**6, 1), (60, 2), (32, 3), (1, 4)])
+def test_any_size_of_shard_holds_the_same_tensors(tmp_path, shard_bytes, files):
+    names = write_weights(tmp_path / "w", iter(tensors()), dtype=torch.float32, shard_bytes=shard_bytes)
+    assert names == ["embed", "norm", "head", "turned"]
+    assert len(list((tmp_path / "w").iterdir())) == files
+    found = read(tmp_path / "w")
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors())
+
+
+def test_tensors_are_written_in_the_readers_dtype_as_they_were_when_they_were_sent(tmp_path):
+    buffer = torch.zeros(3)
+
+    def sent():
+        for value in (1.0, 2.0):
+            yield f"t{value}", buffer.fill_(value)  # reused by the sender for the next
+
+    write_weights(tmp_path / "w", sent(), dtype=torch.bfloat16, shard_bytes=10**6)
+    found = read(tmp_path / "w")
+    assert {name: (tensor.dtype, tensor.tolist()) for name, tensor in found.items()} == {
+        "t1.0": (torch.bfloat16, [1.0] * 3),
+        "t2.0": (torch.bfloat16, [2.0] * 3),
+    }
+
+
+def test_a_folder_has_its_name_only_when_all_of_it_is_there(tmp_path):
+    def breaks():
+        yield from tensors()
+        assert not (tmp_path / "w").exists()
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        write_weights(tmp_path / "w", breaks(), dtype=torch.float32, shard_bytes=1)
+    assert not (tmp_path / "w").exists()
+    write_weights(tmp_path / "w", tensors()[:1], dtype=torch.float32, shard_bytes=1)  # over what was left
+    assert set(read(tmp_path / "w")) == {"embed"}
+    assert [path.name for path in tmp_path.iterdir()] == ["w"]

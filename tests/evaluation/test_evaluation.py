@@ -1,0 +1,365 @@
+"""What k samples of a problem say, worked by hand; nothing sampled twice; intervals that cover what they claim."""
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine, ScriptedResponse
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.sources import load_problems
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.evaluation.sample_store import SampleFiles
+from dapo_lit.evaluation.sampled import (
+    EvaluatedSample,
+    SampleKey,
+    evaluate,
+    evaluated_samples,
+    pass_at_k,
+    question_digest,
+    summarise,
+)
+from dapo_lit.evaluation.voting import Ballot, ballots, consensus, consensus_curve
+from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
+from dapo_lit.study.compare.question_intervals import compare_questions, difference_interval, share_interval
+from dapo_lit.study.compare.statistics import t_interval
+
+SAMPLING = Sampling(max_response_tokens=64)
+TEXTS = {"a": ["#1", "#2", "#1/2", "none"], "b": ["#0.5", "#1/2", "#7", "#7.0"]}
+"""Responses to two problems; a's answer is 1, b's 7."""
+
+
+@pytest.fixture
+def verifier():
+    with Verifier(rule="numeric", extraction="hash") as made:
+        yield made
+
+
+@pytest.fixture
+def prompts() -> list[Prompt]:
+    return [Prompt(Problem("a", "?", "1", {}), (5, 6)), Prompt(Problem("b", "?", "7", {}), (5, 7))]
+
+
+def respond(key: SampleKey) -> ScriptedResponse:
+    """The text's characters as token ids; later samples end first."""
+    ids = tuple(map(ord, TEXTS[key.problem_id][key.sample_index]))
+    return ScriptedResponse(ids, (-0.5,) * len(ids), ends_at=-key.sample_index)
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    made = ScriptedEngine(respond)
+    made.sync_weights([], 0)
+    return made
+
+
+# --- what k samples say ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [(4, 1, 2, 0.5), (4, 0, 3, 0.0), (4, 4, 1, 1.0), (5, 2, 2, 0.7), (5, 2, 4, 1.0), (32, 1, 32, 1.0)],
+)
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, c, k, expected):
+    # (5, 2, 2): 3 of the 10 pairs have no right sample
+    assert pass_at_k(n, c, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("ballot", "expected"),
+    [
+        (Ballot(3, (2, 1), 0), 1.0),
+        (Ballot(2, (3,), 5), 0.0),
+        (Ballot(2, (2, 1), 0), 1 / 2),
+        (Ballot(2, (2, 2), 1), 1 / 3),
+        (Ballot(0, (), 4), 0.0),
+        (Ballot(1, (), 9), 1.0),
+    ],
+)
+def test_a_majority_wins_ties_are_split_and_silence_is_no_vote(ballot, expected):
+    assert consensus(ballot) == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 4), st.lists(st.integers(1, 3), max_size=3), st.integers(0, 3))
+def test_the_curve_of_votes_is_the_mean_over_all_subsets(right, wrong, silent):
+    ballot = Ballot(right, tuple(wrong), silent)
+    votes = ["right"] * right + [f"w{i}" for i, count in enumerate(wrong) for _ in range(count)] + [None] * silent
+    curve = consensus_curve(ballot)
+    assert len(curve) == len(votes)
+    for k, value in enumerate(curve, start=1):
+        outcomes = [
+            consensus(Ballot(s.count("right"), tuple(s.count(f"w{i}") for i in range(len(wrong))), s.count(None)))
+            for s in combinations(votes, k)
+        ]
+        assert value == pytest.approx(np.mean(outcomes))
+
+
+def test_one_vote_is_avg_and_all_votes_are_the_majority():
+    ballot = Ballot(right=9, wrong=(8, 8, 5), silent=2)
+    curve = consensus_curve(ballot)
+    assert curve[0] == pytest.approx(9 / 32)
+    assert curve[-1] == consensus(ballot) == 1.0
+
+
+def test_equivalent_wrong_answers_are_one_vote_block(verifier):
+    # by text 7 would win with two votes; 1/2, 0.5 and .50 are one answer with three
+    answers = [("7", True), ("7", True), ("1/2", False), ("0.5", False), ("2/4", False), (None, False)]
+    (ballot,) = ballots([answers], verifier.equivalent)
+    assert ballot == Ballot(right=2, wrong=(3,), silent=1)
+    assert consensus(ballot) == 0.0
+
+
+def test_expressions_are_grouped_by_the_symbolic_rule():
+    answers = [("x", True), ("\\frac{\\sqrt{2}}{2}", False), ("\\frac{1}{\\sqrt{2}}", False), ("\\sqrt{3}", False)]
+    with Verifier(rule="sympy", extraction="boxed") as symbolic:
+        (ballot,) = ballots([answers], symbolic.equivalent)
+    assert ballot.wrong == (2, 1)
+
+
+def test_only_problems_with_a_right_answer_are_compared():
+    asked = []
+    ballots([[("1", False), ("2", False)]], lambda pairs: asked.extend(pairs) or [])
+    assert asked == []
+
+
+def test_metrics_of_an_evaluation_are_means_over_problems(prompts, engine, verifier):
+    found = evaluate(prompts, 4, engine, verifier, decode, SAMPLING).metrics("x")
+    assert found["eval/x/avg@4"] == pytest.approx((1 / 4 + 2 / 4) / 2)
+    assert found["eval/x/pass@4"] == 1.0
+    assert found["eval/x/cons@4"] == pytest.approx((1 / 3 + 1 / 2) / 2)  # a: 1, 2 and 1/2 tie; b: 7 twice, 1/2 twice
+    lengths = [len(text) for texts in TEXTS.values() for text in texts]
+    assert found["eval/x/length_mean"] == pytest.approx(np.mean(lengths))
+    assert found["eval/x/entropy"] == pytest.approx(0.5)
+    assert found["eval/x/truncated_frac"] == 0.0
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+
+
+def run(prompts, n, engine, verifier, files: SampleFiles, stop_after: int | None = None) -> None:
+    """Saves each sample; `stop_after` samples the process is gone."""
+    samples = evaluated_samples(prompts, n, engine, verifier, decode, SAMPLING, files.read().keys())
+    for number, sample in enumerate(samples, start=1):
+        files.append([sample])
+        if number == stop_after:
+            return
+    files.merge()
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 7])
+def test_after_a_kill_what_is_on_disk_is_not_sampled_again(tmp_path, prompts, engine, verifier, stop_after):
+    files = SampleFiles(tmp_path)
+    run(prompts, 4, engine, verifier, files, stop_after)
+    with Verifier(rule="numeric", extraction="hash") as fresh:
+        again = ScriptedEngine(respond)
+        again.sync_weights([], 0)
+        run(prompts, 4, again, fresh, SampleFiles(tmp_path))
+    assert len(again.submitted) == 8 - stop_after
+    whole = evaluate(prompts, 4, engine, verifier, decode, SAMPLING)
+    assert summarise(prompts, 4, files.read().values(), verifier) == whole
+    assert list((tmp_path / "parts").iterdir()) == []
+
+
+def test_more_samples_and_more_problems_add_to_what_is_there(tmp_path, prompts, engine, verifier):
+    run(prompts[:1], 2, engine, verifier, SampleFiles(tmp_path))
+    run(prompts, 4, engine, verifier, SampleFiles(tmp_path))
+    keys = [(r.key.problem_id, r.key.sample_index) for r in engine.submitted]
+    assert sorted(keys) == sorted(product("ab", range(4)))
+
+
+def test_a_question_whose_answer_changed_is_asked_anew(tmp_path, prompts, engine, verifier):
+    run(prompts, 4, engine, verifier, SampleFiles(tmp_path))
+    changed = [Prompt(Problem("a", "?", "2", {}), prompts[0].ids), prompts[1]]
+    run(changed, 4, engine, verifier, SampleFiles(tmp_path))
+    assert [r.key.problem_id for r in engine.submitted[8:]] == ["a"] * 4
+    evaluation = summarise(changed, 4, SampleFiles(tmp_path).read().values(), verifier)
+    assert [s.correct for s in evaluation.samples[:4]] == [False, True, False, False]
+
+
+def test_a_kill_between_merging_and_clearing_leaves_every_sample_once(tmp_path, prompts, engine, verifier):
+    files = SampleFiles(tmp_path)
+    run(prompts, 4, engine, verifier, files)
+    files.append(list(files.read().values())[:3])
+    (tmp_path / "parts" / "1_1.unfinished").write_bytes(b"half a file")
+    assert len(files.read()) == 8
+    files.merge()
+    assert len(files.read()) == 8
+
+
+def test_every_column_of_a_sample_comes_back_from_disk(tmp_path):
+    odd = EvaluatedSample("p/1.json", "ab", 3, "line\n\0 end \u00e9", None, False, True, 7, True, -3.25)
+    SampleFiles(tmp_path).append([odd])
+    SampleFiles(tmp_path).merge()
+    assert list(SampleFiles(tmp_path).read().values()) == [odd]
+
+
+def test_a_missing_sample_is_named_instead_of_averaged_over(prompts, verifier):
+    with pytest.raises(ValueError, match="8 samples are missing, sample 0 of a first"):
+        summarise(prompts, 4, [], verifier)
+
+
+def test_two_questions_differ_in_their_digest_by_prompt_and_by_answer(prompts):
+    a, b = prompts
+    other = Prompt(Problem("a", "?", "11", {}), a.ids)
+    assert len({question_digest(p) for p in (a, b, other)}) == 3
+
+
+# --- intervals over questions ----------------------------------------------------------------------------------------
+
+
+def test_thirty_wrong_questions_do_not_look_certain():
+    estimate = share_interval([0.0] * 30)
+    assert estimate.mean == 0
+    # mean 1/32, sd of thirty-one zeros and a one = sqrt(1/32), t(31) = 2.0395: 0.03125 + 2.0395 * 0.17678 / sqrt(32)
+    assert (estimate.low, estimate.high) == (0.0, pytest.approx(0.09498, abs=1e-4))
+    assert share_interval([1.0]).low == 0.0
+
+
+def test_more_samples_of_the_same_questions_do_not_shrink_the_interval():
+    rng = np.random.default_rng(1)
+    rates = rng.beta(0.5, 1.0, 30)
+    widths = []
+    for n in (32, 3200):
+        estimate = share_interval(rng.binomial(n, rates) / n)
+        widths.append(estimate.high - estimate.low)
+    assert widths[1] > 0.9 * widths[0]
+    wrong = 2 * 1.96 * (rates.mean() * (1 - rates.mean()) / (30 * 32)) ** 0.5  # samples taken for questions
+    assert widths[0] > 4 * wrong
+
+
+@pytest.mark.parametrize(
+    ("questions", "a", "b", "most"),
+    [(30, 0.15, 2.0, 1.0), (30, 1.0, 1.0, 0.985), (40, 5.0, 0.3, 1.0), (200, 0.3, 0.7, 0.975)],
+)
+def test_the_interval_covers_the_mean_of_all_questions_as_often_as_it_claims(questions, a, b, most):
+    # Questions whose rates are Beta(a, b), 8 samples each; the mean over all questions is a / (a + b).
+    rng = np.random.default_rng(2)
+    means = rng.binomial(8, rng.beta(a, b, (800, questions))) / 8
+    covered = [e.low <= a / (a + b) <= e.high for e in map(share_interval, means)]
+    # Near 0 and 1 it may cover more, never much less; with many questions it is the plain interval.
+    assert 0.93 <= np.mean(covered) <= most
+
+
+def test_where_questions_are_few_and_hard_the_plain_interval_falls_short_and_this_one_does_not():
+    rng = np.random.default_rng(3)
+    means = rng.binomial(8, rng.beta(0.05, 1.0, (800, 30))) / 8
+    truth = 0.05 / 1.05
+    plain = np.mean([e.low <= truth <= e.high for e in map(t_interval, means)])
+    ours = np.mean([e.low <= truth <= e.high for e in map(share_interval, means)])
+    assert plain < 0.9
+    assert ours > 0.93
+
+
+def test_the_interval_of_a_paired_difference_covers_it():
+    rng = np.random.default_rng(4)
+    rates = rng.beta(0.5, 1.5, (800, 30))
+    better = rates + 0.3 * (1 - rates) * (rng.random(rates.shape) < 0.3)
+    differences = (rng.binomial(8, better) - rng.binomial(8, rates)) / 8
+    truth = 0.3 * 0.3 * 0.75
+    covered = [e.low <= truth <= e.high for e in map(difference_interval, differences)]
+    assert np.mean(covered) >= 0.93
+    widths = [
+        (ours.high - ours.low) / (plain.high - plain.low)
+        for ours, plain in zip(map(difference_interval, differences), map(t_interval, differences), strict=True)
+    ]
+    assert np.median(widths) < 1.5  # what the pseudo-questions cost at 30 questions
+
+
+def test_a_paired_comparison_counts_questions_and_tests_the_mean_difference():
+    paired = compare_questions([0, 0.5, 0.25, 1], [0.5, 1, 0.75, 1])
+    assert (paired.better, paired.worse, paired.equal) == (3, 0, 1)
+    assert paired.difference.mean == pytest.approx(1.5 / 4)
+    assert paired.p == pytest.approx(2 / 8)  # three questions moved, of eight sign patterns the two extreme ones
+    # sum of squares 0.75 + 1, weight 6, mean 0.25: variance (1.75 - 6 / 16) / 5 = 0.275, t(5) = 2.571
+    half = 2.5706 * (0.275 / 6) ** 0.5
+    assert paired.difference.low == pytest.approx(0.25 - half, abs=1e-4)
+    assert paired.difference.high == pytest.approx(0.25 + half, abs=1e-4)
+
+
+def test_pairing_sees_what_two_separate_intervals_do_not():
+    rng = np.random.default_rng(5)
+    rates = rng.beta(0.4, 0.4, 60) * 0.9
+    first, second = share_interval(rates), share_interval(rates + 0.08)
+    assert first.high > second.low
+    assert compare_questions(rates, rates + 0.08).difference.low > 0
+
+
+def test_equal_models_are_not_told_apart():
+    paired = compare_questions([0.5] * 100, [0.5] * 100)
+    assert paired.p == 1.0
+    assert paired.difference.low < 0 < paired.difference.high
+
+
+def test_with_many_questions_the_p_value_is_that_of_the_exact_distribution_but_for_its_draws():
+    a = np.zeros(60)
+    b = np.zeros(60)
+    a[:20], b[20:] = 1, 1
+    # 40 up and 20 down, all by one: two-sided binomial, 2 P(Binomial(60, 1/2) >= 40) = 0.01349
+    assert compare_questions(a, b).p == pytest.approx(0.01349, abs=0.0015)
+    even = compare_questions(np.tile([0.0, 1.0], 50), np.tile([1.0, 0.0], 50))
+    assert even.p == 1.0
+
+
+# --- reflection ------------------------------------------------------------------------------------------------------
+
+PAPER = (
+    "Therefore the distance is 4. However, wait a moment, let's rethink about the dihedral angle",
+    "It seems that our current approach needs to be reconsidered.",
+)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> ReflectionPatterns:
+    import yaml
+
+    from dapo_lit.config import config_folder
+
+    file = config_folder() / "reflection" / "default.yaml"
+    return ReflectionPatterns(yaml.safe_load(file.read_text())["patterns"])
+
+
+@pytest.mark.parametrize("text", PAPER)
+def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
+    assert shipped.reflects(text)
+    assert shipped.reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
+
+
+def test_worked_solutions_hardly_ever_reflect(shipped, data_dir: Path):
+    problems = load_problems(str(data_dir / "gsm8k_train.jsonl"), limit=2000)
+    assert shipped.frac(str(p.meta["solution"]) for p in problems) < 0.005
+
+
+def test_reflection_is_counted_by_step_and_by_correctness():
+    patterns = ReflectionPatterns({"wait": "wait", "again": "try again"})
+    responses = [
+        Response(20, "a", "wait, try again", True),
+        Response(20, "b", "so 4", True),
+        Response(10, "a", "so 3", False),
+        Response(10, "b", "one two three WAIT four", False),
+    ]
+    rows = reflection_by_step(responses, patterns)
+    assert [(r["step"], r["responses"], r["reflection_frac"]) for r in rows] == [(10, 2, 0.5), (20, 2, 0.5)]
+    assert [(r["reflection_frac_correct"], r["reflection_frac_wrong"]) for r in rows] == [(None, 0.5), (0.5, None)]
+    firsts = patterns.first_occurrences(responses)
+    assert [(f.pattern, f.step, f.problem_id, f.correct) for f in firsts] == [
+        ("wait", 10, "b", False),
+        ("again", 20, "a", True),
+    ]
+    assert firsts[0].excerpt == "one two three WAIT four"
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("(", "not a regular expression"), ("a*", "matches the empty text")])
+def test_a_pattern_that_cannot_work_is_named(pattern, message):
+    with pytest.raises(ValueError, match=f"reflection.patterns.mine: {message}"):
+        ReflectionPatterns({"mine": pattern})

@@ -1,0 +1,30 @@
+"""What a run is made of is found before anything is spent, and a fault names the key that asked for it."""
+
+import pytest
+
+from dapo_lit.data.sources import DataError
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.recipe.problem_sets import problems
+
+ROWS = '{"problem": "1+1?", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("task.eval_path", "{folder}/absent.jsonl"), ("task.exclude_overlap_with", "[{folder}/absent.jsonl]")],
+)
+def test_a_missing_evaluation_set_is_told_by_its_own_key(compose, tmp_path, key, value):
+    (tmp_path / "train.jsonl").write_text(ROWS)
+    overrides = [f"task.path={tmp_path / 'train.jsonl'}", "task.eval_path=null", "task.template=plain", "reward=math"]
+    config = compose("task=gsm8k", *overrides, f"{key}={value.format(folder=tmp_path)}", small=False)
+    with pytest.raises(DataError, match=rf"absent.jsonl: no such file; set {key} to"):
+        problems(config)
+
+
+def test_the_engine_has_room_for_the_longest_prompt_and_response_of_every_benchmark(compose):
+    parts = Parts(compose())
+    assert parts.longest_tokens == 32  # four_sums: 12 of the prompt, 20 of the response
+    parts = Parts(compose("evaluation.benchmarks=[chain_sum_heldout]", "policy=tiny"))
+    [benchmark] = parts.benchmarks
+    longest = max(len(prompt.ids) for prompt in benchmark.prompts)
+    assert parts.longest_tokens == longest + benchmark.sampling.max_response_tokens > 32

@@ -1,0 +1,222 @@
+"""A switch is a switch: on a recorded batch each setting changes what it should and nothing else."""
+
+from dataclasses import asdict
+from functools import cache
+
+import pytest
+import torch
+from small_runs import collected_step
+
+from dapo_lit.config import Config
+from dapo_lit.config.algorithm import Techniques
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.objective.diagnostics import finish, merge, policy_statistics, reference_statistics
+from dapo_lit.recipe.idle_settings import idle_settings
+from dapo_lit.recipe.policy_loss import Tokens
+from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.packing import token_batch
+from dapo_lit.step.token_axis import Scores
+
+LIMIT = 20
+# Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
+RECORDED = [
+    [(True, 4), (False, 9), (True, 18), (False, 20)],
+    [(True, 2), (True, 7), (True, 20), (False, 12)],
+    [(False, 3), (False, 16), (False, 20), (False, 5)],
+]
+
+
+IN_EFFECT = (
+    "clip/low_frac",
+    "clip/high_frac",
+    "clip/high_prob_mean",
+    "clip/high_prob_max",
+    "clip/dual_frac",
+)
+"""Metrics of the bounds in effect."""
+
+
+def recorded(config: Config) -> list[Group]:
+    """The groups, rewarded as `config` asks for it."""
+    reward, groups = reward_function(config), []
+    for index, completions in enumerate(RECORDED):
+        group = Group(1, index, Problem(f"p{index}", "", ""), 0, (1, 2))
+        for i, (correct, length) in enumerate(completions):
+            sample = Sample(SampleKey(1, f"p{index}", 0, i), (5,) * length, (-1.0,) * length, length < LIMIT, 0)
+            score = Score(correct, 1.0 if correct else -1.0)
+            penalty, shaped = reward(score, length, not sample.finished)
+            group.completions.append(Completion(sample, "", score, score.value, penalty, shaped))
+        groups.append(group)
+    return groups
+
+
+@cache
+def noise() -> torch.Tensor:
+    """[5, tokens]: old log-probs, changes, distances from the reference, entropies, values."""
+    tokens = sum(length for group in RECORDED for _, length in group)
+    return torch.randn(5, tokens, generator=torch.Generator().manual_seed(0))
+
+
+def consequences(config: Config) -> dict[str, object]:
+    """All that the algorithm's settings decide, on the recorded batch."""
+    groups, settled = recorded(config), objective(config.algorithm, config.task.max_response_tokens)
+    batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
+    old, changes, distances, entropy, values = noise()
+    old, entropy = -old.abs() - 0.1, entropy.abs()
+    logprobs, ref = (old + 0.5 * changes).requires_grad_(), old + 0.3 * distances
+    earned = settled.credit(batch, Scores(old, ref, values)).advantages
+    completions = batch.completion_of_token
+    mask = batch.carries_loss[completions]
+    # Advantages of its own, so that the loss does not move with what moves the advantages.
+    fixed = torch.where(completions % 2 == 0, 1.0, -1.0)
+    generator = torch.Generator().manual_seed(1)
+    everything = torch.ones_like(mask)
+    losses = settled.loss.of_minibatch(Tokens(logprobs, old, fixed, completions, everything, entropy, generator))
+    statistics = policy_statistics(
+        logprobs.detach(), old, fixed, everything, clip_low=settled.clip_low, clip_high=settled.clip_high,
+        clip_dual=settled.clip_dual, entropy=entropy, completion_tokens=batch.response_lengths[completions],
+    )  # fmt: skip
+    metrics = finish(*merge(statistics, reference_statistics(logprobs, ref, everything)))
+    return {
+        "rewards": [c.reward_shaped for g in groups for c in g.completions],
+        "advantages": earned.tolist(),
+        "mask": mask.tolist(),
+        "weights": settled.weights(batch.loss_tokens, batch.group_index).tolist(),
+        "full weights": settled.weights(batch.response_lengths, batch.group_index).tolist(),
+        "loss": losses.tolist(),
+        "terms": settled.terms(logprobs, ref, entropy).tolist(),
+        "sampling": asdict(collection_rules(config.algorithm)),
+        # What a metric means: no setting may move one, but for the bounds that clip/* names as those in effect.
+        "correct": [c.correct for g in groups for c in g.completions],
+        "raw rewards": [c.reward for g in groups for c in g.completions],
+        "penalty": [c.length_penalty for g in groups for c in g.completions],
+        "metrics": {key: value for key, value in metrics.items() if key not in IN_EFFECT},
+        "clip metrics": {key: metrics[key] for key in IN_EFFECT},
+    }  # fmt: skip
+
+
+A, T = "algorithm.", "algorithm.techniques."
+CLIPPED, EARNED = {"loss", "clip metrics"}, {"advantages"}
+WEIGHED = {"weights", "full weights"}
+CHANGES: dict[str, tuple[list[str], list[str], set[str]]] = {
+    # name: settings of both, those of the second, and what is another with them
+    "clip_higher": ([], [T + "clip_higher=false"], CLIPPED),
+    "dynamic_sampling": ([], [T + "dynamic_sampling=false"], {"sampling"}),
+    "token_level_loss": ([], [T + "token_level_loss=false"], WEIGHED),
+    # Off, the hard punishment is in its place.
+    "soft_overlong_punishment": ([], [T + "soft_overlong_punishment=false"], {"rewards"} | EARNED),
+    "soft_overlong_punishment alone": (
+        [A + "overlong.hard_punishment=false"], [T + "soft_overlong_punishment=false"], {"rewards"} | EARNED
+    ),
+    "overlong_filtering": ([], [T + "overlong_filtering=true"], {"mask", "weights"}),
+    "clip.low": ([], [A + "clip.low=0.1"], CLIPPED | {"metrics"}),
+    "clip.high": ([], [A + "clip.high=0.5"], CLIPPED),
+    "clip.high without clip-higher": ([T + "clip_higher=false"], [A + "clip.high=0.5"], set()),
+    "clip.dual": ([], [A + "clip.dual=1.2"], CLIPPED),
+    "scale_by_std": ([], [A + "advantage.scale_by_std=false"], EARNED),
+    "unbiased_std": ([], [A + "advantage.unbiased_std=false"], EARNED),
+    "epsilon": ([], [A + "advantage.epsilon=0.5"], EARNED),
+    "whiten": ([], [A + "advantage.whiten=true"], EARNED),
+    "estimator": ([], [A + "advantage.estimator=leave_one_out"], EARNED),
+    "gamma": ([A + "advantage.estimator=returns"], [A + "advantage.gamma=0.9"], EARNED),
+    "lam": (["algorithm=ppo"], [A + "advantage.lam=0.5"], EARNED),
+    "token_level_denominator": ([], [A + "token_level_denominator=group"], WEIGHED),
+    "completion_level_denominator": (
+        [T + "token_level_loss=false"], [A + "completion_level_denominator=constant"], WEIGHED
+    ),
+    "cache_tokens": ([], [A + "overlong.cache_tokens=10"], {"rewards", "penalty"} | EARNED),
+    "penalty_factor": ([], [A + "overlong.penalty_factor=0.5"], {"rewards", "penalty"} | EARNED),
+    "hard_punishment": (
+        [T + "soft_overlong_punishment=false"], [A + "overlong.hard_punishment=false"], {"rewards"} | EARNED
+    ),
+    "hard_punishment beside the soft one": ([], [A + "overlong.hard_punishment=false"], set()),
+    "kl.beta in the loss": ([], [A + "kl.beta=0.1"], {"terms"}),
+    "kl.beta in the reward": ([A + "kl.where=reward"], [A + "kl.beta=0.1"], EARNED),
+    "kl.where": ([A + "kl.beta=0.1"], [A + "kl.where=reward"], {"terms"} | EARNED),
+    "kl.estimator": ([A + "kl.beta=0.1"], [A + "kl.estimator=k2"], {"terms"}),
+    "entropy.bonus": ([], [A + "entropy.bonus=0.1"], {"terms"}),
+    "entropy.top_frac": ([], [A + "entropy.top_frac=0.2"], {"loss"}),
+    "max_rounds": ([], [A + "dynamic_sampling.max_rounds=3"], {"sampling"}),
+    "on_exhausted": ([], [A + "dynamic_sampling.on_exhausted=top_up"], {"sampling"}),
+    "carry_over": ([], [A + "dynamic_sampling.carry_over=finished"], {"sampling"}),
+    **{f"loss={name}": ([], [A + f"loss={name}"], {"loss"})
+       for name in ("reinforce", "cispo", "gspo", "gspo_token", "gmpo", "clip_cov", "kl_cov")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_changes_what_it_should_on_a_recorded_batch_and_nothing_else(compose, name):
+    both, second, changed = CHANGES[name]
+    before, after = (consequences(compose(*options)) for options in (both, [*both, *second]))
+    assert {key for key in before if before[key] != after[key]} == changed
+
+
+def test_dynamic_sampling_changes_which_groups_are_accepted_and_no_completion(compose, monkeypatch):
+    steps = {}
+    for on in (True, False):
+        options = (T + f"dynamic_sampling={on}", f"study_name=sampling_{on}", "budget.steps=1")
+        steps[on] = collected_step(compose(*options), monkeypatch)[1].collected
+    ids = {
+        on: [[c.sample.response_ids for c in group.completions] for group in step.generated]
+        for on, step in steps.items()
+    }
+    assert ids[True][: len(ids[False])] == ids[False]
+    assert steps[False].accepted == steps[False].generated
+    assert steps[True].accepted == [group for group in steps[True].generated if group.mixed][: len(ids[False])]
+    assert steps[True].accepted != steps[True].generated
+
+
+# `overlong.cache_tokens` and `penalty_factor` are the penalty that reward/length_penalty measures, `clip.low` the bound
+# of clip/symmetric_high_frac; no switch and no other setting may move a metric's definition.
+MOVES_A_METRIC = {"cache_tokens", "penalty_factor", "clip.low"}
+
+
+def test_no_other_setting_moves_the_definition_of_a_metric():
+    metrics = {"correct", "raw rewards", "penalty", "metrics"}
+    assert {name for name, (_, _, changed) in CHANGES.items() if changed & metrics} == MOVES_A_METRIC
+
+
+def test_every_technique_is_among_the_settings_that_are_turned():
+    assert set(Techniques.model_fields) <= set(CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ([A + "overlong.cache_tokens=0"], "techniques.soft_overlong_punishment=true: overlong.cache_tokens=0"),
+        ([A + "clip.high=0.2"], "techniques.clip_higher=true: clip.high equals clip.low (0.2)"),
+        ([A + "loss=reinforce"], "techniques.clip_higher=true: loss=reinforce has no upper bound"),
+        ([A + "minibatch_prompts=4"], "techniques.clip_higher=true: with one update a step"),
+        (["algorithm=gspo", A + "clip.dual=3"], "clip.dual=3.0: loss=gspo has no such bound"),
+        (
+            [A + "dynamic_sampling.max_rounds=1", A + "dynamic_sampling.on_exhausted=top_up"],
+            "techniques.dynamic_sampling=true: dynamic_sampling.max_rounds=1 with on_exhausted=top_up",
+        ),
+        (
+            ["algorithm=naive_grpo", A + "dynamic_sampling.carry_over=finished"],
+            "dynamic_sampling.carry_over=finished: without",
+        ),
+        (["algorithm=naive_grpo", A + "token_level_denominator=group"], "token_level_denominator=group: techniques"),
+        ([A + "completion_level_denominator=constant"], "completion_level_denominator=constant: techniques"),
+        (["algorithm=rloo", A + "advantage.scale_by_std=false"], "advantage.scale_by_std=false: advantage.estimator"),
+        ([A + "advantage.gamma=0.9"], "advantage.gamma=0.9: advantage.estimator=group discounts nothing"),
+        ([A + "advantage.lam=0.9"], "advantage.lam=0.9: advantage.estimator=group has no lambda"),
+        ([A + "kl.where=reward"], "kl.where=reward: kl.beta is 0"),
+        (["algorithm=ppo"], "the policy is not trained: critic.warmup_steps reaches budget.steps"),
+    ],
+)
+def test_a_setting_without_effect_is_named_at_the_start(compose, overrides, key):
+    config = compose(*overrides, "budget.steps=5")
+    (line,) = idle_settings(config, objective(config.algorithm, LIMIT))
+    assert key in line
+
+
+def test_no_shipped_algorithm_has_a_setting_without_effect(compose):
+    from test_algorithms import ALGORITHMS
+
+    for name in ALGORITHMS:
+        config = compose(f"algorithm={name}", small=False)
+        assert idle_settings(config, objective(config.algorithm, LIMIT)) == []

@@ -1,0 +1,58 @@
+"""What a run's folder promises: nothing lost, nothing half-written, nothing resumed under another config."""
+
+import json
+
+import pytest
+
+from dapo_lit.config import ConfigError
+from dapo_lit.runs.run_folder import open_run, write_atomically
+
+
+def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(compose):
+    folder = open_run(compose(), [], "dapo")
+    folder.append_row({"step": 1, "a": float("nan"), "b": float("inf"), "c": None, "d": 0.5})
+    row = {"step": 1, "a": None, "b": None, "c": None, "d": 0.5, "not_finite": ["a", "b"]}
+    assert json.loads(folder.metrics.read_text()) == row
+
+
+def test_a_torn_last_row_is_ended_so_that_the_next_one_can_be_read(compose):
+    folder = open_run(compose(), [], "dapo")
+    folder.append_row({"step": 1})
+    with folder.metrics.open("a") as file:
+        file.write('{"step": 2, "roll')
+    resumed = open_run(compose("resume=auto"), [], "dapo")
+    resumed.append_row({"step": 2})
+    lines = resumed.metrics.read_text().splitlines()
+    assert [json.loads(lines[0]), json.loads(lines[2])] == [{"step": 1}, {"step": 2}]
+
+
+def test_a_run_is_not_resumed_under_another_config(compose):
+    open_run(compose(), [], "dapo")
+    with pytest.raises(ConfigError, match=r"algorithm.clip.high: 0.28 -> 0.3"):
+        open_run(compose("algorithm.clip.high=0.3", "resume=true"), [], "dapo")
+    open_run(compose("budget.steps=99", "logger.progress=plain", "resume=true"), [], "dapo")
+
+
+def test_an_older_run_is_moved_aside_and_kept(compose):
+    for content in ("first", "second", "third"):
+        folder = open_run(compose(), [], "dapo")
+        (folder.path / "metrics.jsonl").write_text(content)
+    kept = [(folder.path.parent / f"seed_0.replaced_{i}" / "metrics.jsonl").read_text() for i in (1, 2)]
+    assert kept == ["first", "second"]
+
+
+def test_run_json_names_code_versions_hardware_and_switches(compose):
+    run = open_run(compose(), [], "dapo").read_run()
+    assert run["techniques"]["clip_higher"] is True
+    assert len(run["config_hash"]) == len(run["code_hash"]) == 16
+    assert run["versions"]["torch"]
+    assert run["hardware"]["cores"] >= 1
+    assert run["status"] == "running"
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path):
+    file = tmp_path / "run.json"
+    write_atomically(file, "old")
+    with pytest.raises(TypeError):
+        write_atomically(file, 7)  # type: ignore[arg-type]
+    assert file.read_text() == "old"

@@ -1,0 +1,164 @@
+"""A rollout engine whose samples, and when they end, are written down beforehand: for tests of what consumes one."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import Begun, Sample, SampleKey
+
+
+@dataclass(frozen=True)
+class ScriptedResponse:
+    """One response as it will be yielded."""
+
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """One a token, nats."""
+    ends_at: float = 0.0
+    """Samples of a call are yielded in this order; ties in the order of the requests."""
+    finished: bool = True
+    """Ended by an EOS token; responses above max_response_tokens are cut there and come back unfinished."""
+
+    def __post_init__(self) -> None:
+        if not self.response_ids or len(self.response_ids) != len(self.logprobs):
+            raise ValueError(f"want one log-prob a token and a token at least, got {self}")
+
+
+class ScriptedEngine:
+    """Replays a script, a function or a table from SampleKey to ScriptedResponse.
+
+    concurrency: samples under way at once; the others wait. reproducible: what it says of itself.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[SampleKey], ScriptedResponse] | Mapping[SampleKey, ScriptedResponse],
+        *,
+        concurrency: int = 1_000_000,
+        reproducible: bool = True,
+    ) -> None:
+        self._script = script if callable(script) else script.__getitem__
+        self.concurrency = concurrency
+        self.reproducible = reproducible
+        self.version: int | None = None
+        """Of the last sync_weights; None before the first."""
+        self.weights: dict[str, torch.Tensor] = {}
+        """Copies of the tensors of the last sync_weights."""
+        self.submitted: list[SampleRequest] = []
+        """Requests of all streams, in order."""
+        self.yielded: list[SampleKey] = []
+        """Samples handed out so far, in order."""
+        self.closed = False
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        self.weights = {name: tensor.detach().clone() for name, tensor in named_tensors}
+        self.version = version
+
+    def open(self, sampling: Sampling) -> "ScriptedStream":
+        """Raises RuntimeError before the first sync_weights."""
+        if self.version is None:
+            raise RuntimeError("sync_weights must be called before generate")
+        return ScriptedStream(self, sampling.max_response_tokens, self.version)
+
+    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
+        """Yields the scripted samples by ending time.
+
+        The call itself raises RuntimeError before the first sync_weights and KeyError for a key missing from a table.
+        """
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
+
+    def response(self, key: SampleKey) -> ScriptedResponse:
+        return self._script(key)
+
+    def rest(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class _Playing:
+    request: SampleRequest
+    response: ScriptedResponse
+    begins: float
+    ends: float
+    """On the stream's clock."""
+
+
+class ScriptedStream:
+    """A clock of its own: a step jumps to when the next sample ends. A response that goes on takes the time left."""
+
+    def __init__(self, engine: ScriptedEngine, limit: int, version: int) -> None:
+        self._engine = engine
+        self._limit = limit
+        self._version = version
+        self._clock = 0.0
+        self._waiting: deque[SampleRequest] = deque()
+        self._playing: list[_Playing] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting) + len(self._playing)
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        self._engine.submitted.extend(requests)
+        self._waiting.extend(requests)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._playing) < self._engine.concurrency:
+            request = self._waiting.popleft()
+            response = self._engine.response(request.key)
+            left = 1 - len(request.begun.response_ids) / len(response.response_ids)
+            self._playing.append(_Playing(request, response, self._clock, self._clock + left * response.ends_at))
+
+    def step(self) -> list[Sample]:
+        """The sample that ends next; of several that end together, the one submitted first."""
+        if not self._playing:
+            return []
+        playing = min(self._playing, key=lambda p: p.ends)
+        self._playing.remove(playing)
+        self._clock = max(self._clock, playing.ends)
+        self._begin()
+        key, response, limit = playing.request.key, playing.response, self._limit
+        self._engine.yielded.append(key)
+        before = playing.request.begun
+        done = len(before.response_ids)
+        return [
+            Sample(
+                key=key,
+                response_ids=before.response_ids + response.response_ids[done:limit],
+                rollout_logprobs=before.rollout_logprobs + response.logprobs[done:limit],
+                finished=response.finished and len(response.response_ids) <= limit,
+                policy_version=self._version,
+                earlier_versions=before.versions,
+            )
+        ]
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+        wanted = frozenset(keys)
+        found = {r.key: r.begun for r in self._waiting if r.key in wanted}
+        found |= {p.request.key: self._so_far(p) for p in self._playing if p.request.key in wanted}
+        self._waiting = deque(r for r in self._waiting if r.key not in wanted)
+        self._playing = [p for p in self._playing if p.request.key not in wanted]
+        self._begin()
+        return found
+
+    def _so_far(self, playing: _Playing) -> Begun:
+        """The share of the tokens left that the time since it began is of the time left; never the last token."""
+        before, response = playing.request.begun, playing.response
+        done = len(before.response_ids)
+        span = playing.ends - playing.begins
+        share = (self._clock - playing.begins) / span if span > 0 else 0.0
+        upto = min(done + int(share * (len(response.response_ids) - done)), len(response.response_ids) - 1, self._limit)
+        return Begun(
+            before.response_ids + response.response_ids[done:upto],
+            before.rollout_logprobs + response.logprobs[done:upto],
+            before.versions + (self._version,) * (upto - done),
+        )

@@ -1,0 +1,68 @@
+"""Work spread over ranks and micro-batches."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from dapo_lit.step.balance import CostModel, balance, balance_frac, cost_model, first_fit
+
+TOKENS = st.lists(st.integers(1, 50), min_size=1, max_size=40)
+
+
+@given(TOKENS, st.integers(1, 9))
+def test_every_item_goes_to_one_rank_and_none_has_more_than_four_thirds_of_the_best(costs, ranks):
+    shares = balance(costs, ranks)
+    assert len(shares) == ranks
+    assert sorted(i for share in shares for i in share) == list(range(len(costs)))
+    largest = max(sum(costs[i] for i in share) for share in shares)
+    # max(mean, largest item) bounds the optimum from below; Graham's list bound is mean + (1 - 1/m) * largest item
+    assert largest <= sum(costs) / ranks + (1 - 1 / ranks) * max(costs) + 1e-9
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16, 32])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mini_batch_of_512_long_tailed_sequences_is_balanced_above_98_percent(ranks, seed):
+    draw = random.Random(seed)
+    lengths = [min(20_480, int(draw.lognormvariate(7.5, 0.8)) + 1) for _ in range(512)]
+    cost = cost_model(  # Qwen2.5-32B
+        num_layers=64, hidden_size=5120, intermediate_size=27648, num_heads=40, num_key_heads=8, head_dim=128
+    )
+    costs = [cost(n) for n in lengths]
+    assert balance_frac(costs, balance(costs, ranks)) > 0.98
+    in_order = [list(range(r, 512, ranks)) for r in range(ranks)]
+    assert balance_frac(costs, in_order) < balance_frac(costs, balance(costs, ranks))
+
+
+def test_costs_that_are_all_zero_are_balanced_and_spread():
+    assert [len(share) for share in balance([0.0] * 6, 3)] == [2, 2, 2]
+    assert balance_frac([0.0] * 6, [[0], [1]]) == 1.0
+
+
+def test_no_rank_is_an_error():
+    with pytest.raises(ValueError, match="at least 1"):
+        balance([1.0], 0)
+
+
+@given(TOKENS, st.integers(1, 120), st.integers(1, 12))
+def test_bins_hold_every_item_once_within_the_budget_and_are_as_many_as_asked_for(tokens, budget, at_least):
+    bins = first_fit(tokens, budget, at_least)
+    assert sorted(i for b in bins for i in b) == list(range(len(tokens)))
+    assert all(b for b in bins)
+    for chosen in bins:
+        assert len(chosen) == 1 or sum(tokens[i] for i in chosen) <= budget
+    assert len(bins) >= min(at_least, len(tokens))
+    if max(tokens) <= budget and at_least == 1:
+        # first fit leaves at most one bin half empty
+        assert len(bins) <= 2 * -(-sum(tokens) // budget)
+
+
+def test_the_linear_cost_is_the_number_of_weights_outside_embedding_and_norms():
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = AutoModelForCausalLM.from_config(Qwen2Config(**sizes, vocab_size=9, num_hidden_layers=3))
+    weights = sum(p.numel() for n, p in model.named_parameters() if "layers" in n and p.ndim == 2)
+    cost = cost_model(num_layers=3, hidden_size=24, intermediate_size=40, num_heads=4, num_key_heads=2, head_dim=6)
+    # causal attention of s tokens: s^2 / 2 pairs, two products of 6 for each, 4 heads, 3 layers
+    assert cost == CostModel(linear=float(weights), quadratic=3 * 4 * 6)

@@ -1,0 +1,107 @@
+"""Flat tensors and micro-batches: every response token once, at the hidden state that predicts it."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.packing import TokenBatch, token_batch
+
+
+def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]], version: int = 0) -> Group:
+    made = Group(1, index, Problem(f"p{index}", "", ""), 0, prompt)
+    for i, ids in enumerate(responses):
+        sample = Sample(SampleKey(1, f"p{index}", 0, i), ids, tuple(-0.1 * t for t in ids), True, version)
+        made.completions.append(Completion(sample, "", Score(False, -1.0), -1.0, 0.0, -1.0))
+    return made
+
+
+def batch(groups: list[Group], version: int = 0) -> TokenBatch:
+    shape = (len(groups), len(groups[0].completions))
+    return token_batch(groups, torch.ones(shape, dtype=torch.bool), version)
+
+
+def test_two_completions_of_different_length_worked_by_hand():
+    made = batch([group(0, (5, 6), [(7,), (8, 9, 10)])])
+    (micro,) = made.micro_batches([0, 1], budget_tokens=100)
+    # the longer one comes first; the last token of each, 10 and 7, predicts nothing
+    assert micro.input_ids.tolist() == [5, 6, 8, 9, 5, 6]
+    assert micro.lengths == [4, 2]
+    assert micro.rows.tolist() == [1, 2, 3, 5]
+    assert micro.targets.tolist() == [8, 9, 10, 7]
+    assert micro.tokens.tolist() == [1, 2, 3, 0]
+    assert micro.completions.tolist() == [1, 1, 1, 0]
+
+
+def test_a_shared_prompt_worked_by_hand():
+    made = batch([group(0, (5, 6), [(7,), (8, 9, 10)]), group(1, (4,), [(3, 2), (1, 0)])])
+    assert made.shared_prompt_ratio == (3 + 0 + 2 + 1 + 1) / (2 + 4 + 2 + 2)
+    (micro,) = made.micro_batches([0, 1, 2, 3], budget_tokens=100, shares_prompts=True)
+    assert micro.input_ids.tolist() == [5, 6, 8, 9, 4, 3, 1]
+    # the response (7,) has no token that predicts another: it is no segment
+    assert micro.lengths == [2, 2, 1, 1, 1]
+    assert micro.prompts == [-1, 0, -1, 2, 2]
+    assert micro.packed.positions.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
+    assert micro.targets.tolist() == [7, 8, 9, 10, 3, 2, 1, 0]
+    assert micro.rows.tolist() == [1, 1, 2, 3, 4, 5, 4, 6]
+    assert micro.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert micro.completions.tolist() == [0, 1, 1, 1, 2, 2, 3, 3]
+
+
+lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+@given(lengths, st.integers(1, 60), st.booleans(), st.integers(1, 4))
+def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at_least):
+    made = batch(
+        [
+            group(i, tuple(range(p)), [tuple(range(10, 10 + a)), tuple(range(20, 20 + b))])
+            for i, (p, a, b) in enumerate(lengths)
+        ]
+    )
+    everything = range(len(made.sequences))
+    micros = list(made.micro_batches(everything, budget, shares_prompts=shares, at_least=at_least))
+    tokens = torch.cat([m.tokens for m in micros])
+    assert sorted(tokens.tolist()) == list(range(len(made.rollout_logprobs)))
+    assert len(micros) >= min(at_least, len(lengths))
+    flat = torch.cat([s[p:] for s, p in zip(made.sequences, made.prompt_lengths, strict=True)])
+    for micro in micros:
+        assert torch.equal(flat[micro.tokens], micro.targets)
+        assert torch.equal(made.completion_of_token[micro.tokens], micro.completions)
+        # The token whose hidden state predicts: it has the right id, and the right number of tokens before it.
+        starts = (made.response_lengths.cumsum(0) - made.response_lengths)[micro.completions]
+        place = made.prompt_lengths[micro.completions] + micro.tokens - starts - 1
+        assert torch.equal(micro.packed.positions[0][micro.rows], place)
+        predicting = [made.sequences[b][i] for b, i in zip(micro.completions, place, strict=True)]
+        assert micro.input_ids[micro.rows].tolist() == predicting
+        assert len(micro.input_ids) == sum(micro.lengths)
+        assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
+
+
+def test_carried_over_completions_are_marked_as_not_fresh():
+    made = batch([group(0, (1,), [(2,), (3,)], version=4), group(1, (1,), [(2,), (3,)], version=5)], version=5)
+    assert made.fresh.tolist() == [False, False, True, True]
+
+
+def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_are_stale():
+    made = group(0, (1,), [(2, 3, 4)], version=5)
+    made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=(4, 4))
+    assert batch([made], version=5).fresh.tolist() == [False, False, True]
+
+
+def test_masked_completions_have_no_loss_tokens():
+    groups = [group(0, (1,), [(2, 3), (4, 5, 6)])]
+    made = token_batch(groups, torch.tensor([[True, False]]), 0)
+    assert made.loss_tokens.tolist() == [2, 0]
+    assert made.response_lengths.tolist() == [2, 3]
+
+
+def test_a_sequence_above_the_budget_has_a_micro_batch_of_its_own():
+    made = batch([group(0, (1,), [tuple(range(2, 12)), (3,)])])
+    assert [m.lengths for m in made.micro_batches([0, 1], budget_tokens=4)] == [[10], [1]]
+    assert made.rewards.tolist() == [-1, -1]

@@ -1,0 +1,52 @@
+"""The sums of arithmetic_chat: right, distinct, and apart."""
+
+import pytest
+
+from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES, arithmetic_problems
+
+
+def multisets(problems) -> set[tuple[int, ...]]:
+    return {tuple(sorted(problem.meta["terms"])) for problem in problems}
+
+
+@pytest.mark.parametrize(("num_terms", "low", "high", "count"), [(2, 10, 99, 90**2), (3, 1, 20, 20**3)])
+def test_the_two_splits_are_apart_and_make_up_all_sums_but_the_worked_ones(num_terms, low, high, count):
+    train = arithmetic_problems("train", num_terms=num_terms)
+    held_out = arithmetic_problems("held_out", num_terms=num_terms)
+    assert not multisets(train) & multisets(held_out)
+    assert not (multisets(train) | multisets(held_out)) & WORKED_EXAMPLES
+    # Two worked sums: of two different numbers 2 orders each, of three different numbers 6.
+    assert len(train) + len(held_out) == count - (4 if num_terms == 2 else 12)
+    assert len({problem.id for problem in train + held_out}) == len(train) + len(held_out)
+    assert 0.08 < len(held_out) / count < 0.12
+    for problem in train + held_out:
+        terms = problem.meta["terms"]
+        assert problem.answer == str(sum(terms))
+        assert problem.problem == f"What is {' + '.join(map(str, terms))}?"
+        assert len(terms) == problem.meta["num_terms"] == num_terms
+        assert all(low <= term <= high for term in terms)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
+def test_a_longer_list_begins_with_the_shorter_one_of_its_seed(seed):
+    longer = arithmetic_problems("train", num_problems=60, seed=seed)
+    assert len(longer) == 60
+    assert arithmetic_problems("train", num_problems=17, seed=seed) == longer[:17]
+
+
+def test_seeds_draw_different_lists_and_no_seed_trains_on_what_another_is_evaluated_on():
+    lists = [arithmetic_problems("train", num_problems=50, seed=seed) for seed in (0, 1)]
+    assert lists[0] != lists[1]
+    held_out = arithmetic_problems("held_out", num_problems=200, seed=7)
+    assert not multisets(lists[0] + lists[1]) & multisets(held_out)
+
+
+def test_more_sums_than_there_are_is_refused_with_their_number():
+    with pytest.raises(ValueError, match=r"arithmetic_chat has \d+ held_out sums of 2 numbers, not 9000"):
+        arithmetic_problems("held_out", num_problems=9000)
+
+
+def test_the_template_asks_as_the_task_does():
+    last = PromptTemplate.load("arithmetic_chat").render(arithmetic_problems("train", num_problems=1)[0].problem)[-1]
+    assert last == {"role": "user", "content": "What is 85 + 97?"}
