@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test parity lint format model bench bench-speed bench-algorithms clean
+.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,6 +32,12 @@ train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+test-fast: $(READY)  ## the tests that take a minute in all
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
+	$(BIN)/python tests/mutations.py $(ARGS)
 
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
