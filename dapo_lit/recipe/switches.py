@@ -144,7 +144,7 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
     return CollectionRules(
         num_prompts=algorithm.num_prompts,
         samples_per_prompt=algorithm.samples_per_prompt,
-        filter_unmixed=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
+        dynamic_sampling=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
         max_rounds=sampling.max_rounds,
         on_exhausted=sampling.on_exhausted,
         carry_over=sampling.carry_over,
