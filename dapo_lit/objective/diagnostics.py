@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import MAX_LOG_RATIO, importance_ratio, kl_penalty
+from dapo_lit.objective.losses import MAX_LOG_RATIO, clipped_tokens, importance_ratio, kl_penalty
 
 
 class Statistics(NamedTuple):
@@ -26,30 +26,6 @@ class Statistics(NamedTuple):
     """Reduce by sum, over micro-batches, updates and ranks."""
     maxima: dict[str, Tensor]
     """Reduce by max; -inf where there was nothing to take the maximum of."""
-
-
-def clipped_at(
-    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
-
-    Args:
-        ratio, advantages: of each token, one shape.
-        clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
-
-    Returns:
-        Three bool tensors of that shape; a token is past one bound at most.
-
-    >>> low, high, dual = clipped_at(torch.tensor([1.3, 1.3, 0.7]), torch.tensor([1.0, -1.0, -1.0]),
-    ...                              clip_low=0.2, clip_high=0.28, clip_dual=None)
-    >>> low.tolist(), high.tolist(), dual.tolist()
-    ([False, False, True], [True, False, False], [False, False, False])
-    """
-    return (
-        (advantages < 0) & (ratio < 1 - clip_low),
-        (advantages > 0) & (ratio > 1 + clip_high),
-        (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual)),
-    )
 
 
 @torch.no_grad()
@@ -106,9 +82,9 @@ def policy_statistics(
     old_prob = old_logprobs.double().exp()
     clipped_low, clipped_high, clipped_dual = (
         mask & found
-        for found in clipped_at(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+        for found in clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
     )
-    symmetric_high = mask & (advantages > 0) & (ratio > 1 + clip_low)
+    _, symmetric_high, _ = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_low)
     # 1 / length summed over a completion's tokens is 1: the mean of means adds up over any split of a completion.
     share = torch.where(mask, 1.0 / completion_tokens.double().clamp(min=1.0), 0.0)
     sums = {
@@ -116,7 +92,7 @@ def policy_statistics(
         "completions": _total(share),
         "clip_low": _total(clipped_low),
         "clip_high": _total(clipped_high),
-        "clip_symmetric_high": _total(symmetric_high),
+        "clip_symmetric_high": _total(mask & symmetric_high),
         "clip_dual": _total(clipped_dual),
         "clip_high_prob": _total(old_prob * clipped_high),
         "kl_old": _total(torch.expm1(log_ratio) - log_ratio),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def soft_overlong_penalty(
+def soft_overlong_punishment(
     lengths: Tensor, *, max_response_tokens: int, cache_tokens: int, factor: float = 1.0
 ) -> Tensor:
     """DAPO Eq. 13, soft overlong punishment, to be added to the correctness reward of right and wrong answers alike.
@@ -36,7 +36,7 @@ def soft_overlong_penalty(
     Raises:
         ValueError: `cache_tokens` outside [0, max_response_tokens), or a negative `factor`.
 
-    >>> soft_overlong_penalty(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
+    >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """
     if not 0 <= cache_tokens < max_response_tokens:
@@ -71,7 +71,7 @@ def hard_overlong_punishment(correct: Tensor, truncated: Tensor) -> Tensor:
     return correct & ~truncated
 
 
-def overlong_filter_mask(truncated: Tensor) -> Tensor:
+def overlong_filtering(truncated: Tensor) -> Tensor:
     """Overlong filtering (DAPO 3.4): True where a completion carries loss, which a truncated one does not.
 
     It acts on the loss alone: a filtered completion stays in its group, so in the mean and std of Eq. 9.

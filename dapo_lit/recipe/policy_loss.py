@@ -25,9 +25,8 @@ from torch import Tensor
 from dapo_lit.config import Algorithm, ConfigError
 from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss
 from dapo_lit.objective.entropy import top_entropy_mask
-from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, reinforce_loss
 from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
-from dapo_lit.objective.token_losses import cispo_loss, reinforce_loss
 
 BUILT_IN: dict[str, Callable[..., Tensor]] = {
     "clip": clipped_policy_loss,

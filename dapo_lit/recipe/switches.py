@@ -15,7 +15,7 @@ from dapo_lit.config import Algorithm, Config
 from dapo_lit.config.algorithm import Correction
 from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
 from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights, kl_penalty
-from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
+from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
 from dapo_lit.recipe.credit import credit
 from dapo_lit.recipe.policy_loss import PolicyLoss, policy_loss
 from dapo_lit.rewards.score import Score
@@ -111,7 +111,7 @@ def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
     def of_groups(groups: Sequence[Group]) -> Tensor:
         truncated = torch.tensor([[c.truncated for c in g.completions] for g in groups])
         if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
-            return overlong_filter_mask(truncated)
+            return overlong_filtering(truncated)
         return torch.ones_like(truncated)
 
     return of_groups
@@ -122,7 +122,7 @@ def reward_function(config: Config) -> RewardFunction:
     overlong = config.algorithm.overlong
     limit = config.task.max_response_tokens
     # Eq. 13 for every possible length, once: a rollout step asks for thousands.
-    penalties = soft_overlong_penalty(
+    penalties = soft_overlong_punishment(
         torch.arange(limit + 1),
         max_response_tokens=limit,
         cache_tokens=overlong.cache_tokens,

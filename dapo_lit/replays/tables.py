@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.objective.diagnostics import clipped_at
+from dapo_lit.objective.diagnostics import clipped_tokens
 from dapo_lit.objective.losses import importance_ratio
 from dapo_lit.recipe.switches import objective
 from dapo_lit.replays.recorded_step import Replayed
@@ -61,7 +61,7 @@ def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.Da
 
 def _bounds(arm: Replayed, ratio: Tensor, advantages: Tensor) -> np.ndarray:
     bounds = objective(arm.config.algorithm, arm.config.task.max_response_tokens)
-    low, high, dual = clipped_at(
+    low, high, dual = clipped_tokens(
         ratio, advantages, clip_low=bounds.clip_low, clip_high=bounds.clip_high, clip_dual=bounds.clip_dual
     )
     return np.select([low.numpy(), high.numpy(), dual.numpy()], ["low", "high", "dual"], NOT_CLIPPED)
