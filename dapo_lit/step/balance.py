@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformers import PretrainedConfig
+
 
 @dataclass(frozen=True)
 class CostModel:
@@ -40,6 +42,19 @@ def cost_model(
     return CostModel(
         linear=float(num_layers * (projections + 3 * hidden_size * intermediate_size)),
         quadratic=float(num_layers * num_heads * head_dim),
+    )
+
+
+def cost_of(model: PretrainedConfig) -> CostModel:
+    """The cost model of a Llama-like model's config."""
+    head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    return cost_model(
+        num_layers=model.num_hidden_layers,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_heads=model.num_attention_heads,
+        num_key_heads=model.num_key_value_heads,
+        head_dim=head_dim,
     )
 
 

@@ -4,6 +4,7 @@ B completions; N response tokens over all of them, one after the other ("flat").
 one after the other too: nothing is padded.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,7 +53,7 @@ class MicroBatch:
 
 @dataclass
 class TokenBatch:
-    """Completions as tensors; masks and rewards are per completion, log-probs per token."""
+    """Completions as tensors on the CPU: B completions with N response tokens, one completion after the other."""
 
     sequences: list[Tensor]
     """B of [prompt + response]."""
@@ -64,17 +65,17 @@ class TokenBatch:
     """[B] position of the completion's group in the batch."""
     rewards: Tensor
     """[B] float64, after shaping."""
-    carries_loss: Tensor
-    """[B] bool; False: masked by overlong filtering. Metrics go over all response tokens, the loss over these."""
+    loss_mask: Tensor
+    """[N] bool; False: the token carries no loss. Metrics go over all response tokens, the loss over these."""
     rollout_logprobs: Tensor
-    """[N] of the engine."""
+    """[N] under the engine."""
     fresh: Tensor
-    """[N] bool; False: the token was sampled with older weights (carried over)."""
+    """[N] bool; False: the token was sampled by older weights (carried over)."""
 
     @property
     def loss_tokens(self) -> Tensor:
-        """[B] tokens of each completion that carry loss."""
-        return self.response_lengths * self.carries_loss
+        """[B] number of tokens of each completion that carry loss."""
+        return torch.zeros_like(self.response_lengths).index_add_(0, self.completion_of_token, self.loss_mask.long())
 
     @property
     def completion_of_token(self) -> Tensor:
@@ -87,6 +88,12 @@ class TokenBatch:
         of_group = dict(zip(self.group_index.tolist(), self.prompt_lengths.tolist(), strict=True))
         responses = int((self.response_lengths - 1).sum())
         return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
+
+    def minibatches(self, num_groups: int, seed: int) -> Iterator[list[int]]:
+        """The completions of each mini-batch: `num_groups` whole groups, in an order shuffled by `seed`."""
+        order = torch.randperm(int(self.group_index.max()) + 1, generator=torch.Generator().manual_seed(seed))
+        for chosen in order.split(num_groups):
+            yield torch.isin(self.group_index, chosen).nonzero().flatten().tolist()
 
     def micro_batches(
         self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
@@ -172,11 +179,16 @@ class TokenBatch:
         )
 
 
-def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: int) -> TokenBatch:
+def counter_seed(*counters: int) -> int:
+    """A 63-bit seed from counters, the same on every machine and rank and after every restart."""
+    return int.from_bytes(hashlib.blake2b(repr(counters).encode(), digest_size=8).digest()) >> 1
+
+
+def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int) -> TokenBatch:
     """Builds the tensors of `groups`, completions in order.
 
     Args:
-        carries_loss: [P, G] bool.
+        loss_mask: [N] bool.
         policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
     completions = [c for g in groups for c in g.completions]
@@ -189,7 +201,7 @@ def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: i
             torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
         ),
         rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
-        carries_loss=carries_loss.flatten(),
+        loss_mask=loss_mask,
         rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
         fresh=torch.tensor([v == policy_version for c in completions for v in c.sample.versions]),
     )

@@ -13,12 +13,12 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.diagnostics import finish, merge, policy_statistics, reference_statistics
 from dapo_lit.recipe.idle_settings import idle_settings
-from dapo_lit.recipe.policy_loss import Tokens
 from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.objective import MinibatchTokens
 from dapo_lit.step.packing import token_batch
-from dapo_lit.step.token_axis import Scores
+from dapo_lit.step.token_axis import TokenAxis
 
 LIMIT = 20
 # Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
@@ -67,14 +67,19 @@ def consequences(config: Config) -> dict[str, object]:
     old, changes, distances, entropy, values = noise()
     old, entropy = -old.abs() - 0.1, entropy.abs()
     logprobs, ref = (old + 0.5 * changes).requires_grad_(), old + 0.3 * distances
-    earned = settled.credit(batch, Scores(old, ref, values)).advantages
     completions = batch.completion_of_token
-    mask = batch.carries_loss[completions]
+    tokens = TokenAxis(
+        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[completions], fresh=batch.fresh,
+        rollout_logprobs=batch.rollout_logprobs, old_logprobs=old, ref_logprobs=ref, values=values,
+    )  # fmt: skip
+    earned, mask = settled.credit(batch, tokens).advantages, batch.loss_mask
     # Advantages of its own, so that the loss does not move with what moves the advantages.
     fixed = torch.where(completions % 2 == 0, 1.0, -1.0)
     generator = torch.Generator().manual_seed(1)
     everything = torch.ones_like(mask)
-    losses = settled.loss.of_minibatch(Tokens(logprobs, old, fixed, completions, everything, entropy, generator))
+    losses = settled.loss.over_minibatch(
+        MinibatchTokens(logprobs, old, fixed, completions, everything, entropy, generator)
+    )
     statistics = policy_statistics(
         logprobs.detach(), old, fixed, everything, clip_low=settled.clip_low, clip_high=settled.clip_high,
         clip_dual=settled.clip_dual, entropy=entropy, completion_tokens=batch.response_lengths[completions],
@@ -87,7 +92,7 @@ def consequences(config: Config) -> dict[str, object]:
         "weights": settled.weights(batch.loss_tokens, batch.group_index).tolist(),
         "full weights": settled.weights(batch.response_lengths, batch.group_index).tolist(),
         "loss": losses.tolist(),
-        "terms": settled.terms(logprobs, ref, entropy).tolist(),
+        "terms": settled.regularisation(logprobs, ref, entropy).tolist(),
         "sampling": asdict(collection_rules(config.algorithm)),
         # What a metric means: no setting may move one, but for the bounds that clip/* names as those in effect.
         "correct": [c.correct for g in groups for c in g.completions],
