@@ -1,12 +1,15 @@
 """A switch is a switch: on a recorded batch each setting changes what it should and nothing else."""
 
+import ast
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from small_runs import collected_step
 
+import dapo_lit
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.data.problem import Problem
@@ -186,6 +189,41 @@ def test_no_other_setting_moves_the_definition_of_a_metric():
 
 def test_every_technique_is_among_the_settings_that_are_turned():
     assert set(Techniques.model_fields) <= set(CHANGES)
+
+
+PACKAGE = Path(dapo_lit.__file__).parent
+ARITHMETIC = {
+    "clip_higher": "objective/losses.py",
+    "dynamic_sampling": "rollout/dynamic_sampling.py",
+    "token_level_loss": "objective/losses.py",
+    "soft_overlong_punishment": "objective/shaping.py",
+    "overlong_filtering": "objective/shaping.py",
+}
+"""Where each technique is computed: the config, recipe/switches.py and this file are the whole way of a switch."""
+
+
+def marked(file: str, technique: str) -> bool:
+    """Whether a line of the file names the technique and its section of the paper."""
+    words = technique.replace("_", " ")
+    lines = [line.lower().replace("-", " ") for line in (PACKAGE / file).read_text().splitlines()]
+    return any("dapo 3." in line and words in line for line in lines)
+
+
+def test_every_technique_is_marked_where_its_switch_is_read_and_where_it_is_computed():
+    assert set(ARITHMETIC) == set(Techniques.model_fields)
+    for technique, file in ARITHMETIC.items():
+        assert marked("recipe/switches.py", technique)
+        assert marked(file, technique)
+
+
+def test_no_room_of_the_training_step_reads_a_switch_but_the_recipe():
+    for file in [
+        f for room in ("lit", "step", "rollout", "objective", "recipe") for f in (PACKAGE / room).glob("*.py")
+    ]:
+        if file.name in ("switches.py", "idle_settings.py"):  # the latter only warns
+            continue
+        read = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+        assert "techniques" not in read, file
 
 
 @pytest.mark.parametrize(
