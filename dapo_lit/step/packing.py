@@ -1,7 +1,7 @@
-"""The batch that is trained on, as flat tensors, and its micro-batches.
+"""The batch that is trained on, as flat tensors, and its mini-batches and micro-batches.
 
-B completions; N response tokens over all of them, one after the other ("flat"). The sequences of a micro-batch lie
-one after the other too: nothing is padded.
+B completions with N response tokens in all, one completion after the other ("flat"). The sequences of a micro-batch
+follow each other too: nothing is padded.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from dapo_lit.step.balance import first_fit
 
 @dataclass
 class MicroBatch:
-    """What one forward pass needs: T tokens of segments, one after the other; n response tokens.
+    """The input of one forward pass: T tokens in segments, one after the other, with n response tokens.
 
-    A segment is a prompt with its response, or a prompt that several responses share, or one of those. The last token
-    of a response predicts nothing and is left out.
+    A segment is a prompt with its response, a prompt that several responses share, or one of those responses. The last
+    token of a response predicts nothing and is left out.
     """
 
     input_ids: Tensor
@@ -30,23 +30,23 @@ class MicroBatch:
     lengths: list[int]
     """Of the segments; they sum to T."""
     prompts: list[int] | None
-    """For each segment the one that it continues, or -1; None: no prompt is shared."""
+    """The segment that each segment continues, or -1; None: no prompt is shared."""
     rows: Tensor
-    """[n] the packed token whose hidden state predicts the response token: the one before it."""
+    """[n] position in `input_ids` of the token before the response token, whose hidden state predicts it."""
     targets: Tensor
     """[n] the response tokens."""
     tokens: Tensor
-    """[n] their places in the flat tensors of the batch."""
+    """[n] their positions in the batch's [N] tensors."""
     completions: Tensor
     """[n] the completion each belongs to."""
 
     @cached_property
     def packed(self) -> Layout:
-        """For the attention, where the tokens are."""
+        """The layout of the segments, for the attention."""
         return layout(self.lengths, self.prompts, self.input_ids.device)
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Its tensors on a device, once for all passes over it."""
+        """The same with its tensors on another device."""
         tensors = {name: getattr(self, name) for name in ("input_ids", "rows", "targets", "tokens", "completions")}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
@@ -98,13 +98,13 @@ class TokenBatch:
     def micro_batches(
         self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
     ) -> Iterator[MicroBatch]:
-        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, none of them a pad.
+        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, without padding.
 
         A sequence longer than the budget has a micro-batch of its own.
 
         Args:
             shares_prompts: compute the prompt of a group once for all its completions in a micro-batch.
-            at_least: the number of micro-batches to make, see `first_fit`.
+            at_least: make at least this many, see `first_fit`.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
         for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
@@ -127,16 +127,16 @@ class TokenBatch:
 
     @cached_property
     def _lengths(self) -> tuple[list[int], list[int]]:
-        """Of prompts and of responses: taken out of the tensors at once, as each access takes its time."""
+        """Of prompts and of responses, as lists: reading a tensor number by number is slow."""
         return self.prompt_lengths.tolist(), self.response_lengths.tolist()
 
     def _num_tokens(self, unit: Sequence[int]) -> int:
-        """Of completions that share their prompt."""
+        """Tokens of completions that share their prompt."""
         prompts, responses = self._lengths
         return prompts[unit[0]] + sum(responses[b] - 1 for b in unit)
 
     def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
-        """Each unit: its prompt, then the responses without their last token."""
+        """Packs units, each of which is a prompt and the responses to it without their last tokens."""
         ids: list[Tensor] = []
         lengths: list[int] = []
         prompts: list[int] = []
