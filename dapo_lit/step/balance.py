@@ -28,31 +28,17 @@ class CostModel:
         return self.linear * tokens + self.quadratic * tokens * tokens
 
 
-def cost_model(
-    *, num_layers: int, hidden_size: int, intermediate_size: int, num_heads: int, num_key_heads: int, head_dim: int
-) -> CostModel:
-    """From the sizes of a Llama-like model, without the head, which is linear in the tokens that are scored.
+def cost_of(model: PretrainedConfig) -> CostModel:
+    """From the config of a Llama-like model, without the head, which is linear in the tokens that are scored.
 
     A layer multiplies each token with the projections of queries, keys, values and output and with the three matrices
     of the gated MLP. Causal attention takes s^2 / 2 products of head_dim per head, for the scores and for the values.
     """
-    projections = hidden_size * head_dim * (2 * num_heads + 2 * num_key_heads)
-    return CostModel(
-        linear=float(num_layers * (projections + 3 * hidden_size * intermediate_size)),
-        quadratic=float(num_layers * num_heads * head_dim),
-    )
-
-
-def cost_of(model: PretrainedConfig) -> CostModel:
-    """The cost model of a Llama-like model's config."""
     head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    return cost_model(
-        num_layers=model.num_hidden_layers,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        num_heads=model.num_attention_heads,
-        num_key_heads=model.num_key_value_heads,
-        head_dim=head_dim,
+    projections = model.hidden_size * head_dim * (2 * model.num_attention_heads + 2 * model.num_key_value_heads)
+    return CostModel(
+        linear=float(model.num_hidden_layers * (projections + 3 * model.hidden_size * model.intermediate_size)),
+        quadratic=float(model.num_hidden_layers * model.num_attention_heads * head_dim),
     )
 
 

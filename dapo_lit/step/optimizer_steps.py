@@ -1,6 +1,7 @@
 """The optimiser steps of one rollout step: learning rate, clipping, skipped updates, and the noise of the gradient."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -38,39 +39,30 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
+@dataclass
 class OptimizerSteps:
-    """Takes optimiser steps with the gradients that the parameters hold, and keeps their losses and norms.
+    """Takes optimiser steps with the gradients that the parameters hold, and keeps their losses and norms."""
 
-    critic_only: the policy is not trained; its loss and gradient are not recorded.
-    """
+    config: Config
+    optimizer: Any
+    forward: PolicyForward
+    counters: Counters
+    step: int
+    critic_only: bool
+    """The policy is not trained; its loss and gradient are not recorded."""
+    bad_updates_in_a_row: int = 0
+    observer: Observer | None = None
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    bad_updates: int = 0
+    gradient_sum: list[Tensor] | None = None
 
-    def __init__(
-        self,
-        config: Config,
-        optimizer: Any,
-        forward: PolicyForward,
-        counters: Counters,
-        step: int,
-        *,
-        critic_only: bool,
-        bad_updates_in_a_row: int = 0,
-        observer: Observer | None = None,
-    ) -> None:
-        self.config = config
-        self.optimizer = optimizer
-        self.ranks = forward.ranks
-        self.counters = counters
-        self.critic_only = critic_only
-        self.observer = observer
-        self.policy_parameters = [p for p in forward.policy.parameters() if p.requires_grad]
-        self.critic_parameters = [] if forward.critic is None else list(forward.critic.parameters())
-        self.losses: list[float] = []
-        self.norms: list[float] = []
-        self.gradient_sum: list[Tensor] | None = None
-        self.bad_updates = 0
-        self.bad_updates_in_a_row = bad_updates_in_a_row
-        self.lr = learning_rate(step, config.algorithm.optimizer, config.budget.steps)
-        for group in optimizer.param_groups:
+    def __post_init__(self) -> None:
+        policy, critic = self.forward.policy, self.forward.critic
+        self.policy_parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.critic_parameters = [] if critic is None else list(critic.parameters())
+        self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
+        for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
 
     def take(self, loss: Tensor) -> bool:
@@ -83,7 +75,7 @@ class OptimizerSteps:
         critic_norm = global_norm([p.grad for p in self.critic_parameters if p.grad is not None])
         # The only point of an update where the host waits for the device.
         numbers = torch.stack([x.double() for x in (loss.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
-        self.ranks.sum(numbers[:1])
+        self.forward.ranks.sum(numbers[:1])
         whole_loss, policy_norm, _ = numbers.tolist()
         if not numbers.isfinite().all():
             self.optimizer.zero_grad()

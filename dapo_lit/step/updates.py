@@ -5,6 +5,8 @@ same gradient.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -27,41 +29,30 @@ from dapo_lit.step.surrogate import Linearised, linearised
 from dapo_lit.step.token_axis import TokenAxis
 
 
+@dataclass
 class StepUpdates:
-    """The updates of one rollout step, and what is measured during them.
+    """The updates of one rollout step, and what is measured during them."""
 
-    Args:
-        tokens: with advantages, on the CPU.
-        statistics: what scoring has measured.
-        backward: of a loss, through whatever wraps the policy.
-    """
+    config: Config
+    objective: Objective
+    forward: PolicyForward
+    steps: OptimizerSteps
+    backward: Callable[[Tensor], None]
+    """Of a loss, through whatever wraps the policy."""
+    step: int
+    batch: TokenBatch
+    tokens: TokenAxis
+    """With advantages, on the CPU."""
+    statistics: Statistics
+    """What scoring has measured; the updates add to it."""
+    real_tokens: int = 0
+    run_tokens: int = 0
+    balances: list[float] = field(default_factory=list)
 
-    def __init__(
-        self,
-        config: Config,
-        objective: Objective,
-        forward: PolicyForward,
-        steps: OptimizerSteps,
-        backward: Callable[[Tensor], None],
-        step: int,
-        batch: TokenBatch,
-        tokens: TokenAxis,
-        statistics: Statistics,
-    ) -> None:
-        self.config = config
-        self.objective = objective
-        self.forward = forward
-        self.steps = steps
-        self.backward = backward
-        self.step = step
-        self.batch = batch
-        self.tokens = tokens
-        self.on_device = tokens.to(forward.device)
-        self.statistics = statistics
-        self.measures_mismatch = "mismatch_tokens" not in statistics.sums
-        """Nothing was scored before: until the weights move, the updates' own forward passes show the mismatch."""
-        self.real_tokens = self.run_tokens = 0
-        self.balances: list[float] = []
+    def __post_init__(self) -> None:
+        self.on_device = self.tokens.to(self.forward.device)
+        # If nothing was scored before, the updates' own forward passes show the mismatch until the weights move.
+        self.measures_mismatch = "mismatch_tokens" not in self.statistics.sums
 
     def run(self) -> None:
         algorithm = self.config.algorithm
@@ -241,26 +232,8 @@ class StepUpdates:
         )
 
     def _reduce(self) -> None:
-        """Adds up what each rank measured on its share: one collective per step."""
-        # Merged with empty statistics, so that a rank without a share has the same names.
-        sums, maxima = merge(_empty_statistics(self.forward.reference is not None), self.statistics)
-        counts = torch.tensor([self.real_tokens, self.run_tokens], dtype=torch.float64)
-        device = self.forward.device
-        measured = torch.stack([value.double().to(device) for value in (*sums.values(), *maxima.values())]).cpu()
-        stacked = self.forward.ranks.stack(torch.cat([measured, counts]))
-        total, largest = stacked.sum(0), stacked.amax(0)
-        self.statistics = Statistics(
-            dict(zip(sums, total, strict=False)), dict(zip(maxima, largest[len(sums) :], strict=False))
-        )
-        self.real_tokens, self.run_tokens = (int(count) for count in total[-2:])
-
-
-def _empty_statistics(with_reference: bool) -> Statistics:
-    """Policy statistics of a rank that received no tokens."""
-    none = torch.zeros(0)
-    mask = none.bool()
-    policy = policy_statistics(
-        none, none, none, mask, clip_low=0.2, clip_high=0.2, clip_dual=None, entropy=none, completion_tokens=none
-    )
-    found = merge(policy, mismatch_statistics(none, none, mask))
-    return merge(found, reference_statistics(none, none, mask)) if with_reference else found
+        """Adds up what each rank measured on its share: one exchange per step."""
+        mine = Statistics(*({name: value.cpu() for name, value in part.items()} for part in self.statistics))
+        everyone = self.forward.ranks.gather((mine, self.real_tokens, self.run_tokens))
+        statistics, real, run = zip(*everyone, strict=True)
+        self.statistics, self.real_tokens, self.run_tokens = reduce(merge, statistics), sum(real), sum(run)
