@@ -26,7 +26,7 @@ from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import token_loss
-from dapo_lit.step.rank_shares import cost_of
+from dapo_lit.step.balance import cost_of
 
 BATCH_TOKENS = 4096
 ROWS, STEPS = 8, 16

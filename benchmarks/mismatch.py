@@ -72,7 +72,7 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
         response_lengths=lengths,
         group_index=torch.arange(len(requests)),
         rewards=torch.zeros(len(requests), dtype=torch.float64),
-        carries_loss=torch.ones(len(requests), dtype=torch.bool),
+        loss_mask=torch.ones(int(lengths.sum()), dtype=torch.bool),
         rollout_logprobs=torch.tensor([p for sample in found for p in sample.rollout_logprobs]),
         fresh=torch.ones(int(lengths.sum()), dtype=torch.bool),
     )

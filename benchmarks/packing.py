@@ -54,7 +54,7 @@ def workload(prompt: int, lengths: Lengths, completions: int, vocabulary: int) -
         response_lengths=responses,
         group_index=torch.arange(groups).repeat_interleave(GROUP),
         rewards=torch.zeros(completions, dtype=torch.float64),
-        carries_loss=torch.ones(completions, dtype=torch.bool),
+        loss_mask=torch.ones(tokens, dtype=torch.bool),
         rollout_logprobs=torch.zeros(tokens),
         fresh=torch.ones(tokens, dtype=torch.bool),
     )

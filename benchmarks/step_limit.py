@@ -29,7 +29,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.step.rank_shares import cost_of
+from dapo_lit.step.balance import cost_of
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.train import arm_of, build_trainer
 

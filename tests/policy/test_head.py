@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from dapo_lit.objective.losses import clipped_policy_loss, kl_penalty
-from dapo_lit.objective.token_losses import cispo_loss, reinforce_loss
+from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
 from dapo_lit.policy import head
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs, token_loss
