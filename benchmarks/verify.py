@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.structure import parse_answer
+from dapo_lit.answers.parse import parse_answer
 from dapo_lit.check_rewards import Options, Report, Row, read_rows, score_rows, summary
 from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.pool import Reference, Verifier

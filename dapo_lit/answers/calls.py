@@ -1,7 +1,6 @@
 """Letters and functions: a run of letters as a function, a word or a product, and what a function applies to."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from dapo_lit.answers.expression import (
     MINUS_ONE,
@@ -16,7 +15,8 @@ from dapo_lit.answers.expression import (
     negative,
     quotient,
 )
-from dapo_lit.answers.numerals import number
+from dapo_lit.answers.literals import number
+from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError, Token
 from dapo_lit.answers.vocabulary import (
     APPLIED,
@@ -30,11 +30,8 @@ from dapo_lit.answers.vocabulary import (
     WORDS,
 )
 
-if TYPE_CHECKING:
-    from dapo_lit.answers.grammar import Reader
 
-
-def read_letters(reader: "Reader", token: Token) -> Node:
+def read_letters(reader: Reader, token: Token) -> Node:
     """A run of letters: a function, a word such as `pi`, or a product of symbols."""
     function = function_name(token)
     if function is not None:
@@ -76,7 +73,7 @@ def function_name(token: Token) -> str | None:
     return name if name in FUNCTIONS or name in BRACKETED else None
 
 
-def read_function(reader: "Reader", name: str) -> Node:
+def read_function(reader: Reader, name: str) -> Node:
     if name == "sqrt":
         return Power(reader.argument(split=False), HALF)
     if name in BRACKETED:
@@ -99,7 +96,7 @@ def read_function(reader: "Reader", name: str) -> Node:
     return node if exponent is None else Power(node, exponent)
 
 
-def logarithm_base(reader: "Reader") -> Node:
+def logarithm_base(reader: Reader) -> Node:
     r"""`\log_2 8`, `\log_{10} x`, `\log_10 x`; but `\log_28` is the logarithm of 8."""
     token = reader.peek()
     if token is None or token.kind != "number":
@@ -111,7 +108,7 @@ def logarithm_base(reader: "Reader") -> Node:
     return number(token.text)
 
 
-def function_argument(reader: "Reader") -> Node:
+def function_argument(reader: Reader) -> Node:
     r"""Brackets if they open; else the factors that follow, up to a sign or another function: `\sin 2x \cos y`."""
     if reader.at("(", "["):
         reader.take()
@@ -125,7 +122,7 @@ def function_argument(reader: "Reader") -> Node:
         return bare_argument(reader)
 
 
-def bare_argument(reader: "Reader") -> Node:
+def bare_argument(reader: Reader) -> Node:
     if reader.at("-"):
         reader.take()
         return negative(function_argument(reader))
@@ -138,7 +135,7 @@ def bare_argument(reader: "Reader") -> Node:
     return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
 
-def bracketed_call(reader: "Reader", name: str) -> Node:
+def bracketed_call(reader: Reader, name: str) -> Node:
     if name == "cbrt" and reader.at("{"):
         return Power(reader.argument(split=False), Number(Fraction(1, 3)))
     closing = {"(": ")", "{": "}", "\\{": "\\}", "[": "]"}.get(reader.take().text)
@@ -152,7 +149,7 @@ def bracketed_call(reader: "Reader", name: str) -> Node:
     return Call(name, arguments)
 
 
-def read_arguments(reader: "Reader", closing: str) -> tuple[Node, ...]:
+def read_arguments(reader: Reader, closing: str) -> tuple[Node, ...]:
     nodes = [reader.expression()]
     while reader.at(","):
         reader.take()

@@ -1,7 +1,6 @@
 r"""What a LaTeX command builds: fractions, roots, binomials, series, matrices; and numbers."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from dapo_lit.answers.calls import function_name, read_function
 from dapo_lit.answers.expression import (
@@ -18,14 +17,12 @@ from dapo_lit.answers.expression import (
     quotient,
     rebuilt,
 )
+from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError, Token
 from dapo_lit.answers.vocabulary import GREEK, WORDS
 
-if TYPE_CHECKING:
-    from dapo_lit.answers.grammar import Reader
 
-
-def read_command(reader: "Reader", token: Token) -> Node:
+def read_command(reader: Reader, token: Token) -> Node:
     name = token.text
     if name in GREEK:
         return Symbol(name)
@@ -67,7 +64,7 @@ def read_command(reader: "Reader", token: Token) -> Node:
             raise ParseError(f"the command {name!r}")
 
 
-def refuse_derivative(reader: "Reader") -> None:
+def refuse_derivative(reader: Reader) -> None:
     r"""`\frac{d}{dx}` and `\frac{dy}{dx}` are derivatives, not fractions."""
     first, second = reader.peek(), reader.peek(1)
     if first is not None and first.text == "{" and second is not None and second.text.startswith(("d", "partial")):
@@ -78,7 +75,7 @@ def refuse_derivative(reader: "Reader") -> None:
             raise ParseError("a derivative")
 
 
-def read_series(reader: "Reader", kind: str) -> Node:
+def read_series(reader: Reader, kind: str) -> Node:
     lower: Node | None = None
     index = ""
     last: Node | None = None
@@ -102,7 +99,7 @@ def read_series(reader: "Reader", kind: str) -> Node:
     return Series("sum" if kind == "sum" else "product", index, lower, last, body)
 
 
-def read_matrix(reader: "Reader", environment: str) -> Node:
+def read_matrix(reader: Reader, environment: str) -> Node:
     """The rows up to the matching end; `vmatrix` is a determinant."""
     if environment not in ("pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix"):
         raise ParseError(f"the environment {environment!r}")

@@ -4,11 +4,14 @@ A `Judge` decides about scalars and may say None, "only the symbolic comparison 
 the three values: a list with one wrong item is wrong, whatever is undecided beside it.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
+from dapo_lit.answers.bounds import check_size, work
+from dapo_lit.answers.equations import expanded, is_equation, is_name, unnamed, without_approximation
 from dapo_lit.answers.exact import matrices_combined, rational, without_degrees
 from dapo_lit.answers.expression import (
     Constant,
@@ -21,8 +24,7 @@ from dapo_lit.answers.expression import (
     negative,
     quotient,
 )
-from dapo_lit.answers.names import is_name
-from dapo_lit.answers.naming import expanded, is_equation, unnamed, without_approximation
+from dapo_lit.answers.parse import parse_answer
 from dapo_lit.answers.sets import is_inequality, real_set
 from dapo_lit.answers.structure import (
     Answer,
@@ -34,6 +36,7 @@ from dapo_lit.answers.structure import (
     Scalar,
     Several,
     Words,
+    parts_of,
     words_of,
 )
 from dapo_lit.answers.verdicts import all_of, any_of, matched
@@ -43,8 +46,15 @@ _HUNDREDTH = Number(Fraction(1, 100))
 _DEGREE = Product((Constant("pi"), Number(Fraction(1, 180))))
 
 
+_COMMA_DECIMAL = re.compile(r"-?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})")
+_POINT_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
+
+
 class Judge(Protocol):
     """Decides about scalar expressions; None where it cannot."""
+
+    budget: float
+    """Answers whose comparison takes more steps than this, as `bounds.work` estimates them, are left undecided."""
 
     def equal(self, a: Node, b: Node) -> bool | None:
         """Whether a and b have one value."""
@@ -53,6 +63,41 @@ class Judge(Protocol):
     def ratio(self, a: Node, b: Node) -> int | None:
         """1 or -1 if a is a positive or a negative constant times b, 0 if it is no constant times b."""
         ...
+
+
+def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
+    """Whether some reading of `prediction` is some reading of `answer`; None if the judge leaves that open.
+
+    What is too large to evaluate, or has shapes that do not fit, is no answer: False.
+    """
+    if prediction.strip() == answer.strip():
+        return bool(answer.strip())
+    predictions, answers = parse_answer(prediction), parse_answer(answer)
+    if _COMMA_DECIMAL.fullmatch(prediction.strip(" $")) and _POINT_DECIMAL.fullmatch(answer.strip(" $")):
+        predictions = parse_answer(prediction.replace(",", "."))  # 3,5 is 3.5 where 3.5 is expected
+    if steps(predictions, answers) > judge.budget:
+        return None
+    return any_of(_same_or_too_large(a, b, judge) for a in predictions for b in answers)
+
+
+def steps(predictions: tuple[Answer, ...], answers: tuple[Answer, ...]) -> float:
+    """An upper estimate of the steps that the comparison takes: every scalar of one side against each of the other."""
+    a, b = ([work(scalar.node) for reading in side for scalar in _scalars(reading)] for side in (predictions, answers))
+    return sum(a) * len(b) + sum(b) * len(a) + sum(a) + sum(b)
+
+
+def _scalars(answer: Answer) -> Iterator[Scalar]:
+    if isinstance(answer, Scalar):
+        yield answer
+    for part in parts_of(answer):
+        yield from _scalars(part)
+
+
+def _same_or_too_large(a: Answer, b: Answer, judge: Judge) -> bool | None:
+    try:
+        return same(a, b, judge)
+    except ValueError:  # TooLargeError, or matrices whose shapes do not fit
+        return False
 
 
 def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
@@ -193,6 +238,7 @@ def _same_vector(
 
 def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, judge: Judge) -> bool | None:
     """`2:3` against `2/3`; a ratio is no whole number, and a time no fraction."""
+    check_size(fraction.node)
     value = rational(fraction.node)
     if any(side.unit or side.percent for side in (above, below, fraction)) or value is None or value.denominator == 1:
         return False

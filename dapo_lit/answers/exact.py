@@ -18,6 +18,7 @@ from dapo_lit.answers.expression import (
     Symbol,
     TooLargeError,
     children,
+    is_larger,
     negative,
     rebuilt,
     walk,
@@ -25,6 +26,8 @@ from dapo_lit.answers.expression import (
 
 MAX_MATRIX = 8
 """Rows and columns."""
+MAX_ENTRY = 10_000
+"""Nodes in an entry of a product of matrices: `bounds.check_size` would refuse a longer sum."""
 
 
 def rational(node: Node, indices: dict[str, int] | None = None) -> Fraction | None:
@@ -89,14 +92,13 @@ def _integer_root(number: int, degree: int) -> int | None:
     if degree == 2:
         root = math.isqrt(number)
         return root if root * root == number else None
-    low, high = 0, 1 << (number.bit_length() // degree + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if middle**degree <= number:
-            low = middle
-        else:
-            high = middle - 1
-    return low if low**degree == number else None
+    if number < 2:
+        return number
+    root, smaller = 0, 1 << (number.bit_length() // degree + 1)
+    while root == 0 or smaller < root:  # Newton's method from above
+        root = smaller
+        smaller = ((degree - 1) * root + number // root ** (degree - 1)) // degree
+    return root if root**degree == number else None
 
 
 def _call(name: str, values: list[Fraction]) -> Fraction | None:
@@ -221,6 +223,8 @@ def _product_of_matrices(factors: tuple[Node, ...]) -> Node:
                 for row in product.rows
             )
         )
+        if any(is_larger(entry, MAX_ENTRY) for entry in children(product)):
+            raise TooLargeError(f"an entry of more than {MAX_ENTRY} parts")
     assert product is not None
     return Matrix(
         tuple(tuple(Product((*scalars, entry)) if scalars else entry for entry in row) for row in product.rows)
@@ -240,6 +244,13 @@ def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
 
 def approximate(node: Node) -> float:
     """The value in double precision, nan for anything but a real number of arithmetic, roots, pi and e."""
+    try:
+        return _approximate(node)
+    except (OverflowError, ZeroDivisionError, ValueError):
+        return math.nan
+
+
+def _approximate(node: Node) -> float:
     match node:
         case Number(value, _):
             return float(value) if abs(value) < 10**300 else math.nan
@@ -248,18 +259,13 @@ def approximate(node: Node) -> float:
         case Constant("e"):
             return math.e
         case Sum(parts):
-            return math.fsum(map(approximate, parts))
+            return math.fsum(map(_approximate, parts))
         case Product(parts):
-            return math.prod(map(approximate, parts))
+            return math.prod(map(_approximate, parts))
         case Power(base, exponent):
-            below, above = approximate(base), approximate(exponent)
-            try:
-                power = below**above
-            except (OverflowError, ZeroDivisionError):
-                return math.nan
+            power = _approximate(base) ** _approximate(exponent)
             return power if isinstance(power, float) else math.nan
         case Call("ln", (argument,)):
-            inside = approximate(argument)
-            return math.log(inside) if inside > 0 else math.nan
+            return math.log(_approximate(argument))
         case _:
             return math.nan

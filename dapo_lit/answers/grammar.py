@@ -11,7 +11,6 @@ Integrals, limits and derivatives are left out on purpose: an answer that restat
 
 from dapo_lit.answers.calls import function_name, read_letters
 from dapo_lit.answers.commands import read_command, read_matrix
-from dapo_lit.answers.cursor import Cursor
 from dapo_lit.answers.expression import (
     MINUS_ONE,
     Call,
@@ -26,24 +25,36 @@ from dapo_lit.answers.expression import (
     Sum,
     Symbol,
     canonical,
+    children,
+    depth,
     negative,
     quotient,
 )
-from dapo_lit.answers.numerals import mixed_number, number
-from dapo_lit.answers.tokens import ParseError, Token
+from dapo_lit.answers.literals import mixed_number, number
+from dapo_lit.answers.reader import Reader
+from dapo_lit.answers.tokens import ParseError, Token, words
 from dapo_lit.answers.vocabulary import CLOSING, GREEK
+
+MAX_POSTFIXES = 8
+"""Powers, factorials, degrees, primes and subscripts of one atom, in a row."""
+MAX_DEPTH = 200
+"""Of a tree; everything that walks over trees is recursive."""
 
 
 def parse_expression(tokens: list[Token]) -> Node:
     """The tree of a whole token list; raises ParseError if they are not one scalar expression."""
-    parser = Reader(tokens)
+    parser = Grammar(tokens)
     node = parser.expression()
     if parser.index < len(parser.tokens):
         raise ParseError(f"{parser.tokens[parser.index].text!r} is not expected")
-    return node
+    return _shallow(node)
 
 
-class Reader(Cursor):
+_STARTING = words("overline bar hat frac sqrt binom pi infty sum prod imath")
+"""Commands that start a factor, besides Greek letters and functions."""
+
+
+class Grammar(Reader):
     def __init__(self, tokens: list[Token]):
         super().__init__(tokens)
         self.bars = 0
@@ -54,25 +65,20 @@ class Reader(Cursor):
             terms = [self.signed_term()]
             while self.at("+", "-", "pm", "mp"):
                 terms.append(self.signed_term())
-        node = terms[0] if len(terms) == 1 else Sum(tuple(terms))
-        if self.at("choose"):
-            self.take()
-            return Call("binomial", (node, self.expression()))
-        if self.at("over"):
-            self.take()
-            return quotient(node, self.expression())
+            node = terms[0] if len(terms) == 1 else Sum(tuple(terms))
+            if self.take_if("choose"):
+                return Call("binomial", (node, self.expression()))
+            if self.take_if("over"):
+                return quotient(node, self.expression())
         return node
 
     def signed_term(self) -> Node:
         if self.at("pm", "mp"):
             sign = self.take().text
             return PlusMinus(self.term(), 1 if sign == "pm" else -1)
-        if self.at("+"):
-            self.take()
-            return self.term()
-        if self.at("-"):
-            self.take()
+        if self.take_if("-"):
             return negative(self.term())
+        self.take_if("+")
         return self.term()
 
     def term(self) -> Node:
@@ -82,8 +88,7 @@ class Reader(Cursor):
                 if self.take().text == "*" and self.at("*"):
                     raise ParseError("a power without its base")
                 factors.append(self.factor())
-            elif self.at("/"):
-                self.take()
+            elif self.take_if("/"):
                 factors.append(Power(self.factor(), MINUS_ONE))
             elif self.starts_factor(factors[-1]):
                 factors.append(self.factor())
@@ -92,7 +97,6 @@ class Reader(Cursor):
         return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
     def starts_factor(self, previous: Node) -> bool:
-        """Whether the next token begins a factor that is multiplied without a sign."""
         token = self.peek()
         if token is None:
             return False
@@ -104,19 +108,7 @@ class Reader(Cursor):
             case "name":
                 return True
             case "command":
-                return token.text in {
-                    "overline",
-                    "bar",
-                    "hat",
-                    "frac",
-                    "sqrt",
-                    "binom",
-                    "pi",
-                    "infty",
-                    "sum",
-                    "prod",
-                    "imath",
-                } or (token.text in GREEK or function_name(token) is not None)
+                return token.text in _STARTING or token.text in GREEK or function_name(token) is not None
             case "begin":
                 return True
             case "sign":
@@ -133,26 +125,23 @@ class Reader(Cursor):
         return self.postfixes(self.atom())
 
     def postfixes(self, node: Node) -> Node:
-        while True:
+        for _ in range(MAX_POSTFIXES):
             if self.at("^") or (self.at("*") and (after := self.peek(1)) is not None and after.text == "*"):
                 self.index += 1 if self.at("^") else 2
                 node = self.power(node)
-            elif self.at("circ"):
-                self.take()
+            elif self.take_if("circ"):
                 node = Degrees(node)
-            elif self.at("!"):
-                self.take()
+            elif self.take_if("!"):
                 if self.at("!"):
                     raise ParseError("double factorial")
                 node = Call("factorial", (node,))
-            elif self.at("'") and isinstance(node, Symbol):
-                self.take()
+            elif isinstance(node, Symbol) and self.take_if("'"):
                 node = Symbol(node.name + "'")
-            elif self.at("_") and isinstance(node, Symbol):
-                self.take()
+            elif isinstance(node, Symbol) and self.take_if("_"):
                 node = Symbol(f"{node.name}_{self.subscript()}")
             else:
                 return node
+        raise ParseError("too many powers, factorials or primes in a row")
 
     def power(self, base: Node) -> Node:
         if self.at("{"):
@@ -161,8 +150,7 @@ class Reader(Cursor):
                 self.index += 2
                 self.expect("}")
                 return Degrees(base)
-        elif self.at("circ"):
-            self.take()
+        elif self.take_if("circ"):
             return Degrees(base)
         elif self.at("'"):
             raise ParseError("a prime as a power")
@@ -179,12 +167,10 @@ class Reader(Cursor):
             if following is not None and following.text == "}":
                 self.index += 3
                 return inside.text.strip()
-        return _label(canonical(self.argument(split=True)))
+        return _label(canonical(_shallow(self.argument(split=True))))
 
     def argument(self, split: bool) -> Node:
-        r"""What a command applies to: braces, or one token (with `split` one digit of a number, as in `\frac12`)."""
-        if self.at("{"):
-            self.take()
+        if self.take_if("{"):
             node = self.expression()
             self.expect("}")
             return node
@@ -200,8 +186,7 @@ class Reader(Cursor):
             self.tokens[self.index : self.index + 1] = [Token(token.kind, letter) for letter in token.text]
         with self.nested():
             node = self.atom()
-            if self.at("^") and not split:
-                self.take()
+            if not split and self.take_if("^"):
                 return Power(node, self.argument(split=False))
         return node
 
@@ -223,9 +208,9 @@ class Reader(Cursor):
                 self.expect(CLOSING[token.text])
                 return node
             case "sign" if token.text == "{":
-                if self.at("}"):
-                    self.take()
-                    return self.atom()
+                if self.take_if("}"):
+                    with self.nested():
+                        return self.atom()
                 node = self.expression()
                 self.expect("}")
                 return node
@@ -249,4 +234,13 @@ def _label(node: Node) -> str:
         case Product(factors) if all(isinstance(f, Symbol | Constant | Number) for f in factors):
             return "".join(_label(f) for f in factors)
         case _:
-            return repr(node)
+            # Not its repr: there the quotes within quotes of nested subscripts double at every level.
+            marks = [str(getattr(node, field)) for field in ("name", "kind", "index", "sign") if hasattr(node, field)]
+            shape = len(node.rows) if isinstance(node, Matrix) else ""
+            return f"{type(node).__name__}{shape}{marks}({','.join(map(_label, children(node)))})"
+
+
+def _shallow(node: Node) -> Node:
+    if depth(node) > MAX_DEPTH:
+        raise ParseError("nested too deep")
+    return node

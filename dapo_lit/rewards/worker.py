@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dapo_lit.answers.compare import compare_answers
 from dapo_lit.rewards.channel import encode_reply, receive_request
-from dapo_lit.rewards.equivalence import compare_answers
 from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function, needed_memory_mb
 
 READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"

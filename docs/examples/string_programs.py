@@ -16,9 +16,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from dapo_lit.rewards.extraction import extract_answer_line
 from dapo_lit.rewards.functions import Question
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.templates import extract_answer_line
 
 MAX_STEPS = 8
 MAX_CHARS = 200

@@ -4,12 +4,13 @@ import pkgutil
 
 import pytest
 
+import dapo_lit.answers
 import dapo_lit.rewards
 
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(dapo_lit.rewards.__path__, "dapo_lit.rewards.")
-    if not module.name.endswith("model_judge")
+    for room in (dapo_lit.answers, dapo_lit.rewards)
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
 ]
 
 
