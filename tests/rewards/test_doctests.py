@@ -1,6 +1,7 @@
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,10 @@ MODULES = [
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_docstrings_hold(module):
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_the_example_in_the_readme_of_the_answers_holds():
+    readme = Path(dapo_lit.answers.__file__).parent / "README.md"
+    result = doctest.testfile(str(readme), module_relative=False)
+    assert result.failed == 0
+    assert result.attempted > 3
