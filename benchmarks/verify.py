@@ -6,9 +6,9 @@ rules `sympy` and `dapo` and for math-verify's `parse` and `verify` on the same 
 Speed: 8,192 responses, 512 references of MATH's training set times 16: half right in another spelling, the rest wrong
 in ways models are. Corpora: clean; with 8 answers (1 in 1,000) that a naive verifier does not survive; with 8 that do
 reach the deadline; and 2,048 right answers, no two alike, that all need the symbolic comparison. The processes are
-started and warmed before the clock starts; that time is reported separately. Service time is the time in `submit` plus the
-time in a worker, without waiting; `others` are the responses that were not killed. math-verify scores a sample of the
-clean corpus in one process, as its users run it.
+started and warmed before the clock starts; that time is reported separately. Service time is the time in `submit` plus
+the time in a worker, without waiting; `others` are the responses that were not killed. math-verify scores a sample of
+the clean corpus in one process, as its users run it.
 
     OMP_NUM_THREADS=1 python benchmarks/verify.py --data $DAPO_LIT_DATA --out benchmarks/results/verify.json
 """
@@ -234,9 +234,7 @@ def main() -> None:
     sample = pairs[: arguments.math_verify_sample]
     _, seconds = math_verify_verdicts([(text, f"${reference.answer}$") for reference, text in sample])
     results["speed"]["math-verify, one process"] = {"answers": len(sample), "answers_per_s": len(sample) / seconds}
-    print(
-        f"math-verify, one process: {len(sample) / seconds:,.0f} answers/s on {len(sample)} of the clean corpus"
-    )
+    print(f"math-verify, one process: {len(sample) / seconds:,.0f} answers/s on {len(sample)} of the clean corpus")
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {arguments.out}")
 

@@ -2,20 +2,8 @@
 
 from dataclasses import replace
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.exact import signs_chosen
-from dapo_lit.answers.expression import (
-    MINUS_ONE,
-    Call,
-    Constant,
-    Node,
-    Number,
-    PlusMinus,
-    Power,
-    Product,
-    Sum,
-    Symbol,
-    walk,
-)
 from dapo_lit.answers.structure import Answer, Ratio, Raw, Relation, Scalar, Several, Words
 
 
@@ -35,24 +23,24 @@ def is_name(answer: Answer) -> bool:
             return False
 
 
-def _names(node: Node) -> bool:
+def _names(node: tree.Node) -> bool:
     match node:
-        case Symbol() | Constant("e" | "i"):
+        case tree.Symbol() | tree.Constant("e" | "i"):
             return True
-        case Product(factors):
+        case tree.Product(factors):
             return all(_names(factor) for factor in factors)
-        case Power(base, exponent):
-            return exponent == MINUS_ONE and _names(base)
-        case Call(name, arguments):
+        case tree.Power(base, exponent):
+            return exponent == tree.MINUS_ONE and _names(base)
+        case tree.Call(name, arguments):
             return len(name.rstrip("'")) == 1 or (name == "abs" and all(_names(argument) for argument in arguments))
         case _:
             return False
 
 
 def expanded(answer: Answer) -> Answer:
-    r"""`1 \pm 2` as a list of two; in a list its values take its place."""
+    r"""`1 \pm 2` as a list of two values; inside a list, the two values in its place."""
     match answer:
-        case Scalar(node, _, _, _) if any(isinstance(part, PlusMinus) for part in walk(node)):
+        case Scalar(node, _, _, _) if any(isinstance(part, tree.PlusMinus) for part in tree.walk(node)):
             return Several(tuple(replace(answer, node=value) for value in signs_chosen(node)), "")
         case Relation((left, right), signs) if isinstance(expanded(right), Several) and isinstance(right, Scalar):
             values = expanded(right)
@@ -93,7 +81,7 @@ def is_equation(answer: Answer) -> bool:
 
 
 def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
-    """Both without the name of the quantity, where only one of them has it."""
+    """Both answers without the name of the quantity, where only one of them has it."""
     if isinstance(prediction, Relation) and is_equation(prediction):
         if not isinstance(reference, Relation) and not _names_list(reference) and not _unsolved(prediction):
             first, last = prediction.sides[0], prediction.sides[-1]
@@ -114,13 +102,14 @@ def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
 
 
 def _unsolved(equation: Relation) -> bool:
-    """`2x = 5`, `x + 1 = 5`, `x^2 = 5`: the unknown is not alone, so that neither side is its value."""
+    """`2x = 5`, `x + 1 = 5`, `x^2 = 5`: the equation is not solved for the unknown, so neither side is its value."""
     left = equation.sides[0]
     if len(equation.sides) != 2 or not isinstance(left, Scalar) or is_name(left):
         return False
-    parts = list(walk(left.node))
-    letters = {part for part in parts if isinstance(part, Symbol)}
-    return len(letters) == 1 and all(isinstance(part, Symbol | Number | Sum | Product | Power) for part in parts)
+    parts = list(tree.walk(left.node))
+    letters = {part for part in parts if isinstance(part, tree.Symbol)}
+    plain = (tree.Symbol, tree.Number, tree.Sum, tree.Product, tree.Power)
+    return len(letters) == 1 and all(isinstance(part, plain) for part in parts)
 
 
 def _names_list(answer: Answer) -> bool:

@@ -82,7 +82,7 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class PlusMinus:
-    r"""`\pm x` (sign 1) or `\mp x` (sign -1): two values, chosen together wherever they stand in one expression."""
+    r"""`\pm x` (sign 1) or `\mp x` (sign -1): two values; all signs of an expression are chosen together."""
 
     value: "Node"
     sign: Literal[1, -1]
@@ -180,7 +180,7 @@ def is_larger(node: Node, limit: int) -> bool:
 def canonical(node: Node) -> Node:
     """The same expression with nested sums and products flattened and their parts in a fixed order.
 
-    Rearranged expressions get one form; nothing is computed, so `x + x` and `2x` keep two.
+    Rearranged expressions get the same form. Nothing is computed: `x + x` and `2x` differ.
 
     >>> x, y = Symbol("x"), Symbol("y")
     >>> canonical(Sum((x, Sum((y, x))))) == canonical(Sum((y, x, x)))

@@ -9,11 +9,11 @@ from dapo_lit.answers.fast import FastJudge
 
 
 class FullJudge:
-    """Values at points refute; expressions with letters that they cannot tell apart must not differ for sympy either.
+    """Values at points refute; expressions with letters that agree at all points are also multiplied out by sympy.
 
-    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it decides
-    about constants (surds). For letters sympy multiplies the difference out: 0 is a proof, any other number a
-    refutation, anything else leaves the first verdict.
+    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it is the
+    verdict for constants (surds). For letters sympy multiplies the difference out: 0 proves equality, any other number
+    refutes it, and anything else leaves the first verdict.
     """
 
     budget = math.inf
@@ -27,7 +27,7 @@ class FullJudge:
         if verdict is not None:
             return verdict
         if _has_logarithm(a) or _has_logarithm(b):
-            # log without a base is natural in analysis and decimal in contests: one reading for both sides must do.
+            # log without a base is natural in analysis and decimal in contests; both sides are read the same way.
             return any(self.equal(*(_based(node, base) for node in (a, b))) for base in (None, Fraction(10)))
         agree = points.agree(a, b)
         if agree is False or (agree and not symbols(a) and not symbols(b)):

@@ -1,7 +1,7 @@
 r"""An answer's structure: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text.
 
 Splitting comes before parsing: a separator, a relation sign or a set operator outside all brackets decides what an
-answer is, and only the pieces between go to the grammar of scalars. What no rule reads is kept as raw text.
+answer is, and only the pieces between go to the grammar of scalars. Text that no rule reads is kept as it is.
 """
 
 import re
@@ -64,7 +64,7 @@ _CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
 @lru_cache(maxsize=8192)
 def parse_answer(text: str) -> tuple[Answer, ...]:
     """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
-    multiple choice stands before the choice (`(B) 12`)."""
+    multiple choice precedes the choice (`(B) 12`)."""
     if len(text) > MAX_ANSWER_CHARS:
         return (Raw(text),)
     if _DATE.fullmatch(text.strip(" .$")):

@@ -12,7 +12,7 @@ class Scalar:
     unit: str = ""
     percent: bool = False
     word: str = ""
-    """The letters, if it was written as letters alone: `odd` may be a word or a product."""
+    """The letters, if it consists of letters only: `odd` may be a word or a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Outside the grammar; equal to the same text alone."""
+    """Text outside the grammar; equals only the same text."""
 
     text: str
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dapo_lit.rewards.channel import Buffers, decode_reply, encode_request
-from dapo_lit.rewards.nursery import EXITED
+from dapo_lit.rewards.fork_server import EXITED
 from dapo_lit.rewards.worker import BROKEN, DONE, FAILED, READY, Setup, Task
 
 PREFETCH = 16
@@ -26,9 +26,9 @@ GRACE_S = 1.0
 START_S = 120.0
 """The time a worker may take to import its functions."""
 MAX_DEATHS = 3
-"""Nurseries, and workers not yet ready, that may die in a row without one outcome between them; then the run ends."""
+"""Fork servers, and workers not yet ready, that may die without one outcome between them before the run ends."""
 
-_COMMAND = "import sys; sys.path[:] = {path!r}; from dapo_lit.rewards.nursery import main; main({fd}, {parent})"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from dapo_lit.rewards.fork_server import main; main({fd}, {parent})"
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Outcome:
 
 
 class _Worker:
-    def __init__(self, connection: socket.socket, nursery: "subprocess.Popen[bytes]"):
+    def __init__(self, connection: socket.socket, fork_server: "subprocess.Popen[bytes]"):
         self.connection = connection
-        self.nursery = nursery
+        self.fork_server = fork_server
         self.buffers = Buffers(connection)
         self.tasks: deque[Task] = deque()
         self.pid: int | None = None
@@ -71,7 +71,7 @@ class ProcessPool:
         self._deaths = 0
         self._selector = selectors.DefaultSelector()
         self._setup = setup
-        self._start_nursery()
+        self._start_fork_server()
         for _ in range(count):
             self._start_worker()
 
@@ -109,11 +109,11 @@ class ProcessPool:
         self._finalizer()
 
     def pids(self) -> Iterator[int]:
-        """The process ids of the nursery and of the workers that are ready."""
+        """The process ids of the fork server and of the workers that are ready."""
         yield self._process.pid
         yield from (worker.pid for worker in self._workers if worker.pid is not None)
 
-    def _start_nursery(self) -> None:
+    def _start_fork_server(self) -> None:
         self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = _COMMAND.format(
             path=[path or os.getcwd() for path in sys.path], fd=other.fileno(), parent=self._owner
@@ -126,12 +126,12 @@ class ProcessPool:
         self._control.send(pickle.dumps(self._setup))
         self._finalizer = weakref.finalize(self, _shut_down, self._process, self._control, self._workers)
 
-    def _restart_nursery(self) -> None:
+    def _restart_fork_server(self) -> None:
         """After something killed it, the kernel for lack of memory for instance."""
         self._finalizer.detach()
         self._control.close()
         self._count_death(self._process.wait())
-        self._start_nursery()
+        self._start_fork_server()
 
     def _count_death(self, exit_code: int | None) -> None:
         self._deaths += 1
@@ -143,8 +143,8 @@ class ProcessPool:
         with theirs:
             try:
                 socket.send_fds(self._control, [b"w"], [theirs.fileno()])
-            except OSError:  # the nursery is gone
-                self._restart_nursery()
+            except OSError:  # the fork server is gone
+                self._restart_fork_server()
                 socket.send_fds(self._control, [b"w"], [theirs.fileno()])
         ours.setblocking(False)
         worker = _Worker(ours, self._process)
@@ -195,14 +195,14 @@ class ProcessPool:
     def _replace(self, worker: _Worker) -> None:
         """Replaces a dead worker: its first task is what killed it and gets that outcome, the others start again.
 
-        A worker that died with its nursery, which therefore could not report how, had nothing to do with it.
+        A worker that died with its fork server, which therefore could not report how, had nothing to do with it.
         """
         self._selector.unregister(worker.connection)
         worker.connection.close()
         self._workers.remove(worker)
-        if worker.exit_code is None and _ends_within(worker.nursery, 1.0):
-            if worker.nursery is self._process:
-                self._restart_nursery()
+        if worker.exit_code is None and _ends_within(worker.fork_server, 1.0):
+            if worker.fork_server is self._process:
+                self._restart_fork_server()
         elif worker.pid is None:
             self._count_death(worker.exit_code)
         elif worker.tasks and worker.exit_code != 0:

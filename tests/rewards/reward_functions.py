@@ -41,7 +41,7 @@ def _obey(text):
             bytearray(2**36)
         case "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
-        case "kill the nursery":
+        case "kill the fork server":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
         case "modules":

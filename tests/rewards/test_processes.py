@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
 
 
 def pids(verifier: Verifier) -> list[int]:
-    """The nursery and two workers, once both have reported."""
+    """The fork server and two workers, once both have reported."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         verifier.collect()
@@ -125,7 +125,7 @@ time.sleep(60)
     assert gone_within(10, processes)
 
 
-def test_a_nursery_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):
+def test_a_fork_server_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):
     obeying.score([(QUESTION, "a")])
     for _ in range(4):  # more often than processes may die in a row without an outcome
         first = pids(obeying)
@@ -143,9 +143,9 @@ def test_a_nursery_that_is_killed_is_started_anew_and_no_response_loses_its_verd
     assert obeying.score([(QUESTION, "a")])[0].correct
 
 
-def test_a_function_that_kills_the_nursery_again_and_again_ends_the_run_with_the_exit_code(obeying):
+def test_a_function_that_kills_the_fork_server_again_and_again_ends_the_run_with_the_exit_code(obeying):
     with pytest.raises(RuntimeError, match=r"died 3 times in a row \(exit code -9\)"):
-        obeying.score([(QUESTION, "kill the nursery")])
+        obeying.score([(QUESTION, "kill the fork server")])
 
 
 def test_submitting_never_waits_and_collecting_returns_what_is_ready(obeying):

@@ -63,7 +63,7 @@ def _import_ahead(setup: Setup) -> None:
 
 
 def _bear(children: dict[int, socket.socket], control: socket.socket, connection: socket.socket, setup: Setup) -> None:
-    nursery = os.getpid()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         children[pid] = connection
@@ -77,7 +77,7 @@ def _bear(children: dict[int, socket.socket], control: socket.socket, connection
             sibling.close()
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == nursery:
+        if os.getppid() == parent:
             run(connection, setup)
             code = 0
     finally:
