@@ -14,7 +14,7 @@ MAX_ENTRY = 10_000
 def rational(node: tree.Node, indices: dict[str, int] | None = None) -> Fraction | None:
     """The value if arithmetic on fractions gives it, else None (a root, a letter, a division by zero).
 
-    >>> rational(Power(Number(Fraction(9, 4)), Number(Fraction(1, 2))))
+    >>> rational(tree.Power(tree.Number(Fraction(9, 4)), tree.Number(Fraction(1, 2))))
     Fraction(3, 2)
     """
     match node:
