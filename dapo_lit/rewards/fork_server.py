@@ -62,7 +62,9 @@ def _import_ahead(setup: Setup) -> None:
     gc.freeze()
 
 
-def _fork_worker(children: dict[int, socket.socket], control: socket.socket, connection: socket.socket, setup: Setup) -> None:
+def _fork_worker(
+    children: dict[int, socket.socket], control: socket.socket, connection: socket.socket, setup: Setup
+) -> None:
     parent = os.getpid()
     pid = os.fork()
     if pid:
