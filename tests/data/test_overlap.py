@@ -57,7 +57,7 @@ def test_most_of_amc23_stands_in_dapo_math_and_nothing_of_aime_2024(data_dir, da
     assert len(amc.covered) == 25
     assert len(amc.excluded) == 34
     assert str(amc) == (
-        "25 of 40 evaluation problems (62%) stand in the training set; 34 of 17917 training problems overlap"
+        "25 of 40 evaluation problems (62%) are in the training set; 34 of 17917 training problems overlap"
     )
     assert len(amc.without_overlap(train)) == 17_917 - 34
     assert find_overlaps(train, load_problems(str(data_dir / "aime_2024.jsonl"))).overlaps == []

@@ -43,7 +43,9 @@ def test_seeds_draw_different_lists_and_no_seed_trains_on_what_another_is_evalua
 
 
 def test_more_sums_than_there_are_is_refused_with_their_number():
-    with pytest.raises(ValueError, match=r"arithmetic_chat has \d+ held_out sums of 2 numbers, not 9000"):
+    with pytest.raises(
+        ValueError, match=r"9,000 held_out problems requested, but there are \d+ held_out sums of 2 numbers; lower"
+    ):
         arithmetic_problems("held_out", num_problems=9000)
 
 
