@@ -160,7 +160,7 @@ def test_the_command_lists_what_it_keeps_and_rejects_goes_on_after_a_kill_and_re
     printed = capsys.readouterr().out
     assert "1 of 2 problems are done" in printed
     assert "integer already" in printed
-    with pytest.raises(ConfigError, match=r"transformed\.jsonl is there already, made with other settings \(attempts:"):
+    with pytest.raises(ConfigError, match=r"transformed\.jsonl already exists, made with other settings \(attempts:"):
         transform(config.model_copy(update={"attempts": 5}), [])
     (tmp_path / "transformed.settings.json").unlink()
     with pytest.raises(ConfigError, match=r"without transformed\.settings\.json"):

@@ -41,8 +41,10 @@ def load_demonstrations(path: str) -> list[PromptResponse]:
     rows = []
     for row in read_rows(file, bad_rows):
         with bad_rows:
-            texts = (checks.statement(row, key, row.fields.get(key), needs="`prompt` and `response`") for key in KEYS)
-            rows.append(PromptResponse(*texts, place=f"{row.file}, {row.place}"))
+            prompt, response = (
+                checks.statement(row, key, row.fields.get(key), needs="`prompt` and `response`") for key in KEYS
+            )
+            rows.append(PromptResponse(prompt, response, f"{row.file}, {row.place}"))
     bad_rows.check(len(rows))
     if not rows:
         raise DataError(f"{path}: holds no rows; every row needs `prompt` and `response`")

@@ -1,6 +1,6 @@
-"""The responses of a run or an evaluation scored by other rules beside its own, and where the rules differ.
+"""Scores the responses of a run or an evaluation by additional rules and shows where the rules differ.
 
-Scored after the samples are there, so that a second rule costs training nothing and can be chosen afterwards.
+Existing samples are rescored, so an additional rule costs training nothing and can be chosen later.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from dapo_lit.rewards.pool import Reference, Verifier
 
 @dataclass(frozen=True)
 class Answered:
-    """One response and the reference it is held against."""
+    """One response and its reference answer."""
 
     place: str
-    """Where it stands: `step 3, gsm8k-12, sample 0`."""
+    """`step 3, gsm8k-12, sample 0`."""
     response: str
     answer: str
 
 
 def recorded_answers(place: Path) -> tuple[list[Answered], Extraction]:
-    """All completions in the rollouts that a run recorded, and the extraction it read them with.
+    """All completions in the recorded rollouts of a run, and the run's extraction.
 
     Raises:
-        ConfigError: the folder is no run, or it recorded no rollouts.
+        ConfigError: the folder is not a run, or has no recorded rollouts.
     """
     run = run_of(place)
     extraction: Extraction = run_config(run).reward.extraction
     files = sorted((run / "rollouts").glob("step_*.parquet"))
     if not files:
-        raise ConfigError(f"{run}: no recorded rollouts; train with logger.rollouts_every=1, say")
+        raise ConfigError(f"{run}: no recorded rollouts; train with, for example, logger.rollouts_every=1")
     answered = []
     for file in files:
         step = int(file.stem.removeprefix("step_"))
@@ -44,7 +44,7 @@ def recorded_answers(place: Path) -> tuple[list[Answered], Extraction]:
         for problem, sample, submitted, response, answer in pd.read_parquet(file, columns=columns).itertuples(
             index=False, name=None
         ):
-            if submitted == step:  # one that was carried in stands in the step that sampled it
+            if submitted == step:  # a completion that was carried over is counted in the step that sampled it
                 answered.append(Answered(f"step {step}, {problem}, sample {sample}", response, answer))
     return answered, extraction
 
@@ -52,7 +52,7 @@ def recorded_answers(place: Path) -> tuple[list[Answered], Extraction]:
 def verdicts(
     answered: Sequence[Answered], rules: Sequence[Rule], extraction: Extraction, deadline_s: float, workers: int
 ) -> pd.DataFrame:
-    """A row a response: place, what was extracted, the reference, and a column of verdicts for each rule."""
+    """One row a response: place, extracted answer, reference answer, and a column of verdicts for each rule."""
     table = pd.DataFrame({"place": [a.place for a in answered]})
     for rule in rules:
         with Verifier(rule=rule, extraction=extraction, deadline_s=deadline_s, workers=workers) as verifier:
@@ -63,8 +63,8 @@ def verdicts(
     return table
 
 
-def told_rules(table: pd.DataFrame, rules: Sequence[Rule], show: int) -> str:
-    """Accuracy by rule, and the pairs (extracted, reference) on which the rules differ, the commonest first."""
+def rule_differences(table: pd.DataFrame, rules: Sequence[Rule], show: int) -> str:
+    """Accuracy by rule, and the pairs (extracted, reference) on which the rules differ, most frequent first."""
     lines = [f"{rule:<9}{table[rule].mean():.4f} right of {len(table):,}" for rule in rules]
     differ = table[table[list(rules)].nunique(axis=1) > 1]
     lines.append(f"the rules differ on {len(differ):,} responses ({len(differ) / max(1, len(table)):.2%})")

@@ -93,7 +93,7 @@ FAULTS = {
     "{answer_format: none, text: '{problem} {problem}'}": "must occur exactly once",
     "{answer_format: none, text: 3}": "`text` must be a string",
     "{answer_format: boxed, text: '{problem}'}": "does not contain",
-    "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "last message must have the role user",
+    "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "must have the role user",
     "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "list of {role: system",
     "{answer_format: none, messages: [{role: user, content: '{problem}'}, {role: user, content: x}]}": "exactly once",
     "{answer_format: none, txt: '{problem}'}": "unknown key txt",
