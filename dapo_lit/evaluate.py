@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,13 +24,14 @@ from rich.table import Table
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.evaluation.resumable import Result, evaluate_subject
-from dapo_lit.evaluation.extra_rules import Answered, recorded_answers, rule_differences, verdicts
+from dapo_lit.evaluation.extra_rules import rule_differences, verdicts
 from dapo_lit.evaluation.model_source import open_subject, run_config, run_of
+from dapo_lit.evaluation.recorded_rollouts import counted_responses, recorded_rollouts
+from dapo_lit.evaluation.resumable import Result, evaluate_subject
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
-from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
+from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
 from dapo_lit.study.compare.question_intervals import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.benchmark_curves import (
@@ -133,24 +133,28 @@ def print_responses(result: Result, show: int) -> None:
 def report_rules(result: Result, config: EvaluateConfig) -> None:
     """Scores the same responses by the benchmark's rule and by `other_rules`."""
     answers = {p.problem.id: p.problem.answer for p in result.benchmark.prompts}
-    answered = [
-        Answered(f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
+    rows = [
+        (f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
         for s in result.evaluation.samples
     ]
+    answered = pd.DataFrame(rows, columns=["place", "response", "answer"])
     settings = result.benchmark.settings
     compare_rules(answered, settings.rule, settings.extraction, result.folder / "rules.csv", config)
 
 
 def report_rules_of(place: Path, config: EvaluateConfig) -> None:
     """Scores the completions that a run recorded by the run's rule and by `other_rules`."""
-    answered, extraction = recorded_answers(place)
     run = run_of(place)
-    compare_rules(answered, run_config(run).reward.rule, extraction, run / "figures" / "rules.csv", config)
+    reward = run_config(run).reward
+    answered = recorded_rollouts(run, ["problem_id", "sample_index", "response", "answer"])
+    answered["place"] = [f"step {r.step}, {r.problem_id}, sample {r.sample_index}" for r in answered.itertuples()]
+    compare_rules(answered, reward.rule, reward.extraction, run / "figures" / "rules.csv", config)
 
 
 def compare_rules(
-    answered: Sequence[Answered], own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
+    answered: pd.DataFrame, own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
 ) -> None:
+    """Prints accuracy by rule and where the rules differ; writes all verdicts to `file`."""
     rules = tuple(dict.fromkeys((own, *config.other_rules)))
     table = verdicts(answered, rules, extraction, config.deadline_s, config.workers)
     table.to_csv(file, index=False)
@@ -192,10 +196,7 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
     """Reflection in the recorded rollouts of a run: rates by step and correctness, and first occurrences."""
     run = run_of(place)
     run_config(run)  # raises for a folder that is not a run
-    files = sorted((run / "rollouts").glob("step_*.parquet"))
-    if not files:
-        raise ConfigError(f"{run}: no recorded rollouts; train with, for example, logger.rollouts_every=10")
-    responses = read_rollouts(files)
+    responses = counted_responses(run)
     rows = pd.DataFrame(reflection_by_step(responses, patterns))
     rows.to_csv(run / "figures" / "reflection.csv", index=False)
     figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
@@ -216,27 +217,6 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
         verdict = "right" if first.correct else "wrong"
         print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")
     print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
-
-
-def read_rollouts(files: Sequence[Path]) -> list[Response]:
-    """The responses that the metrics `rollout/*` count.
-
-    Groups after the last accepted one are a biased sample, because short responses end first; so are groups that were
-    carried over.
-    """
-    responses = []
-    for file in files:
-        step = int(file.stem.removeprefix("step_"))
-        if "examined" not in pq.read_schema(file).names:
-            raise ConfigError(
-                f"{file}: has no column `examined`, which marks the groups up to the last accepted one; it was "
-                "recorded by an earlier version. Record the run again"
-            )
-        rollouts = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined", "submitted_step"])
-        counted = rollouts[rollouts["examined"] & (rollouts["submitted_step"] == step)]
-        columns = counted[["problem_id", "response", "correct"]]
-        responses += [Response(step, *row) for row in columns.itertuples(index=False, name=None)]
-    return responses
 
 
 def main() -> None:

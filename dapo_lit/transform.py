@@ -20,8 +20,8 @@ from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.policy.load import load_model, load_tokenizer
-from dapo_lit.preparation.transformation import Transformer
 from dapo_lit.preparation.outcome_files import OtherSettingsError, OutcomeFiles
+from dapo_lit.preparation.transformation import Transformer
 from dapo_lit.recipe.parts import build_engine
 from dapo_lit.rewards.pool import Verifier
 

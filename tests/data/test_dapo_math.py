@@ -118,7 +118,7 @@ def test_three_rows_of_which_one_disagrees_are_all_dropped():
     assert report.conflicts == [[("a", "1"), ("b", "1"), ("c", "2")]]
 
 
-def test_repeated_and_restated_problems_are_told_apart():
+def test_repeated_and_restated_problems_are_counted_separately():
     problems = [Problem("a", "x?", "1"), Problem("b", "x ?", "1"), Problem("c", "x ?", "1"), Problem("d", "x?", "1")]
     kept, report = deduplicate(problems)
     assert [p.id for p in kept] == ["a"]

@@ -40,7 +40,7 @@ def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path)
         assert load_problems(str(tmp_path / name)) == expected, name
 
 
-def test_the_shared_gsm8k_file_loads_with_its_ids_and_what_it_knows_beside_the_answer(data_dir):
+def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(data_dir):
     problems = load_problems(str(data_dir / "gsm8k_train.jsonl"))
     assert len(problems) == 7473
     first = problems[0]
@@ -81,7 +81,7 @@ def test_gsm8k_as_published_is_split_at_its_hashes(write_jsonl):
     assert problem.meta["solution"] == "He has 540 * 2 = <<540*2=1080>>1080."
 
 
-def test_hashes_in_a_problem_of_ones_own_are_left_alone(write_jsonl):
+def test_hashes_in_a_custom_problem_are_not_changed(write_jsonl):
     (problem,) = load_problems(write_jsonl({"problem": "Write a heading", "answer": "#### Title"}))
     assert problem.answer == "#### Title"
 
@@ -132,7 +132,7 @@ def test_text_that_is_not_utf8_is_named_by_line_and_byte(tmp_path):
     assert "line 2: not UTF-8 (byte 0xdf)" in message_of(str(file))
 
 
-def test_a_csv_record_is_named_by_the_line_it_begins_on(tmp_path):
+def test_a_csv_record_is_named_by_its_first_line(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text('problem,answer\n"two\nlines",5\nno answer,\n')
     assert "rows.csv, line 4: has no `answer`" in message_of(str(file))
@@ -150,7 +150,7 @@ def test_a_parquet_row_is_named_by_its_number(tmp_path):
     assert "not readable as Parquet" in message_of(str(file))
 
 
-def test_missing_empty_and_unknown_files_are_told_apart(tmp_path):
+def test_missing_empty_and_unknown_files_have_different_messages(tmp_path):
     missing = message_of(str(tmp_path / "nowhere.jsonl"))
     assert "no such file" in missing
     assert "task.path" in missing

@@ -29,7 +29,7 @@ def test_the_two_splits_are_apart_and_make_up_all_sums_but_the_worked_ones(num_t
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
-def test_a_longer_list_begins_with_the_shorter_one_of_its_seed(seed):
+def test_a_longer_list_starts_with_the_shorter_one_of_its_seed(seed):
     longer = arithmetic_problems("train", num_problems=60, seed=seed)
     assert len(longer) == 60
     assert arithmetic_problems("train", num_problems=17, seed=seed) == longer[:17]

@@ -142,7 +142,7 @@ def test_noise_has_the_share_and_the_size_asked_for():
     assert sum(int(a) + int(b) != int(c) for a, b, c in steps) / len(steps) == pytest.approx(0.1, abs=0.02)
 
 
-def test_a_seed_fixes_the_demonstrations_and_the_recipe_tells_mixtures_apart():
+def test_a_seed_fixes_the_demonstrations_and_mixtures_have_different_recipes():
     shares = {"immediate": 0.4, "running_sums": 0.4, "checked": 0.1, "rambling": 0.1}
     assert drawn(50, 1, **shares) == drawn(50, 1, **shares) != drawn(50, 2, **shares)
     one, other = Mixture(**shares), Mixture(**shares, step_wrong=0.01)
