@@ -11,17 +11,19 @@ characters, so LaTeX needs no escaping.
 """
 
 import difflib
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Self
 
 import yaml
+from pydantic import ConfigDict, ValidationError, model_validator, with_config
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = dict[str, str]
 AnswerFormat = Literal["answer_line", "boxed", "hash", "none"]
 """`Answer: 72` on a line of its own, `\\boxed{72}`, `#### 72`, or no request (the policy knows its format)."""
 
@@ -30,7 +32,13 @@ PLACEHOLDER = "{problem}"
 MARKS: dict[AnswerFormat, str] = {"answer_line": "Answer:", "boxed": r"\boxed", "hash": "#", "none": ""}
 
 
-@dataclass(frozen=True)
+@with_config(ConfigDict(extra="forbid"))
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PromptTemplate:
     """A prompt with a placeholder for the problem; exactly one of `text` and `messages` is set.
 
@@ -43,10 +51,23 @@ class PromptTemplate:
     text: str | None = None
     messages: tuple[Message, ...] = ()
 
-    def __post_init__(self) -> None:
-        error = _fault(self)
-        if error:
-            raise ValueError(f"template {self.name}: {error}")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.text is None) == (not self.messages):
+            raise ValueError("needs exactly one of text and messages")
+        if self.messages and self.messages[-1]["role"] != "user":
+            raise ValueError("the last message must have the role user: the policy answers it")
+        everything = self.text or "\n".join(message["content"] for message in self.messages)
+        if not self._text_with_problem.count(PLACEHOLDER) == everything.count(PLACEHOLDER) == 1:
+            raise ValueError(f"{PLACEHOLDER} must occur exactly once, in the text or in the last message")
+        if MARKS[self.answer_format] not in everything:
+            mark = MARKS[self.answer_format]
+            raise ValueError(f"declares answer_format {self.answer_format} but does not contain {mark!r}")
+        return self
+
+    @property
+    def _text_with_problem(self) -> str:
+        return self.text if self.text is not None else self.messages[-1]["content"]
 
     @classmethod
     def load(cls, name_or_path: str) -> "PromptTemplate":
@@ -76,7 +97,10 @@ class PromptTemplate:
         if self.text is not None:
             return self.text.replace(PLACEHOLDER, problem_text)
         *before, last = self.messages
-        return [*map(dict, before), {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)}]
+        return [
+            *(message.copy() for message in before),
+            {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)},
+        ]
 
     def encode(self, problem_text: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
         """The prompt's token ids.
@@ -98,8 +122,7 @@ class PromptTemplate:
 
     def around_problem(self) -> tuple[str, str]:
         """The parts before and after the problem, in the text or in the last message."""
-        text = self.text if self.text is not None else self.messages[-1]["content"]
-        before, _, after = text.partition(PLACEHOLDER)
+        before, _, after = self._text_with_problem.partition(PLACEHOLDER)
         return before, after
 
 
@@ -133,42 +156,18 @@ def _parse(name: str, content: str) -> PromptTemplate:
         raise ValueError(f"template {name}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
         raise ValueError(f"template {name}: needs the keys answer_format and either text or messages")
-    unknown = set(fields) - {"answer_format", "text", "messages"}
-    if unknown:
-        raise ValueError(
-            f"template {name}: unknown key {sorted(map(str, unknown))[0]}; keys are answer_format, text, messages"
-        )
-    messages = fields.get("messages") or []
-    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
-        raise ValueError(f"template {name}: messages must be a list of {{role: system|user|assistant, content: text}}")
-    text = fields.get("text")
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"template {name}: `text` must be a string")
-    return PromptTemplate(name, fields.get("answer_format", "absent"), text, tuple(messages))
+    try:
+        return PromptTemplate(name, **{str(key): value for key, value in fields.items()})
+    except ValidationError as error:
+        raise ValueError(f"template {name}: " + "; ".join(map(_fault, error.errors()))) from None
 
 
-def _is_message(message: object) -> bool:
-    return (
-        isinstance(message, dict)
-        and set(message) == {"role", "content"}
-        and message["role"] in ("system", "user", "assistant")
-        and isinstance(message["content"], str)
-    )
-
-
-def _fault(template: PromptTemplate) -> str | None:
-    """What is wrong with the template, None if nothing is."""
-    if template.answer_format not in get_args(AnswerFormat):
-        return f"answer_format is {template.answer_format}; use one of {', '.join(get_args(AnswerFormat))}"
-    if (template.text is None) == (not template.messages):
-        return "needs exactly one of text and messages"
-    if template.messages and template.messages[-1]["role"] != "user":
-        return "the last message must have the role user: the policy answers it"
-    everything = template.text or "\n".join(message["content"] for message in template.messages)
-    holder = template.text or template.messages[-1]["content"]
-    if holder.count(PLACEHOLDER) != 1 or everything.count(PLACEHOLDER) != 1:
-        return f"{PLACEHOLDER} must occur exactly once, in the text or in the last message"
-    mark = MARKS[template.answer_format]
-    if mark not in everything:
-        return f"declares answer_format {template.answer_format} but does not contain {mark!r}"
-    return None
+def _fault(details: ErrorDetails) -> str:
+    key = ".".join(map(str, details["loc"]))
+    match details["type"]:
+        case "value_error":
+            return details["msg"].removeprefix("Value error, ")
+        case "unexpected_keyword_argument":
+            return f"unknown key {key}; keys are answer_format, text, messages"
+        case _:
+            return f"{key}: {details['msg']}"

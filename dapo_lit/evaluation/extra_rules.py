@@ -20,7 +20,8 @@ def verdicts(
     answered: columns `place` (`step 3, gsm8k-12, sample 0`), `response` and `answer` (the reference).
     """
     table = answered[["place"]].copy()
-    pairs = [(Reference(a.place, a.answer), a.response) for a in answered.itertuples()]
+    columns = answered[["place", "answer", "response"]].itertuples(index=False, name=None)
+    pairs = [(Reference(place, answer), response) for place, answer, response in columns]
     for rule in rules:
         with Verifier(rule=rule, extraction=extraction, deadline_s=deadline_s, workers=workers) as verifier:
             scores = verifier.score(pairs)

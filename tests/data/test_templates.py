@@ -85,16 +85,16 @@ def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
 
 
 FAULTS = {
-    "text: '{problem}'": "answer_format is absent",
-    "{answer_format: latex, text: '{problem}'}": "answer_format is latex; use one of answer_line, boxed",
+    "text: '{problem}'": "answer_format: Field required",
+    "{answer_format: latex, text: '{problem}'}": "answer_format: Input should be 'answer_line', 'boxed'",
     "{answer_format: none}": "exactly one of text and messages",
     "{answer_format: none, text: '{problem}', messages: [{role: user, content: '{problem}'}]}": "exactly one of",
     "{answer_format: none, text: 'no place'}": "must occur exactly once",
     "{answer_format: none, text: '{problem} {problem}'}": "must occur exactly once",
-    "{answer_format: none, text: 3}": "`text` must be a string",
+    "{answer_format: none, text: 3}": "text: Input should be a valid string",
     "{answer_format: boxed, text: '{problem}'}": "does not contain",
     "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "must have the role user",
-    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "list of {role: system",
+    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "messages.0.role: Input should be",
     "{answer_format: none, messages: [{role: user, content: '{problem}'}, {role: user, content: x}]}": "exactly once",
     "{answer_format: none, txt: '{problem}'}": "unknown key txt",
     "[a list]": "needs the keys",
