@@ -5,11 +5,11 @@ are samples of one question; without a reference answer their majority answer ta
 Wang et al. 2022, arXiv 2203.11171).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
+from dapo_lit.data.answer_classes import Equivalent, class_heads
 from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.rows import BadRows, DataError, read_rows
 
@@ -77,7 +77,7 @@ class Agreement:
 def agreeing(
     prompts: Sequence[str],
     answers: Sequence[str | None],
-    equivalent: Callable[[list[tuple[str, str]]], list[bool]],
+    equivalent: Equivalent,
     *,
     min_samples: int,
     min_frac: float,
@@ -87,21 +87,15 @@ def agreeing(
     The majority is the largest class of equivalent answers, without a tie, with at least min_samples rows and at least
     min_frac of the prompt's rows (rows without an answer included).
 
-    prompts, answers: one a row. equivalent: verdicts on pairs of answers, called once with all pairs; an answer joins
-    the first class whose first answer it is equivalent to.
+    prompts, answers: one a row. equivalent: see class_heads.
     """
     rows_of: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         rows_of.setdefault(prompt, []).append(index)
     texts = [list(dict.fromkeys(a for i in rows if (a := answers[i]) is not None)) for rows in rows_of.values()]
-    pairs = sorted({pair for distinct in texts for pair in combinations(distinct, 2)})
-    verdicts = dict(zip(pairs, equivalent(pairs), strict=True)) if pairs else {}
     kept: list[int] = []
     outvoted = undecided = prompts_kept = 0
-    for rows, distinct in zip(rows_of.values(), texts, strict=True):
-        head: dict[str, str] = {}
-        for text in distinct:
-            head[text] = next((first for first in head.values() if first != text and verdicts[first, text]), text)
+    for rows, head in zip(rows_of.values(), class_heads(texts, equivalent), strict=True):
         classes: dict[str, list[int]] = {}
         for index in rows:
             if (answer := answers[index]) is not None:

@@ -1,11 +1,13 @@
 """Majority votes among equivalent answers: cons@k."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import comb
 
 import numpy as np
+
+from dapo_lit.data.answer_classes import Equivalent, class_heads
 
 
 @dataclass(frozen=True)
@@ -28,41 +30,21 @@ Answers = Sequence[tuple[str | None, bool]]
 """(answer, correct) of each sample of a problem."""
 
 
-def ballots(problems: Sequence[Answers], equivalent: Callable[[list[tuple[str, str]]], list[bool]]) -> list[Ballot]:
-    """One ballot a problem. All right answers form one class; wrong answers are grouped by `equivalent`.
-
-    `equivalent` gets all pairs of different wrong answers of all problems in one call. An answer joins the first class,
-    in order of appearance, whose first answer it is equivalent to.
-    """
-    wrong = [_distinct(answer for answer, correct in answers if not correct) for answers in problems]
-    # Without a right answer the vote is lost, whatever the classes are.
-    asked = [
-        (index, pair)
-        for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True))
-        if any(correct for _, correct in answers)
-        for pair in combinations(texts, 2)
-    ]
-    verdicts = equivalent([pair for _, pair in asked]) if asked else []
-    same = {key for key, verdict in zip(asked, verdicts, strict=True) if verdict}
-    found = []
-    for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True)):
-        classes: dict[str, list[str]] = {}
-        for text in texts:
-            head = next((first for first in classes if (index, (first, text)) in same), text)
-            classes.setdefault(head, []).append(text)
-        votes = [answer for answer, correct in answers if not correct and answer is not None]
-        found.append(
-            Ballot(
-                right=sum(correct for _, correct in answers),
-                wrong=tuple(sum(vote in members for vote in votes) for members in classes.values()),
-                silent=sum(answer is None and not correct for answer, correct in answers),
-            )
+def ballots(problems: Sequence[Answers], equivalent: Equivalent) -> list[Ballot]:
+    """One ballot a problem. All right answers form one class; wrong answers are grouped by class_heads."""
+    wrong = [[answer for answer, correct in answers if not correct and answer is not None] for answers in problems]
+    # Without a right answer the vote is lost, whatever the classes are: no verdicts are needed.
+    has_right = [any(correct for _, correct in answers) for answers in problems]
+    groups = [[*dict.fromkeys(votes)] if right else [] for votes, right in zip(wrong, has_right, strict=True)]
+    heads = class_heads(groups, equivalent)
+    return [
+        Ballot(
+            right=sum(correct for _, correct in answers),
+            wrong=tuple(Counter(head.get(vote, vote) for vote in votes).values()),
+            silent=sum(answer is None and not correct for answer, correct in answers),
         )
-    return found
-
-
-def _distinct(answers: Iterable[str | None]) -> list[str]:
-    return [answer for answer in dict.fromkeys(answers) if answer is not None]
+        for answers, votes, head in zip(problems, wrong, heads, strict=True)
+    ]
 
 
 def consensus(ballot: Ballot) -> float:
