@@ -72,7 +72,7 @@ class BadRows:
     def check(self, num_good: int) -> None:
         """Raises DataError listing the bad rows if they are more than the allowed share of all rows."""
         num_rows = num_good + self.count
-        if self.count <= (self.allowed_frac or 0.0) * num_rows:
+        if not self.count or self.count / num_rows <= (self.allowed_frac or 0.0):
             return
         lines = list(self.first)
         if self.count > SHOWN:

@@ -22,8 +22,6 @@ from dapo_lit.data.selection import Account
 
 __all__ = ["DataError", "load_heldout", "load_problems", "load_with_account"]
 
-HELDOUT_SPLITS = ("test", "validation")
-
 
 def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
     """The problems of a file, a folder in the hub's layout, or a hub id (`owner/name[:config[:split]][@revision]`).
@@ -35,17 +33,17 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
     Raises DataError listing file and line of the rows that cannot be used (an id that occurs twice among them), for
     data without rows, and, naming `task.path`, for a missing file and for a hub that cannot be reached.
     """
-    _check_limit(limit)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
     return load_with_account(path, split)[0][:limit]
 
 
-def load_heldout(path: str, *, limit: int | None = None) -> list[Problem]:
+def load_heldout(path: str) -> list[Problem]:
     """Like load_problems, for problems to evaluate on: the split `test`, or `validation` where there is no `test`.
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    _check_limit(limit)
-    return load_with_account(path, *HELDOUT_SPLITS)[0][:limit]
+    return load_with_account(path, "test", "validation")[0]
 
 
 def load_with_account(path: str, *splits: str, skip_bad_rows: float | None = None) -> tuple[list[Problem], Account]:
@@ -70,11 +68,6 @@ def load_with_account(path: str, *splits: str, skip_bad_rows: float | None = Non
         bad_rows.check(len(problems))
     account.add_bad_rows(bad_rows)
     return problems, account
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
 
 
 def _plain_problems(rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows) -> list[Problem]:
