@@ -135,7 +135,7 @@ def test_a_tied_head_adds_its_gradient_to_the_embedding():
     assert relative(found, model.get_input_embeddings().weight.grad.double()) < 2e-6
 
 
-def test_the_largest_tensor_beside_weights_and_hidden_states_is_a_chunk(monkeypatch):
+def test_no_tensor_except_weights_and_hidden_states_is_larger_than_a_chunk(monkeypatch):
     tokens, vocabulary, size = 2048, 2000, 8
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", 16 * vocabulary)
     hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
