@@ -24,10 +24,10 @@ from dapo_lit.study.compare.verdicts import (
     seed_means,
     share_of_budget,
 )
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.read.health import ends
 from dapo_lit.study.read.outcomes import outcome, scores
 from dapo_lit.study.read.runs import Runs
+from dapo_lit.techniques import LADDER
 
 
 def register(runs: Runs, metric: str) -> list[Claim]:
@@ -177,7 +177,7 @@ def _training(runs: Runs, metric: str) -> list[Claim]:
             "every technique adds to the result",
             metric,
             "table1",
-            *(increments if len(rungs) == len(TECHNIQUES) else ()),
+            *(increments if len(rungs) == len(LADDER) else ()),
         ),
         conclude(
             "C19",

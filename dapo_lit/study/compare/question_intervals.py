@@ -26,7 +26,7 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     The mean is that of the questions alone. One question gives [0, 1].
 
     >>> share_interval([0.0] * 30).high  # 1/32 + 2.040 * 0.1768 / sqrt(32)
-    0.095...
+    0.0949...
 
     Raises:
         ValueError: there is no value, or one is outside [0, 1].

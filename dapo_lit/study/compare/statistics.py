@@ -138,7 +138,8 @@ def two_clusters(values: Sequence[float] | Array) -> float | None:
 def paired_t_power(effect_sd: float, n: int, alpha: float = 0.05) -> float:
     """Power of the two-sided paired t-test at an effect given in standard deviations of the paired difference.
 
-    Integrates the normal tail over the distribution of the estimated standard deviation.
+    Integrates the normal tail over the distribution of the estimated standard deviation; scipy's noncentral t is NaN
+    for some large effects.
     """
     critical = stats.t.ppf(1 - alpha / 2, n - 1)
     shift = effect_sd * n**0.5

@@ -1,10 +1,11 @@
-"""What must hold before arms are compared: one code version, arms that differ where they say, no arm counted twice."""
+"""What must hold before arms are compared: one code version, only declared differences, no arm counted twice."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.study.designs import DESIGNS, TECHNIQUES, design
+from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.runs import Runs
+from dapo_lit.techniques import REGISTER
 
 IGNORED = ("seed", "study", "study_name", "runs_dir", "resume", "logger", "trainer.threads", "trainer.checkpoint_every")
 """Config keys that do not change what a run learns, with everything below them."""
@@ -56,7 +57,7 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], reference: str, 
 
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:
     """Config keys in which the arms may differ: the switches, what the study's design sets, what was registered."""
-    keys = {f"algorithm.techniques.{t}" for t in TECHNIQUES} | set(registered)
+    keys = {f"algorithm.techniques.{t}" for t in REGISTER} | set(registered)
     for study in runs.studies:
         if study in DESIGNS:
             keys |= design(study).declared
@@ -86,7 +87,9 @@ def code_versions(runs: Runs) -> dict[str, list[str]]:
 
 
 def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in flat(config).items() if not any(k == i or k.startswith(i + ".") for i in IGNORED)}
+    """The keys that decide what a run learns. A switch that an older run lacks is off."""
+    keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | flat(config) if config else {}
+    return {k: v for k, v in keys.items() if not any(k == i or k.startswith(i + ".") for i in IGNORED)}
 
 
 def _mixed_code(runs: Runs) -> list[str]:
