@@ -158,7 +158,7 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     """
     configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
     trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
-    reasons = composed_refusals(trees, study.reference, _declared(study, configs[study.reference]))
+    reasons = composed_refusals(trees, _declared(study, configs[study.reference]))
     if reasons:
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 

@@ -45,7 +45,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Split:
-    """Outcomes in two clusters: pairs of runs counted by the side of the threshold that each arm is on."""
+    """Outcomes in two clusters: pairs of runs, counted by which arms lie above the threshold."""
 
     threshold: float
     both: int
@@ -56,8 +56,8 @@ class Split:
 
     @property
     def crossed(self) -> bool:
-        """Whether an arm moved a pair to the other cluster. Where none did, the seeds make the clusters (a base policy
-        each, say), their differences fall into one, and a t-interval of these is in order."""
+        """Whether any pair lies in two clusters. If none does, the seeds make the clusters (by their base policies, for
+        example), the differences form a single cluster, and their t-interval is valid."""
         return self.only_treated + self.only_control > 0
 
 
@@ -96,15 +96,16 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
         base, _, suffix = arm.partition("@")
         control = base if base in names else reference
         if suffix and control and control in names:
-            found.append(_difference("settings", f"{suffix} ({base})", None, arm, control))
+            found.append(difference("settings", f"{suffix} ({base})", None, arm, control))
     covered = {arm for contrast in found for arm in contrast.weights}
     for arm in arms if reference in names else []:
         if arm not in covered and arm != reference and reference:
-            found.append(_difference("against the reference", f"{arm} - {reference}", None, arm, reference))
+            found.append(difference("against the reference", f"{arm} - {reference}", None, arm, reference))
     return found
 
 
-def _difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
+def difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
+    """One arm minus another."""
     return Contrast(family, label, technique, {treated: 1.0, control: -1.0})
 
 
@@ -114,7 +115,7 @@ def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
 
     def add(view: str, label: str, technique: str, treated: Arm, control: Arm) -> None:
         if {treated.name + at, control.name + at} <= names:
-            found.append(_difference(view + where, label, technique, treated.name + at, control.name + at))
+            found.append(difference(view + where, label, technique, treated.name + at, control.name + at))
 
     for technique, (below, above) in zip(LADDER, itertools.pairwise(ladder()), strict=True):
         add("ladder", f"+ {technique}", technique, above, below)
@@ -173,11 +174,16 @@ def _shapley(technique: str, factors: Sequence[str]) -> dict[str, float]:
     return weights
 
 
+def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+    """A contrast's value at each seed that all its arms have."""
+    shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
+    return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
+
+
 def compare(contrast: Contrast, scores: Mapping[str, Mapping[int, float]]) -> Comparison:
     """One contrast over the seeds that all its arms have; Holm is left to `compare_all`."""
-    per_arm = [scores.get(arm, {}) for arm in contrast.weights]
-    seeds = tuple(sorted(set.intersection(*(set(values) for values in per_arm))))
-    values = tuple(sum(w * scores[arm][seed] for arm, w in contrast.weights.items()) for seed in seeds)
+    differences = by_seed(contrast, scores)
+    seeds, values = tuple(differences), tuple(differences.values())
     if not seeds:
         return Comparison(contrast, (), (), None, None, None)
     p = sign_flip_p(values) if 1 < len(seeds) <= 44 else None

@@ -41,11 +41,6 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     return Estimate(float(np.mean(x)), max(0.0, wide.low), min(1.0, wide.high), len(x), sd)
 
 
-def mean_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
-    """Mean of question values without bounds (lengths) and Student's interval; one question has none."""
-    return t_interval(values, level)
-
-
 def difference_interval(differences: Sequence[float] | Array, level: float = 0.95) -> Estimate:
     """Mean of paired differences of shares, in [-1, 1], and its interval.
 
