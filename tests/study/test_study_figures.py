@@ -70,7 +70,7 @@ def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_
     assert set(pairs) == set(REGISTER)
     figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
     panels = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels[::2]] == list(pairs)
+    assert [axes.get_title(loc="left") for axes in panels[::2]] == [REGISTER[t].label for t in pairs]
     assert len({axes.get_ylim() for axes in panels[::2]}) == len({axes.get_ylim() for axes in panels[1::2]}) == 1
     assert all([line.get_linewidth() for line in axes.lines].count(0.6) == 4 for axes in panels)
     with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):

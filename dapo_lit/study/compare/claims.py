@@ -29,15 +29,9 @@ from dapo_lit.study.read.outcomes import outcome, scores
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import LADDER
 
-ENTROPY, ALIKE, LENGTH, REPEATS = (
-    f"rollout/{name}" for name in ("entropy", "unique_frac", "length_mean", "repetition_frac")
-)
-CORRECT, TRUNCATED, NOISE, PROB = (
-    "rollout/groups_all_correct_frac",
-    "rollout/truncated_frac",
-    "optim/grad_noise",
-    "clip/high_prob_mean",
-)
+ENTROPY, ALIKE, CORRECT = "rollout/entropy", "rollout/unique_frac", "rollout/groups_all_correct_frac"
+LENGTH, REPEATS, TRUNCATED = "rollout/length_mean", "rollout/repetition_frac", "rollout/truncated_frac"
+NOISE, PROB = "optim/grad_noise", "clip/high_prob_mean"
 CLAIMS = {
     "C1": ("naive GRPO: entropy collapses (halves), answers become alike", f"{ENTROPY}, {ALIKE}", "naive_grpo"),
     "C2": ("up-clipped tokens have low probability", PROB, "clip-higher off"),
@@ -128,10 +122,7 @@ def _sampling(runs: Runs, metric: str) -> Judged:
     return {
         "C5": conclude(Part("rise", seed_means(tuple(runs), rises), CORRECT)),
         "C6": conclude(Part("rank correlation over steps", seed_means(off, together), "rho")),
-        "C7": conclude(
-            steps.saved("steps saved, share", 1),
-            slower.saved("1.25 minus the ratio of times", 1.25),
-        ),
+        "C7": conclude(steps.saved("steps saved, share", 1), slower.saved("1.25 minus the ratio of times", 1.25)),
     }
 
 
@@ -155,7 +146,7 @@ def _training(runs: Runs, metric: str) -> Judged:
     rungs = [c for c in contrasts(runs.arms) if c.family == "ladder"]
     table = scores(runs, metric)
     increments = [Part(c.label, list(by_seed(c, table).values()), metric) for c in rungs]
-    half = difference("", "", None, "dapo", "naive_grpo")
+    steps = share_of_budget(runs, difference("", "", None, "dapo", "naive_grpo"), metric, "step")
     reflecting = change(runs.of("dapo"), "rollout/reflection_frac")
     return {
         "C13": _reward_and_evaluation(runs, metric),
@@ -164,9 +155,7 @@ def _training(runs: Runs, metric: str) -> Judged:
         "C16": conclude(Part("rise", reflecting, "rollout/reflection_frac")),
         "C17": _spread(runs, metric),
         "C18": conclude(*(increments if len(rungs) == len(LADDER) else ())),
-        "C19": conclude(
-            share_of_budget(runs, half, metric, "step").saved("0.5 minus the ratio of steps", 0.5),
-        ),
+        "C19": conclude(steps.saved("0.5 minus the ratio of steps", 0.5)),
     }
 
 

@@ -128,7 +128,7 @@ def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
 
 
 FEWEST_FACTORS = 5
-"""Fewer techniques are compared pair by pair; half of their cube would mix main effects up with interactions."""
+"""Half of the cube of fewer techniques confuses main effects with interactions; those are compared in pairs."""
 
 
 def _factorial(names: set[str]) -> list[Contrast]:
@@ -141,16 +141,13 @@ def _factorial(names: set[str]) -> list[Contrast]:
         return []
     cells = sorted(full if full <= names else half)
     sign = {cell: {t: 1 if t in vectors[cell] else -1 for t in factors} for cell in cells}
-    half_of = len(cells) / 2
-    found = [
-        Contrast("main effects", t, t, {cell: sign[cell][t] / half_of for cell in cells}) for t in factors
-    ]  # mean with it - mean without it
-    found += [
-        Contrast(
-            "interactions", f"{a} x {b}", None, {cell: 2 * sign[cell][a] * sign[cell][b] / half_of for cell in cells}
-        )
-        for a, b in itertools.combinations(factors, 2)
-    ]  # effect of a with b on - effect of a with b off
+    scale = len(cells) / 2
+    # mean with it - mean without it
+    found = [Contrast("main effects", t, t, {cell: sign[cell][t] / scale for cell in cells}) for t in factors]
+    for a, b in itertools.combinations(factors, 2):
+        # effect of a with b on - effect of a with b off
+        weights = {cell: 2 * sign[cell][a] * sign[cell][b] / scale for cell in cells}
+        found.append(Contrast("interactions", f"{a} x {b}", None, weights))
     if full <= names:
         found += [Contrast("Shapley values", t, t, _shapley(t, factors)) for t in factors]
     return found

@@ -61,9 +61,8 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
     rows = []
     for place, result in enumerate(reversed(shown)):
         estimate = t_interval([scale * d for d in result.differences])
-        axes.plot(
-            [scale * d for d in result.differences], [place] * estimate.n, "o", color=PETROFF6[0], alpha=0.7, ms=3.5
-        )
+        colour = REGISTER[result.contrast.technique].colour if result.contrast.technique else PETROFF6[0]
+        axes.plot([scale * d for d in result.differences], [place] * estimate.n, "o", color=colour, alpha=0.7, ms=3.5)
         if estimate.low is not None and estimate.high is not None and not (result.split and result.split.crossed):
             axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
         axes.plot(estimate.mean, place - 0.28, "D", color=INK, ms=3.5)

@@ -48,7 +48,7 @@ def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference:
         names = Key({on: "with", off: "without"}, ())
         for column, key in enumerate(keys):
             draw_metric(grid[row, column], runs, key, x, [on, off], look, names)
-            title(grid[row, column], technique, key, AXES[x])
+            title(grid[row, column], REGISTER[technique].label, key, AXES[x])
     for column in grid.T:
         limits = [axes.get_ylim() for axes in column]
         for axes in column:
