@@ -240,7 +240,7 @@ def test_no_room_of_the_training_step_reads_a_switch_but_the_recipe():
         ),
         (
             ["algorithm=naive_grpo", A + "dynamic_sampling.carry_over=finished"],
-            "dynamic_sampling.carry_over=finished: without",
+            "dynamic_sampling.carry_over=finished: techniques.dynamic_sampling is off",
         ),
         (["algorithm=naive_grpo", A + "token_level_denominator=group"], "token_level_denominator=group: techniques"),
         ([A + "completion_level_denominator=constant"], "completion_level_denominator=constant: techniques"),

@@ -1,4 +1,4 @@
-"""Performance against compute as a sigmoid, and the refusal to name a ceiling that the data do not show.
+"""Performance against compute as a sigmoid; a ceiling is named only where the data show one.
 
 R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B): R0 is the start, A the ceiling, C_mid the compute at which half of the rise
 is done, B the steepness (ScaleRL, arXiv 2510.13786).

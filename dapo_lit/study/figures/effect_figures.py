@@ -7,7 +7,6 @@ import pandas as pd
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.figures.style import (
     FAINT,
     INK,
@@ -22,6 +21,7 @@ from dapo_lit.study.figures.style import (
 )
 from dapo_lit.study.read.outcomes import amount, is_share, unit
 from dapo_lit.study.report.document import Drawing
+from dapo_lit.techniques import REGISTER
 
 
 def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: int) -> Drawing:
@@ -61,9 +61,8 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
     rows = []
     for place, result in enumerate(reversed(shown)):
         estimate = t_interval([scale * d for d in result.differences])
-        axes.plot(
-            [scale * d for d in result.differences], [place] * estimate.n, "o", color=PETROFF6[0], alpha=0.7, ms=3.5
-        )
+        colour = REGISTER[result.contrast.technique].colour if result.contrast.technique else PETROFF6[0]
+        axes.plot([scale * d for d in result.differences], [place] * estimate.n, "o", color=colour, alpha=0.7, ms=3.5)
         if estimate.low is not None and estimate.high is not None and not (result.split and result.split.crossed):
             axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
         axes.plot(estimate.mean, place - 0.28, "D", color=INK, ms=3.5)
@@ -93,7 +92,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     }
     if not pairs:
         return None
-    names = list(TECHNIQUES)
+    names = [switch for switch in REGISTER if any(switch in pair for pair in pairs)]
     values = np.full((len(names), len(names)), np.nan)
     for (a, b), mean in pairs.items():
         values[names.index(b), names.index(a)] = mean * (100 if is_share(key) else 1)
@@ -107,7 +106,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
         # white on the two dark ends of the map, ink on its pale middle
         colour = ON_DARK if abs(values[row, column]) > 0.6 * most else ON_PALE
         axes.text(column, row, amount(key, mean, signed=True), ha="center", va="center", fontsize=8, color=colour)
-    brief = [short(f"+{name}").strip(" +") for name in names]
+    brief = [REGISTER[name].short for name in names]
     axes.set_xticks(range(len(names)), brief)
     axes.set_yticks(range(len(names)), brief)
     caption = (

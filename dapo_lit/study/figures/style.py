@@ -6,6 +6,7 @@ take a sequential map instead.
 """
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dapo_lit.study.designs import ladder
+from dapo_lit.techniques import REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
@@ -88,23 +90,14 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     return chosen
 
 
-SHORT = {
-    "overlong_filtering": "filter",
-    "clip_higher": "clip",
-    "soft_overlong_punishment": "soft",
-    "token_level_loss": "token",
-    "dynamic_sampling": "dynamic",
-}
-
-
 def short(arm: str) -> str:
     """An arm's name as lines are labelled with it.
 
     >>> short("dapo+overlong_filtering-dynamic_sampling")
     'dapo +filter -dynamic'
     """
-    for technique, brief in SHORT.items():
-        arm = arm.replace(f"+{technique}", f" +{brief}").replace(f"-{technique}", f" -{brief}")
+    for switch, technique in REGISTER.items():
+        arm = arm.replace(f"+{switch}", f" +{technique.short}").replace(f"-{switch}", f" -{technique.short}")
     return arm.replace("@", " ")
 
 
@@ -225,6 +218,20 @@ def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:
     axes.set_title(text, loc="left", fontsize=8.5, color=INK)
     axes.set_ylabel(unit)
     axes.set_xlabel(x)
+
+
+def with_caption(figure: Figure, text: str) -> Figure:
+    """The figure with its caption below it, wrapped; the figure grows by the room that takes."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(width / 0.062), break_long_words=False, break_on_hyphens=False)
+    room = 0.16 * len(lines) + 0.06
+    share = height / (height + room)
+    for axes in figure.axes:
+        box = axes.get_position()
+        axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    figure.set_size_inches(width, height + room)
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
+    return figure
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
