@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from dapo_lit.study.figures.paper_figures import read_paper_curves
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
@@ -60,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or options.folders[0] / "report"
     try:
         paper = read_paper_curves(paper_file(options.paper))
-        results = make_report(
-            options.folders, out, command, options.axes, options.formats, paper, allow_mixed=options.allow_mixed
-        )
+        with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
+            results = make_report(
+                options.folders, out, command, options.axes, options.formats, paper, options.allow_mixed, status.update
+            )
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -42,7 +42,7 @@ def text_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with its report in all formats, and the paper's curves beside it."""
+    """A finished study with its report in all formats, with the paper's curves."""
     base = tmp_path_factory.mktemp("whole")
     register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
     folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
@@ -134,7 +134,7 @@ def test_no_colour_of_a_figure_is_fixed_so_that_the_dark_page_can_change_it(whol
 
 def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone(whole: Path) -> None:
     text = (whole / "report.md").read_text()
-    assert "Figure 2 by gradient step, beside the paper's own curves" in text
+    assert "Figure 2 by gradient step, with the paper's own curves" in text
     svg = (whole / "figures" / "fig2_gradient_step.svg").read_text()
     assert "paper (32B): entropy" in svg
     assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
@@ -143,7 +143,7 @@ def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone
 def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
     text = (whole / "report.md").read_text()
     caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))
-    for words in ("by rollout step", "3 seeds an arm", "95 % t-interval", "not smoothed"):
+    for words in ("by rollout step", "3 seeds per arm", "95 % t-interval", "not smoothed"):
         assert words in caption
 
 

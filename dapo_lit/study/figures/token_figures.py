@@ -9,13 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.compare.table1 import with_caption
+from dapo_lit.study.figures.drawing import with_caption
 from dapo_lit.study.figures.style import (
     DASHES,
     FAINT,
     INK,
     MARKERS,
     PETROFF6,
+    draw_band,
     label_ends,
     new_figure,
     text_width,
@@ -113,14 +114,9 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
         estimates = {int(str(step)): t_interval(values.to_numpy()) for step, values in groups.groupby(level=0)}
         steps = list(estimates)
         means = [e.mean for e in estimates.values()]
-        axes.fill_between(
-            steps,
-            [e.mean if e.low is None else e.low for e in estimates.values()],
-            [e.mean if e.high is None else e.high for e in estimates.values()],
-            color=PETROFF6[index],
-            alpha=0.18,
-            lw=0,
-        )
+        low = [e.mean if e.low is None else e.low for e in estimates.values()]
+        high = [e.mean if e.high is None else e.high for e in estimates.values()]
+        draw_band(axes, steps, low, high, PETROFF6[index])
         axes.plot(steps, means, color=PETROFF6[index], ls=DASHES[index], marker=MARKERS[index])
         ends.append((name, float(steps[-1]), means[-1], PETROFF6[index]))
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))

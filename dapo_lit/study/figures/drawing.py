@@ -1,0 +1,66 @@
+"""A figure with what a report says about it, and the files it is saved as."""
+
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dapo_lit.study.figures.style import RC
+
+UNDATED: dict[str, dict[str, None]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""Metadata that would make two files of the same data differ."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, its caption (n, interval, axis), a description with the numbers, and the numbers themselves."""
+
+    name: str
+    caption: str
+    alt: str
+    figure: Figure
+    data: pd.DataFrame
+    folded: str = ""
+    """Heading to click on where the figure is folded away: the same figure over another axis."""
+
+    @cached_property
+    def svg(self) -> str:
+        return encoded(self.figure, "svg").decode()
+
+
+def encoded(figure: Figure, kind: str) -> bytes:
+    """The figure as a PNG (200 dpi), PDF or SVG file; the same data give the same bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(RC):
+        figure.savefig(buffer, format=kind, dpi=200, metadata=UNDATED[kind])
+    return buffer.getvalue()
+
+
+def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Writes stem.png, stem.pdf and stem.svg as asked."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind in formats:
+        written.append(stem.parent / f"{stem.name}.{kind}")
+        written[-1].write_bytes(encoded(figure, kind))
+    return written
+
+
+def with_caption(figure: Figure, text: str) -> Figure:
+    """Makes the figure taller and writes the wrapped caption below it, for notebooks."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(width / 0.062))
+    room = 0.16 * len(lines) + 0.06
+    share = height / (height + room)
+    for axes in figure.axes:
+        box = axes.get_position()
+        axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    figure.set_size_inches(width, height + room)
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
+    return figure
