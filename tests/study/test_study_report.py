@@ -140,6 +140,18 @@ def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone
     assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
 
 
+def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), 0, study="x", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
+    record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
+    assert report([str(tmp_path / "x"), *QUICK]) == 3
+    page = Page()
+    page.feed((tmp_path / "x" / "report" / "report.html").read_text())
+    assert "script" not in page.tags
+    assert page.fetched == []
+
+
 def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
     text = (whole / "report.md").read_text()
     caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))

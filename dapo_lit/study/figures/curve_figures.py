@@ -47,7 +47,7 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 MOST_BANDS = 4
-"""Arms in one panel whose bands are drawn: more of them hide each other and the lines."""
+"""With more arms in a panel, no bands are drawn: they would hide each other and the lines."""
 
 
 def plot_run(folder: Path) -> Path:
@@ -115,7 +115,7 @@ def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
 
 
 def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
-    """A metric of every arm: a thin line a seed, the mean of the seeds and, up to four arms, its 95 % t-band.
+    """A metric of every arm: a thin line per seed, the mean of the seeds and, up to four arms, its 95 % t-band.
 
     Args:
         x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.

@@ -30,7 +30,7 @@ Row = tuple[str, Sequence[float], str, str, bool]
 
 
 def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: int) -> Drawing:
-    """Every run a dot, a row an arm, with the mean and its 95 % t-interval."""
+    """One row per arm, one dot per run, with the mean and its 95 % t-interval."""
     seeds = {arm: by_seed for arm, by_seed in table.items() if by_seed}
     look = looks(list(seeds))
     dots = [(short(a), list(s.values()), look[a].colour, look[a].marker, True) for a, s in seeds.items()]
@@ -45,7 +45,7 @@ def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: 
 
 
 def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Drawing | None:
-    """A family of comparisons: each seed's difference a dot, the mean and its interval, a line at zero."""
+    """One row per comparison of a family, one dot per seed, with the mean, its interval and a line at zero."""
     shown = [(r, r.estimate.mean) for r in results if r.contrast.family == family and r.estimate is not None]
     if not shown:
         return None
@@ -130,7 +130,7 @@ def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
 
 
 def plot_increments(runs: Runs, key: str | None = None) -> Figure:
-    """What each rung of the ladder adds: a dot a seed, the mean of the differences and its interval.
+    """What each rung of the ladder adds: one dot per seed, the mean of the differences and its interval.
 
     Raises:
         StudyError: the runs hold no two rungs that follow each other.

@@ -1,4 +1,4 @@
-"""The paper's figures 1 to 7 redrawn from these runs over any x-axis, beside its own curves where they are at hand."""
+"""The paper's figures 1 to 7 drawn from these runs over any x-axis, with the paper's own curves if given."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class PaperFigure:
     """Drawn with and without this technique; None: every arm."""
     curves: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    """Axes that are shown beside the first one, not folded away."""
+    """Axes that are shown in addition to the first one, not folded away."""
 
 
 FIGURES = (

@@ -1,6 +1,6 @@
 """How every figure looks: colours, dashes and markers of the arms, panels, keys and labels.
 
-Arms are told apart by colour, dash and marker together, and by a label at the line's end. The colours are Petroff's six
+Arms differ in colour, dash and marker together, and each line has a label at its end. The colours are Petroff's six
 (arXiv 2107.02270), which stay apart under the three kinds of colour blindness; the rungs of a ladder are ordered and
 take a sequential map instead.
 """
@@ -130,7 +130,7 @@ def new_figure(
     """An empty figure (no pyplot, so nothing global) and its axes [rows, columns]; sizes in inches.
 
     Args:
-        left: beside each panel, for its y labels.
+        left: to the left of each panel, for its y labels.
         labels: to the right of each panel, for the names of lines.
         below, above: kept free at the bottom (a key) and at the top (a heading) of the figure.
     """
@@ -163,7 +163,7 @@ def text_width(texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True)
 class Key:
-    """Names of lines: short ones stand at the lines' ends, long ones in a key below with a letter at the end."""
+    """Names of lines: short names are written at the lines' ends; for long ones a letter, explained in a key below."""
 
     at_end: Mapping[str, str]
     below: Sequence[tuple[str, Look]]
@@ -250,7 +250,7 @@ def label_ends(axes: Axes, ends: Sequence[End], gap_points: float = 8.5) -> None
     ordered = sorted(ends, key=lambda end: end[2])
     spots = _apart([end[2] for end in ordered], gap)
     ceiling = high
-    for place in reversed(range(len(spots))):  # a heap of labels at the top grows downwards
+    for place in reversed(range(len(spots))):  # labels that pile up at the top move down
         spots[place] = min(spots[place], ceiling)
         ceiling = spots[place] - gap
     across = axes.get_yaxis_transform()  # x as a share of the panel, y in data

@@ -69,7 +69,7 @@ def _ceilings(results: Results) -> list[Part]:
         if seen := [series for series in seen if len(series)]:
             try:
                 if min(np.sum(series.index > 0) for series in seen) < 6:
-                    raise ValueError("fewer than six checkpoints a run")
+                    raise ValueError("fewer than six checkpoints per run")
                 fit = fit_sigmoid(np.concatenate([s.index for s in seen]), np.concatenate([s.to_numpy() for s in seen]))
             except ValueError as reason:
                 rows.append([arm, "–", "–", str(reason)])

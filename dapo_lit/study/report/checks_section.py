@@ -54,9 +54,10 @@ def power_section(results: Results) -> list[Part]:
     )
     columns = ["comparison", "seeds", "sd of differences", "smallest effect found", "seeds for the observed effect"]
     seeds, most = seeds_for_exact(len(shown), results.alpha), max(len(r.seeds) for r, _ in shown)
+    family = "1 comparison" if len(shown) == 1 else f"{len(shown)} comparisons"
     exact = (
-        f"The exact test adjusted over {len(shown)} comparisons needs at least {seeds} seeds to reach "
-        f"{results.alpha:g}; this report has at most {most} paired seeds per comparison."
+        f"The exact test adjusted over {family} needs at least {seeds} seeds to reach {results.alpha:g}; this report "
+        f"has at most {most} paired seeds per comparison."
     )
     return ["## 6. Power", Table("power", caption, columns, rows), exact]
 

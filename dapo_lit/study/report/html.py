@@ -30,7 +30,7 @@ FIXED = {
 FIXED |= {ON_DARK: ON_DARK, ON_PALE: ON_PALE}  # numbers on a heat map, whose colours stay
 """Colours of the page itself, in the dark."""
 
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
 
 
 def write_html(document: Document, out: Path) -> Path:
