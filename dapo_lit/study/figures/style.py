@@ -152,7 +152,7 @@ def new_figure(
         grid = np.asarray(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places))
     for axes in grid.flat:  # a fixed place for the axes' labels: searching for a free one is slow
         axes.xaxis.set_label_coords(0.5, -0.25 / high)
-        axes.yaxis.set_label_coords(-0.38 / wide, 0.5)
+        axes.yaxis.set_label_coords(-0.44 / wide, 0.5)
     return figure, grid
 
 
@@ -195,15 +195,7 @@ def draw_key(figure: Figure, key: Key) -> None:
         for text, look in key.below
     ]
     if handles:
-        figure.legend(
-            handles=handles,
-            loc="lower left",
-            ncol=key.columns,
-            fontsize=7.5,
-            handlelength=3.2,
-            labelcolor=INK,
-            frameon=False,
-        )
+        figure.legend(handles=handles, loc="lower left", ncol=key.columns, fontsize=7.5, handlelength=3.2)
 
 
 def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:

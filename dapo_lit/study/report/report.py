@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
 from dapo_lit.study.read.registration import late_registration, read_plan
@@ -64,12 +65,9 @@ def build(
 ) -> Document:
     """The report's parts in their order."""
     usable = results.runs.usable
-    counted = sorted({len(usable.of(arm)) for arm in usable.arms})
-    spread = f"{counted[0]}" if len(counted) == 1 else f"{counted[0]} to {counted[-1]}"
-    seeds = f"{spread} seed{'s' if counted[-1] > 1 else ''} per arm"
     first = (
-        f"Primary metric `{results.metric}`, {results.budget}, {seeds}. Arms are compared on the mean of a run's last "
-        "checkpoints, paired by seed."
+        f"Primary metric `{results.metric}`, {results.budget}, {seeds_text(usable, usable.arms)}. Arms are compared on "
+        "the mean of a run's last checkpoints, paired by seed."
     )
     warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
     parts = [
