@@ -4,7 +4,6 @@ import atexit
 import io
 import shutil
 import tempfile
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -80,17 +79,3 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
         written.append(stem.parent / f"{stem.name}.{kind}")
         written[-1].write_bytes(encoded(figure, kind))
     return written
-
-
-def with_caption(figure: Figure, text: str) -> Figure:
-    """Makes the figure taller and writes the wrapped caption below it, for notebooks."""
-    width, height = figure.get_size_inches()
-    lines = textwrap.wrap(text, int(width / 0.062))
-    room = 0.16 * len(lines) + 0.06
-    share = height / (height + room)
-    for axes in figure.axes:
-        box = axes.get_position()
-        axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
-    figure.set_size_inches(width, height + room)
-    figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
-    return figure

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dapo_lit.study.compare.contrasts import Comparison, compare_all, contrasts
+from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.designs import TECHNIQUES
-from dapo_lit.study.figures.drawing import Drawing, with_caption
+from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
     INK,
@@ -22,8 +22,7 @@ from dapo_lit.study.figures.style import (
     text_width,
     title,
 )
-from dapo_lit.study.read.outcomes import amount, is_share, outcome, primary_metric, scores, unit
-from dapo_lit.study.read.runs import Runs, StudyError
+from dapo_lit.study.read.outcomes import amount, is_share, unit
 
 Row = tuple[str, Sequence[float], str, str, bool]
 """One row of dots: name, values, colour, marker, whether to draw the interval."""
@@ -119,24 +118,3 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     words = ", ".join(f"{a} with {b} {amount(key, mean, signed=True)}" for (a, b), mean in pairs.items())
     rows = pd.DataFrame([{"first": a, "second": b, "interaction": mean} for (a, b), mean in pairs.items()])
     return Drawing("interactions", caption, f"Interactions: {words}.", figure, rows)
-
-
-def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
-    """`outcomes_figure` with its caption, for notebooks."""
-    name = key or primary_metric(runs)
-    points = max(found.points for run in runs.usable if (found := outcome(run, name)))
-    drawing = outcomes_figure(scores(runs, name), name, points)
-    return with_caption(drawing.figure, drawing.caption)
-
-
-def plot_increments(runs: Runs, key: str | None = None) -> Figure:
-    """What each rung of the ladder adds: one dot per seed, the mean of the differences and its interval.
-
-    Raises:
-        StudyError: the runs hold no two rungs that follow each other.
-    """
-    name = key or primary_metric(runs)
-    drawing = effects_figure(compare_all(contrasts(runs.arms), scores(runs, name)), name, "ladder")
-    if drawing is None:
-        raise StudyError(f"no rung of the ladder ({', '.join(TECHNIQUES)}) has a run below it with the same seed")
-    return with_caption(drawing.figure, drawing.caption)

@@ -5,6 +5,7 @@ Arms differ in colour, dash and marker together, and each line has a label at it
 take a sequential map instead.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -210,6 +211,20 @@ def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:
 def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> None:
     """Shades an interval around a line."""
     axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+
+
+def with_caption(figure: Figure, text: str) -> Figure:
+    """The figure with its caption below it, wrapped; the figure grows by the room that takes."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(width / 0.062), break_long_words=False, break_on_hyphens=False)
+    room = 0.16 * len(lines) + 0.06
+    share = height / (height + room)
+    for axes in figure.axes:
+        box = axes.get_position()
+        axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    figure.set_size_inches(width, height + room)
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
+    return figure
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.figures.drawing import with_caption
 from dapo_lit.study.figures.style import (
     DASHES,
     FAINT,
@@ -21,6 +20,7 @@ from dapo_lit.study.figures.style import (
     new_figure,
     text_width,
     title,
+    with_caption,
 )
 
 BLUE, ORANGE, RED = PETROFF6[:3]
