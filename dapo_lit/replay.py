@@ -30,8 +30,9 @@ from dapo_lit.config.families import switches_of
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
 from dapo_lit.replays.tables import summary_row, token_table
-from dapo_lit.study.designs import TECHNIQUES, Arm, arm_name
+from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.study.figures.style import short
+from dapo_lit.techniques import REGISTER
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
 FIXED = {
@@ -69,7 +70,7 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
             step = int(found[1])
         elif "=" not in override:
             raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
-        elif (name := override.split("=")[0]) in TECHNIQUES:
+        elif (name := override.split("=")[0]) in REGISTER:
             raise ConfigError(f"{override}: write algorithm.techniques.{name}={override.split('=')[1]}")
         else:
             others.append(override)
@@ -107,7 +108,7 @@ def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Confi
     evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # not needed here, and they would be loaded
     config = config.model_copy(update={"evaluation": evaluation})
     techniques = config.algorithm.techniques.model_dump()
-    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in TECHNIQUES]
+    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in REGISTER]
     arms = {named(config, {}): config}
     for change in wanted:
         other = changed(config, change)
@@ -123,7 +124,7 @@ def named(config: Config, change: Mapping[str, Any]) -> str:
     algorithm = config.algorithm
     techniques = algorithm.techniques.model_dump()
     settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
-    suffix = Arm(techniques, settings).name.partition("@")
+    suffix = Arm(frozenset(), settings).name.partition("@")
     return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
 
 

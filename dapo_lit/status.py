@@ -32,7 +32,7 @@ def expected(runs: Runs, home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Arms and seeds that the study should have: the registered ones, else those of its design."""
     plan, _ = read_plan(home)
     studies = [plan.study] if plan else runs.studies
-    arms = design(studies[0]).names if studies[0] in DESIGNS else ()
+    arms = design(studies[0], techniques=runs.techniques or None).names if studies[0] in DESIGNS else ()
     return (plan.arms or arms, plan.seeds) if plan else (arms, ())
 
 

@@ -197,7 +197,7 @@ def test_every_technique_is_among_the_settings_that_are_turned():
         ),
         (
             ["algorithm=naive_grpo", A + "dynamic_sampling.carry_over=finished"],
-            "dynamic_sampling.carry_over=finished: without",
+            "dynamic_sampling.carry_over=finished: techniques.dynamic_sampling is off",
         ),
         (["algorithm=naive_grpo", A + "token_level_denominator=group"], "token_level_denominator=group: techniques"),
         ([A + "completion_level_denominator=constant"], "completion_level_denominator=constant: techniques"),

@@ -11,13 +11,14 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
-from dapo_lit.study.designs import DAPO, DESIGNS, TECHNIQUES, Arm, design
+from dapo_lit.study.designs import DESIGNS, Arm, design
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.style import PETROFF6, RC, looks, sequential
 from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.html import DARK_PAPER, contrast, dark
+from dapo_lit.techniques import DAPO, REGISTER
 
 
 def seed_lines(axes: Axes) -> list[np.ndarray]:
@@ -87,10 +88,10 @@ def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_
     pairs = technique_pairs(runs)
     assert pairs["clip_higher"] == ("dapo", "dapo-clip_higher")
     assert pairs["overlong_filtering"] == ("dapo+overlong_filtering", "dapo")
-    assert set(pairs) == set(TECHNIQUES)
+    assert set(pairs) == set(REGISTER)
     figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
     panels = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels[::2]] == list(pairs)
+    assert [axes.get_title(loc="left") for axes in panels[::2]] == [REGISTER[t].label for t in pairs]
     assert len({axes.get_ylim() for axes in panels[::2]}) == len({axes.get_ylim() for axes in panels[1::2]}) == 1
     assert all(len(seed_lines(axes)) == 4 for axes in panels)
     with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):

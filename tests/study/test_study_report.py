@@ -12,7 +12,7 @@ from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
+from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Plan, read_plan, register
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.checks_section import train_command
@@ -20,6 +20,7 @@ from dapo_lit.study.report.document import markdown
 from dapo_lit.study.report.html import dark
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
+from dapo_lit.techniques import DAPO, NAIVE_GRPO
 
 QUICK = ["--axes", "step", "--formats", "png"]
 SECTIONS = [
@@ -177,10 +178,8 @@ def test_one_seed_has_no_interval_anywhere_in_its_findings(tmp_path: Path) -> No
 def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
-    write_run(tmp_path, Arm({**DAPO, "clip_higher": False}), 0, study="leave_one_out", steps=6, every=3)
-    write_run(
-        tmp_path, Arm({**DAPO, "clip_higher": False}), 1, study="leave_one_out", steps=6, every=3, status="failed"
-    )
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 0, study="leave_one_out", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 1, study="leave_one_out", steps=6, every=3, status="failed")
     assert report([str(tmp_path / "leave_one_out"), *QUICK]) == 3
     text = (tmp_path / "leave_one_out" / "report" / "report.md").read_text()
     assert "unequal numbers of seeds (dapo 3, dapo-clip_higher 1)" in text
@@ -238,7 +237,7 @@ def test_a_registered_event_is_counted_with_runs_that_never_get_there_as_censore
     register(tmp_path / "emergence", Plan("emergence", seeds=tuple(range(6)), event=event))
     for seed in range(6):
         write_run(tmp_path, Arm(DAPO), seed, study="emergence", steps=20, every=10, emergence=5 + seed)
-        never = Arm({**DAPO, "clip_higher": False})
+        never = Arm(DAPO - {"clip_higher"})
         write_run(tmp_path, never, seed, study="emergence", steps=20, every=10, emergence=10 if seed == 0 else np.inf)
     text = text_of(tmp_path / "emergence")
     assert "| dapo | 6 of 6 | 7.5 (" in text

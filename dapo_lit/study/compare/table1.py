@@ -1,4 +1,4 @@
-"""The paper's Table 1 from the runs of a ladder: every rung with its interval, and what it adds, paired by seed."""
+"""The paper's Table 1 from the runs of a ladder: every rung with its interval and its increment, paired by seed."""
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ PAPER = dict(zip((arm.name for arm in ladder()), (30, 36, 38, 41, 42, 50), stric
 
 
 def table1(runs: Runs, key: str | None = None) -> pd.DataFrame:
-    """A row an arm: paper, mean with its 95 % t-interval over n seeds; what the rung adds, and what it added there.
+    """A row an arm: the paper's number, mean and 95 % t-interval over n seeds; the rung's increment here and there.
 
     Shares are in percent, increments in points, paired by seed.
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.question_intervals import mean_interval, share_interval
+from dapo_lit.study.compare.question_intervals import share_interval
 from dapo_lit.study.compare.questions import pass_at_k
-from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.style import PETROFF6, draw_band, new_figure, title
 
@@ -51,7 +51,7 @@ def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[s
     rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
     rows |= {f"pass@{k}": share_interval(passes[:, k - 1]) for k in doublings(n) if k > 1}
     rows[f"cons@{n}"] = share_interval([curve[-1] for curve in consensus])
-    rows["length_mean"] = mean_interval(by_question(table, "num_tokens").mean(axis=1))
+    rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
     rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
     return rows
 

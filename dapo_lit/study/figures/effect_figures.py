@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
@@ -23,6 +22,7 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.outcomes import amount, is_share, unit
+from dapo_lit.techniques import REGISTER
 
 Row = tuple[str, Sequence[float], str, str, bool]
 """One row of dots: name, values, colour, marker, whether to draw the interval."""
@@ -48,7 +48,16 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
     shown = [(r, r.estimate.mean) for r in results if r.contrast.family == family and r.estimate is not None]
     if not shown:
         return None
-    dots = [(r.contrast.label, r.differences, PETROFF6[0], "o", not (r.split and r.split.crossed)) for r, _ in shown]
+    dots = [
+        (
+            r.contrast.label,
+            r.differences,
+            REGISTER[r.contrast.technique].colour if r.contrast.technique else PETROFF6[0],
+            "o",
+            not (r.split and r.split.crossed),
+        )
+        for r, _ in shown
+    ]
     figure = _dot_rows(dots, key, f"difference in {key}" + (f" ({unit(key)})" if unit(key) else ""), "D")
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     n = sorted({len(result.seeds) for result, _ in shown})
@@ -93,7 +102,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     }
     if not pairs:
         return None
-    names = list(TECHNIQUES)
+    names = [switch for switch in REGISTER if any(switch in pair for pair in pairs)]
     values = np.full((len(names), len(names)), np.nan)
     for (a, b), mean in pairs.items():
         values[names.index(b), names.index(a)] = mean * (100 if is_share(key) else 1)
@@ -107,7 +116,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
         # white on the two dark ends of the map, ink on its pale middle
         colour = ON_DARK if abs(values[row, column]) > 0.6 * most else ON_PALE
         axes.text(column, row, amount(key, mean, signed=True), ha="center", va="center", fontsize=8, color=colour)
-    brief = [short(f"+{name}").strip(" +") for name in names]
+    brief = [REGISTER[name].short for name in names]
     axes.set_xticks(range(len(names)), brief)
     axes.set_yticks(range(len(names)), brief)
     caption = (

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
 from dapo_lit.study.designs import ladder
+from dapo_lit.techniques import REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
@@ -93,23 +94,14 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     return chosen
 
 
-SHORT = {
-    "overlong_filtering": "filter",
-    "clip_higher": "clip",
-    "soft_overlong_punishment": "soft",
-    "token_level_loss": "token",
-    "dynamic_sampling": "dynamic",
-}
-
-
 def short(arm: str) -> str:
     """An arm's name as lines are labelled with it.
 
     >>> short("dapo+overlong_filtering-dynamic_sampling")
     'dapo +filter -dynamic'
     """
-    for technique, brief in SHORT.items():
-        arm = arm.replace(f"+{technique}", f" +{brief}").replace(f"-{technique}", f" -{brief}")
+    for switch, technique in REGISTER.items():
+        arm = arm.replace(f"+{switch}", f" +{technique.short}").replace(f"-{switch}", f" -{technique.short}")
     return arm.replace("@", " ")
 
 

@@ -84,7 +84,8 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
 def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
     """Arms that the study should have, and its reference: the registered ones, else those of its design."""
     study = runs.studies[0]
-    arms, reference = (design(study).names, design(study).reference) if study in DESIGNS else ((), None)
+    known = design(study, techniques=runs.techniques or None) if study in DESIGNS else None
+    arms, reference = (known.names, known.reference) if known else ((), None)
     if plan:
         arms, reference = plan.arms or arms, plan.reference or reference
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs
+from dapo_lit.techniques import REGISTER
 
 
 def sentence(
@@ -73,7 +73,7 @@ def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list
         if any(r.contrast.technique for r in results if r.contrast.family == family)
     ]
     rows = []
-    for technique in TECHNIQUES:
+    for technique in REGISTER:
         cells = {r.contrast.family: short_estimate(r, key) for r in results if r.contrast.technique == technique}
         if cells:
             rows.append([technique, *(cells.get(view, "–") for view in views)])
