@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -87,11 +88,8 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
     questions = len(result.evaluation.ballots)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
-    print_table(
-        Table(),
-        ["", "estimate", "95 % interval"],
-        [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()],
-    )
+    lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]
+    print_table(("", "estimate", "95 % interval"), lines)
     print(METHOD)
     for correct, word in ((True, "right"), (False, "wrong")):
         some = table[table["correct"] == correct]
@@ -105,8 +103,9 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
 
 
-def print_table(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Fills and prints a table; the column without a title is left-aligned."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **style: Any) -> None:
+    """Prints a table; columns with a heading are numbers and aligned to the right."""
+    table = Table(**style)
     for column in columns:
         table.add_column(column, justify="right" if column else "left")
     for row in rows:
@@ -176,14 +175,12 @@ def report_comparison(first: Result, second: Result) -> None:
     rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
     rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
     print(f"\n{second.label} minus {first.label}, paired by question")
-    print_table(
-        Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False),  # fits into 80 columns
-        ["", "difference", "95 % interval", "better", "worse", "equal", "p"],
-        [
-            (key, *cells(of.difference, 3), str(of.better), str(of.worse), str(of.equal), f"{of.p:.3g}")
-            for key, of in rows.items()
-        ],
-    )
+    lines = [
+        (key, *cells(paired.difference, 3), f"{paired.better}", f"{paired.worse}", f"{paired.equal}", f"{paired.p:.3g}")
+        for key, paired in rows.items()
+    ]
+    columns = ("", "difference", "95 % interval", "better", "worse", "equal", "p")
+    print_table(columns, lines, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits into 80 columns
     print("95 % t-intervals of paired differences; p: sign flips over questions (docs/evaluation.md)")
     by_problem = pd.DataFrame({"problem_id": ids[0], first.folder.name: means[0], second.folder.name: means[1]})
     by_problem["difference"] = means[1] - means[0]
@@ -200,19 +197,13 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
     rows = pd.DataFrame(reflection_by_step(responses, patterns))
     rows.to_csv(run / "figures" / "reflection.csv", index=False)
     figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
-    shares = [f"reflection_frac{suffix}" for suffix in ("", "_correct", "_wrong")]
-    print_table(
-        Table(title=f"Reflection in {run}", title_justify="left"),
-        ["step", "responses", "reflecting", "of the right", "of the wrong"],
-        [
-            (
-                f"{row['step']:.0f}",
-                f"{row['responses']:.0f}",
-                *("-" if pd.isna(row[s]) else f"{row[s]:.3f}" for s in shares),
-            )
-            for row in rows.to_dict("records")
-        ],
-    )
+    lines = []
+    for row in rows.to_dict("records"):
+        shares = [row[f"reflection_frac{suffix}"] for suffix in ("", "_correct", "_wrong")]
+        shown = ["-" if pd.isna(share) else f"{share:.3f}" for share in shares]
+        lines.append((f"{row['step']:.0f}", f"{row['responses']:.0f}", *shown))
+    columns = ("step", "responses", "reflecting", "of the right", "of the wrong")
+    print_table(columns, lines, title=f"Reflection in {run}", title_justify="left")
     for first in patterns.first_occurrences(responses):
         verdict = "right" if first.correct else "wrong"
         print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")

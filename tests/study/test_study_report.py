@@ -43,7 +43,7 @@ def text_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with its report in all formats, and the paper's curves beside it."""
+    """A finished study with its report in all formats, with the paper's curves."""
     base = tmp_path_factory.mktemp("whole")
     register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
     folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
@@ -135,16 +135,28 @@ def test_no_colour_of_a_figure_is_fixed_so_that_the_dark_page_can_change_it(whol
 
 def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone(whole: Path) -> None:
     text = (whole / "report.md").read_text()
-    assert "Figure 2 by gradient step, beside the paper's own curves" in text
+    assert "Figure 2 by gradient step, with the paper's own curves" in text
     svg = (whole / "figures" / "fig2_gradient_step.svg").read_text()
     assert "paper (32B): entropy" in svg
     assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
 
 
+def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), 0, study="x", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
+    record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
+    assert report([str(tmp_path / "x"), *QUICK]) == 3
+    page = Page()
+    page.feed((tmp_path / "x" / "report" / "report.html").read_text())
+    assert "script" not in page.tags
+    assert page.fetched == []
+
+
 def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
     text = (whole / "report.md").read_text()
     caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))
-    for words in ("by rollout step", "3 seeds an arm", "95 % t-interval", "not smoothed"):
+    for words in ("by rollout step", "3 seeds per arm", "95 % t-interval", "not smoothed"):
         assert words in caption
 
 

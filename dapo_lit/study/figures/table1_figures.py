@@ -11,7 +11,7 @@ from dapo_lit.techniques import LADDER
 
 
 def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
-    """Every run a dot, a row an arm, with the mean and its 95 % t-interval."""
+    """`outcomes_figure` with its caption."""
     name = key or primary_metric(runs)
     points = max(found.points for run in runs.usable if (found := outcome(run, name)))
     drawing = outcomes_figure(scores(runs, name), name, points)
@@ -19,7 +19,7 @@ def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
 
 
 def plot_increments(runs: Runs, key: str | None = None) -> Figure:
-    """What each rung of the ladder adds: a dot a seed, the mean of the differences and its interval.
+    """What each rung of the ladder adds: one dot per seed, the mean of the differences and its interval.
 
     Raises:
         StudyError: the runs hold no two rungs that follow each other.

@@ -1,4 +1,4 @@
-"""A row a technique: a metric with it and without it, all else alike."""
+"""One row per technique: metrics with it and without it, all else equal."""
 
 from collections.abc import Sequence
 
@@ -31,9 +31,9 @@ def technique_pairs(runs: Runs, reference: str = "dapo") -> dict[str, tuple[str,
 
 
 def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference: str = "dapo") -> Figure:
-    """Small multiples: a row a technique, a column a metric; every panel of a column has the same range.
+    """Small multiples: one row per technique, one column per metric, the same range in every panel of a column.
 
-    A thin line is a seed; the bold lines are means over seeds, with their 95 % t-bands.
+    Thin lines are seeds; bold lines are means over seeds, with their 95 % t-bands.
 
     Raises:
         StudyError: see technique_pairs; or no usable run logged a metric.
