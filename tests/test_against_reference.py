@@ -7,7 +7,7 @@ import pytest
 from reference_update import AdamW, Response, Settings, train_step
 
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.step.minibatches import minibatches
+from dapo_lit.step.packing import counter_seed
 from dapo_lit.train import train
 
 STEPS = 3
@@ -31,7 +31,7 @@ def recorded(monkeypatch):
             run.model = copy.deepcopy(module.policy).double().eval()
             run.model.set_attn_implementation("eager")
             run.before = [p.detach().clone() for p in run.model.parameters()]
-        groups = batch.collected.accepted
+        groups, size = batch.collected.accepted, module.config.algorithm.minibatch_prompts
         run.steps.append(
             (
                 [
@@ -46,7 +46,7 @@ def recorded(monkeypatch):
                     for c in g.completions
                 ],
                 [
-                    list(minibatches(module.config, batch.tokens.group_index, batch.step, epoch))
+                    list(batch.tokens.minibatches(size, counter_seed(module.config.seed, batch.step, epoch)))
                     for epoch in range(module.config.algorithm.epochs)
                 ],
             )

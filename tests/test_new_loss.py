@@ -10,7 +10,7 @@ from command_line import SMALL, run_cli
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
-from dapo_lit.recipe.policy_loss import BUILT_IN, policy_loss
+from dapo_lit.recipe.switches import BUILT_IN_LOSSES, policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
@@ -105,12 +105,12 @@ def test_bounds_and_options_are_filled_in_by_name(compose):
     algorithm = compose("algorithm.loss=test_new_loss.with_option", "++algorithm.loss_options={width: 10}").algorithm
     loss = policy_loss(algorithm, clip_high=0.5)
     values = torch.tensor([-2.0], requires_grad=True)
-    assert loss.of_tokens(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
-    assert not loss.of_whole_minibatch
+    assert loss.per_token(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
+    assert not loss.needs_whole_minibatch
     algorithm = compose("algorithm.loss=test_new_loss.mixing_openly").algorithm
-    assert policy_loss(algorithm, clip_high=0.5).of_whole_minibatch
+    assert policy_loss(algorithm, clip_high=0.5).needs_whole_minibatch
 
 
 def test_every_loss_that_is_built_in_passes_the_trial(compose):
-    for name in BUILT_IN:
+    for name in BUILT_IN_LOSSES:
         policy_loss(compose(f"algorithm.loss={name}").algorithm, clip_high=0.28)

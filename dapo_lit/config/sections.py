@@ -84,6 +84,8 @@ class Task(Section):
     """JSONL, Parquet, CSV or a hub id; for `file`."""
     eval_path: str | None
     """The held-out problems of `file`, of a hub id its split `test` or `validation`; null: no evaluation of its own."""
+    skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
     """Keep each training statement once, and none that is given with different answers."""
     exclude_overlap_with: tuple[str, ...]
