@@ -30,7 +30,7 @@ from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, recorded_
 from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import objective
-from dapo_lit.rollout.flight import StopRequestedError
+from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal, requeue

@@ -19,8 +19,9 @@ from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penal
 from dapo_lit.recipe.credit import credit
 from dapo_lit.recipe.policy_loss import PolicyLoss, policy_loss
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.collect import CollectionRules, RewardFunction
+from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.step_collection import RewardFunction
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.token_axis import Credit, Scores
 

@@ -113,7 +113,7 @@ class Probe(DAPOModule):
         assert batch.tokens is not None
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
-        record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
+        record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
         scores, _ = score(self, batch.tokens)
         record["scored"] = (scores.ref_logprobs, scores.values)
         kept, objective = batch.tokens.carries_loss, self.objective

@@ -10,7 +10,7 @@ from lightning import Trainer
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.rollout.flight import Flight
+from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
@@ -105,13 +105,13 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     state = torch.load(checkpoint, weights_only=False)
     sampled = state["RolloutDataModule"]["collector"]["interrupted"].tokens_generated
     assert sampled > 0
-    taken, resume = [], Flight._resume
+    taken, init = [], StepCollection.__init__
 
-    def takes(self, oldest_version: int) -> None:
-        taken.append(self.collector.interrupted)
-        resume(self, oldest_version)
+    def takes(self, setup, step, start, *more) -> None:
+        taken.append(start.copy())
+        init(self, setup, step, start, *more)
 
-    monkeypatch.setattr(Flight, "_resume", takes)
+    monkeypatch.setattr(StepCollection, "__init__", takes)
     train(compose(*settings, "resume=true"), [])
     assert taken[0].tokens_generated == sampled  # the step went on from it
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -23,9 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Sample
-from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.wide_heads import WideHeads, head_dim_of, wide_heads
 
@@ -105,7 +103,7 @@ def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: Vllm
     check_cache(as_served(config)[1], dtype, settings)
 
 
-class VllmEngine:
+class VllmEngine(RolloutEngine):
     """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
 
     Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
@@ -118,6 +116,7 @@ class VllmEngine:
         """How vLLM is told of the policy; the names of the tensors are the policy's."""
         check_cache(self._config, dtype, settings)
         self.settings = settings
+        self.concurrency = settings.max_batch_size
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         with torch.device("meta"):
@@ -182,15 +181,6 @@ class VllmEngine:
         """vLLM's own object, for what compares with it."""
         return self._llm
 
-    @property
-    def concurrency(self) -> int:
-        return self.settings.max_batch_size
-
-    @property
-    def reproducible(self) -> bool:
-        """False: noise comes from a generator that every request moves."""
-        return False
-
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache.
 
@@ -230,18 +220,12 @@ class VllmEngine:
         self.version = version
 
     def open(self, sampling: Sampling) -> VllmStream:
-        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
+        sampling.check()
         self._wake("weights")
         self._wake("kv_cache")
         return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
 
     def rest(self) -> None:
         """Gives GPU memory back until the next sync_weights; weights wait in host memory."""

@@ -24,9 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Sample
-from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.wide_heads import wide_heads
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
@@ -61,7 +59,7 @@ class ServerSettings:
     fp32_head: bool = False
 
 
-class VllmServerEngine:
+class VllmServerEngine(RolloutEngine):
     """Raises ValueError for a server that is not there or not the right one, with the command that starts it.
 
     ranks: the processes that train together; each samples from servers of its own, rank 0 writes the weights.
@@ -82,6 +80,7 @@ class VllmServerEngine:
                 "samples from its own: start as many"
             )
         self.settings = settings
+        self.concurrency = settings.max_batch_size
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
@@ -178,15 +177,6 @@ class VllmServerEngine:
             "VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 
-    @property
-    def concurrency(self) -> int:
-        return self.settings.max_batch_size
-
-    @property
-    def reproducible(self) -> bool:
-        """False: requests meet others at the server as they come."""
-        return False
-
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Has the servers load the weights in place, and empties their prefix caches.
 
@@ -258,21 +248,12 @@ class VllmServerEngine:
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:
-        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
+        sampling.check()
         return VllmServerStream(
             self._client, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
-    def rest(self) -> None:
-        """Nothing: the servers' memory is their own."""
 
     def close(self) -> None:
         """Drops the connections; the servers stay. A second call does nothing."""
