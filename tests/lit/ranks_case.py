@@ -105,7 +105,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Probe(DAPOModule):
-    """Before each real step, the loss and gradient of its mini-batches for every aggregation, masked or not."""
+    """Records each step, and before the first its loss and gradient under other objectives."""
 
     found: dict
 
@@ -116,6 +116,20 @@ class Probe(DAPOModule):
         record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
         scores, _ = score(self, batch.tokens)
         record["scored"] = (scores.ref_logprobs, scores.values)
+        if batch.step == 1:
+            self.probe(batch, scores, record)
+        super().training_step(batch, batch_idx)
+        untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
+        record["metrics"] = untimed
+        record["collected"] = {k: v for k, v in batch.collected.metrics.items() if not k.startswith("time/")}
+        record["weights"] = {name: whole(tensor) for name, tensor in full_tensors(self.policy)}
+        of_critic = {} if self.critic is None else dict(self.critic.named_parameters())
+        record["weights"] |= {f"critic.{name}": whole(tensor) for name, tensor in of_critic.items()}
+        self.found[batch.step] = record
+
+    def probe(self, batch: RolloutStep, scores: Scores, record: dict) -> None:
+        """Adds the loss and gradient of the first mini-batch for every aggregation, masked or not."""
+        assert batch.tokens is not None
         kept, objective = batch.tokens.carries_loss, self.objective
         for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
             for filtered in (False, True):
@@ -131,14 +145,6 @@ class Probe(DAPOModule):
         self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
         record["gmpo on forking tokens"] = self.loss_and_gradient(batch, scores)
         self.objective = objective
-        super().training_step(batch, batch_idx)
-        untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
-        record["metrics"] = untimed
-        record["collected"] = {k: v for k, v in batch.collected.metrics.items() if not k.startswith("time/")}
-        record["weights"] = {name: whole(tensor) for name, tensor in full_tensors(self.policy)}
-        of_critic = {} if self.critic is None else dict(self.critic.named_parameters())
-        record["weights"] |= {f"critic.{name}": whole(tensor) for name, tensor in of_critic.items()}
-        self.found[batch.step] = record
 
     def loss_and_gradient(self, batch: RolloutStep, scores: Scores) -> tuple[float, torch.Tensor]:
         assert batch.tokens is not None
@@ -151,10 +157,8 @@ class Probe(DAPOModule):
         return loss, gradient
 
 
-def case(out: Path, name: str, size: int, checkpoint: Path | None = None) -> None:
+def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | None = None) -> None:
     """Runs a case and writes every step's record; with a checkpoint it goes on from there for one step."""
-    overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
-    config = compose(*overrides, *(["budget.steps=3"] if checkpoint else []))
     label = f"{name}_resumed" if checkpoint else name
     with joined(config.trainer) as ranks:
         parts, stop = Parts(config), StopSignal()
@@ -185,6 +189,8 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
         with socket.socket() as found:  # just before it is used: another test may take a free port at any time
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
+        overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
+        config = compose(*overrides, *(["budget.steps=3"] if resumes else []))  # once for all ranks
         children = []
         for rank in range(size):
             child = os.fork()
@@ -193,7 +199,7 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
                 try:
                     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
                     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-                    case(out, name, size, saved if resumes else None)
+                    case(out, name, size, config, saved if resumes else None)
                     code = 0
                 except BaseException:
                     traceback.print_exc()
@@ -214,7 +220,7 @@ if __name__ == "__main__":
         forked(out, 1, tuple(sys.argv[2:]), resumes=2)
         sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", "untied", *(BESIDE if size < 4 else ())))
+        forked(out, size, ("tied", *(("untied", *BESIDE) if size < 4 else ())))
     forked(out, 2, ("paper", "verl", "offloaded"))
     forked(out, 4, ("copies", "tensor"))
     forked(out, 1, ("tied", "critic", "lora"), resumes=2)
