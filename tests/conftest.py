@@ -30,7 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data sets; tests that need it skip where DAPO_LIT_DATA does not name one."""

@@ -2,7 +2,7 @@
 
 A step accepts the first `num_prompts` mixed groups in the order of submission, never in the order of completion: short
 answers end first, and a batch filled by whoever ends first would favour them. So what is accepted depends neither on
-timing nor on how many groups were under way; those numbers decide the price alone. Nothing here knows of engines,
+timing nor on how many groups were under way; those numbers only decide the price. Nothing here knows of engines,
 tokens or text: the simulation in benchmarks/dynamic_sampling.py runs on these very classes.
 """
 

@@ -10,7 +10,7 @@ from dapo_lit.runs.parquet import write_parquet
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
-    """rollouts/step_000010.parquet: every group that ended and is not carried over, discarded ones too."""
+    """rollouts/step_000010.parquet: all finished groups that are not carried over, discarded ones included."""
     kept = {id(group) for group in collected.accepted}
     examined = {id(group) for group in collected.generated}
     rows = [

@@ -95,7 +95,7 @@ class Decoder:
         slots = torch.arange(width, device=self.device)
         positions = (slots - starts[:, None]).clamp_(min=0)
         distance = slots[:, None] - slots
-        # A slot before the start sees itself alone: a row without any key would give NaN.
+        # A slot before the start sees only itself: a row without any key would give NaN.
         seen = (distance >= 0) & ((slots >= starts[:, None])[:, None, None] | (distance == 0))
         layers: list[Tensor] = []
 

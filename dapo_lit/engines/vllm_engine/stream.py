@@ -8,7 +8,7 @@ from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 
 
 class VllmStream:
-    """Requests by name; vLLM's scheduler runs all of them a token further with every step."""
+    """Requests by name; every step of vLLM's scheduler adds a token to each."""
 
     def __init__(
         self, engine: Any, max_model_tokens: int, eos_ids: list[int], sampling: Sampling, version: int

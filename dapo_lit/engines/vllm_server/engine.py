@@ -1,9 +1,9 @@
 """vLLM's own server as a rollout engine: in other processes, on other GPUs or machines, reached over HTTP.
 
-A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that has the policy's config
-alone, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
-servers see under one path, and the servers load them in place; or over NCCL (vllm_transfer.py). Each sample comes back
-with the label of the weights that drew it, so a server that was started anew is found out.
+A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that holds only the policy's
+config, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
+servers see under one path, and the servers load them in place; or over NCCL (transfer.py). Each sample comes back
+with the label of the weights that drew it, so a restarted server is detected.
 
 Written against vLLM 0.32, whose token-in token-out endpoint and development routes it uses. Left out: starting servers,
 and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
@@ -34,12 +34,12 @@ from dapo_lit.engines.vllm_server.weight_files import write_weights
 from dapo_lit.ranks import ALONE, Ranks
 
 SERVER_VERSION = "0.32."
-"""What the versions of servers that can be used begin with: their routes are no stable interface."""
+"""Prefix of supported server versions: their routes are not a stable interface."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the config says of the servers."""
+    """The settings of the servers in the config."""
 
     urls: tuple[str, ...]
     """`http://host:port` of each."""
@@ -111,7 +111,7 @@ class VllmServerEngine(RolloutEngine):
         return folder
 
     def command(self, url: str) -> str:
-        """What starts the server that is wanted at `url`."""
+        """The command that starts the server wanted at `url`."""
         settings, place = self.settings, urlsplit(url)
         each = -(-settings.max_batch_size // len(settings.urls))
         options = [

@@ -14,9 +14,9 @@ from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 GENERATE = "/inference/v1/generate"
 """Token ids in, token ids out, as a stream (vLLM 0.32)."""
 TOKENS_AN_EVENT = 32
-"""A token at a time would cost the server more than the sampling; a withdrawn response loses at most so many."""
+"""Sending single tokens would cost the server more than sampling them; a withdrawn response loses at most this many."""
 WAIT_S = 0.05
-"""What `step` waits for the first sample to end."""
+"""Seconds that `step` waits for the first sample to end."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class UnderWay:
 
 
 class VllmServerStream:
-    """Samples go to the servers group by group, always to the one with the fewest under way."""
+    """Sends samples to the servers group by group, always to the one with the fewest under way."""
 
     def __init__(
         self,
