@@ -173,7 +173,8 @@ def _entropy_and_prob(completions: Sequence[Completion]) -> tuple[float | None, 
     for completion in completions:
         logprobs = completion.sample.rollout_logprobs
         logprob += np.add.reduce(logprobs, dtype=np.longdouble)
-        prob += np.add.reduce(np.exp(logprobs, dtype=np.float64), dtype=np.longdouble)
+        # Complex numbers go through the C library's exp; np.exp of reals differs between processors in the last bit.
+        prob += np.add.reduce(np.exp(logprobs.astype(np.complex128)).real, dtype=np.longdouble)
     return -float(logprob) / total, float(prob) / total
 
 
