@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from dapo_lit.cli.cell_claim import held, packed_cell
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.families import switches_of
+from dapo_lit.config.shipped import switches_of
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -26,7 +26,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import Opening, Start, joined
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, recorded_threads, with_threads
+from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
 from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import objective
@@ -34,6 +34,7 @@ from dapo_lit.rollout.flight import StopRequestedError
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal, requeue
+from dapo_lit.runs.resume import recorded_threads
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run

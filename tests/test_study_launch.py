@@ -102,14 +102,14 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     for arm in ("dapo", OTHER):
         shutil.rmtree(study / STUDY / arm)
     shutil.rmtree(packed / OTHER / "seed_1")
-    run = packed / OTHER / "seed_0" / "run.json"
-    run.write_text(run.read_text().replace(json.loads(run.read_text())["config_hash"], "0" * 16))
+    config = packed / OTHER / "seed_0" / "config.yaml"
+    config.write_text(config.read_text().replace("low: 0.2", "low: 0.1"))
     capsys.readouterr()
     assert launch("study.packed=experiments/runs", cwd=study) == 0
     printed = capsys.readouterr().out
-    assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another hash, and not packed
+    assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another config, and not packed
     assert printed.count("done, packed in experiments/runs/dapo/seed_") == 2
-    assert printed.count("is packed with another config") == 1
+    assert printed.count("is packed with another config (algorithm.clip.low: 0.1 -> 0.2)") == 1
     shutil.rmtree(packed / OTHER)
     assert status([str(study / STUDY), str(packed)]) == 0
     assert "4 done of 4 cells" in capsys.readouterr().out

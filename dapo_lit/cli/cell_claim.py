@@ -9,20 +9,21 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dapo_lit.config import Config
-from dapo_lit.runs.run_folder import config_hash
+from dapo_lit.config.identity import differences, identity
+from dapo_lit.runs.resume import describe, read_tree
 from dapo_lit.study.read.cells import alive
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:
-    """The packed cell that makes this run unnecessary: same arm, seed and config hash, under study.packed."""
+    """The packed cell under study.packed that makes this run unnecessary: the same experiment, finished."""
     if config.study is None or config.study.packed is None or config.resume != "auto":
         return None
     cell = Path(config.study.packed) / arm / f"seed_{config.seed}"
     if not (cell / "DONE.json").is_file():
         return None
-    there, here = _record(cell).get("config_hash"), config_hash(config)
-    if there != here:
-        print(f"{cell} is packed with another config ({there}, here {here}): run again")
+    changes = differences(identity(read_tree(cell)), identity(config.model_dump(mode="json")))
+    if changes:
+        print(f"{cell} is packed with another config ({describe(changes)}); training it again")
         return None
     return cell
 

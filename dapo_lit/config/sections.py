@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -115,7 +117,7 @@ class Reward(Section):
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
     """Seconds that the check of one answer may take; then it counts as wrong."""
-    workers: PositiveInt
+    workers: Annotated[PositiveInt, EXECUTION]
     """Worker processes of the verifier, started when the first answer needs one."""
     function: str | None
     """A reward function of your own, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
@@ -139,19 +141,19 @@ class VllmServer(Section):
 
 
 class Vllm(Section):
-    placement: Literal["colocated", "server"]
+    placement: Annotated[Literal["colocated", "server"], EXECUTION]
     """In the trainer's process, or in vLLM's own servers on other GPUs or machines."""
-    server: VllmServer
+    server: Annotated[VllmServer, EXECUTION]
     """Settings of placement=server."""
-    kv_cache_gb: PositiveFloat
+    kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
     """GiB of the key-value cache."""
-    tensor_parallel: PositiveInt
+    tensor_parallel: Annotated[PositiveInt, EXECUTION]
     """GPUs that share the engine's weights; above 1 the run is launched by torchrun."""
-    eager: bool
+    eager: Annotated[bool, EXECUTION]
     """No compilation and no CUDA graphs: starts in seconds, samples slower on a GPU."""
     fp32_head: bool
     """Logits from float32 products whatever the dtype of the weights."""
-    sleep: bool
+    sleep: Annotated[bool, EXECUTION]
     """On a GPU: give the memory of weights and cache back while the trainer works."""
 
 
@@ -160,14 +162,14 @@ class Rollout(Section):
     temperature: PositiveFloat
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
-    max_batch_size: PositiveInt
+    max_batch_size: Annotated[PositiveInt, EXECUTION]
     """Sequences decoded at once."""
     noise_stream: Count
     """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
-    mismatch_alarm: Literal["auto"] | PositiveFloat | None
+    mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]
     """mismatch/kl (nats a token) above which a step is reported: a stale or broken sync shows there; null: never;
     auto: 1e-4 in float32, 0.01 in 16 bits."""
-    stall_s: PositiveFloat
+    stall_s: Annotated[PositiveFloat, BOOKKEEPING]
     """A message names the prompts that are waited for when no sample has ended for so many seconds."""
     overlap: bool
     """Sample the next step while the policy trains on this one: every batch but the first is a step old."""

@@ -1,14 +1,15 @@
 """The group `trainer`: on what a run computes, and how the policy lies there."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
+from dapo_lit.config.kinds import BOOKKEEPING, SCIENCE
 from dapo_lit.config.sections import Section
 
 
 class Sharding(Section):
-    dtype: Literal["bfloat16", "float16", "float32"] | None
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
     """Of the weights and activations in forward and backward while the shards stay in policy.dtype; null: the same."""
     cpu_offload: bool
     """Shards, gradients and optimiser states lie in the host's memory, and the optimiser runs there."""
@@ -49,19 +50,19 @@ class Trainer(Section):
     """Tokens in one forward and backward pass; sequences are packed into it without padding."""
     shared_prompt: Literal["auto"] | bool
     """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
-    fp32_head: bool
+    fp32_head: Annotated[bool, SCIENCE]
     """Log-probs from float32 products of the head where the policy is narrower; one wide copy of the head in memory."""
-    checkpoint_every: PositiveInt
+    checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]
     """Rollout steps between checkpoints; the last two are kept."""
     checkpoint_in_background: bool
     """Write shards while training goes on, once they have been copied to the host's memory."""
-    grace_s: PositiveFloat
+    grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     activation_checkpointing: Literal["none", "selective", "full"]
     """What backward computes again: nothing; all but attention and every other matrix product; whole layers."""
-    grad_noise: bool
+    grad_noise: Annotated[bool, BOOKKEEPING]
     """Log optim/grad_noise, which keeps one more copy of the gradient."""
-    peak_tflops: PositiveFloat | None
+    peak_tflops: Annotated[PositiveFloat | None, BOOKKEEPING]
     """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
 
     @model_validator(mode="after")

@@ -8,10 +8,8 @@ process keeps its weights in policy.dtype, and small updates are lost in bfloat1
 
 import os
 import time
-from pathlib import Path
 
 import torch
-import yaml
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
@@ -30,15 +28,6 @@ REPEATS = 3
 
 def is_measured(config: Config) -> bool:
     return bool(config.trainer.cpu.auto) and config.trainer.accelerator == "cpu"
-
-
-def recorded_threads(path: Path, config: Config) -> int | None:
-    """What the run in `path` measured, if `config` is to go on with it; None: nothing is there."""
-    file = path / "config.yaml"
-    if not config.resume or not file.is_file():
-        return None
-    before = yaml.safe_load(file.read_text())
-    return int(before["trainer"]["threads"])
 
 
 def with_threads(config: Config, threads: int) -> Config:
