@@ -16,11 +16,11 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
-from dapo_lit.evaluation.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.rewards.pool import Verifier

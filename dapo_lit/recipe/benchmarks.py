@@ -12,9 +12,7 @@ from dapo_lit.config.evaluate import Benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
-from dapo_lit.engines.protocol import RolloutEngine, Sampling
-from dapo_lit.evaluation.sampled import Evaluation, evaluate
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.engines.protocol import Sampling
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.collect import Prompt
 from dapo_lit.tasks import chain_sum
@@ -38,10 +36,6 @@ class OpenBenchmark:
     def max_tokens(self) -> int:
         """Of the longest prompt and its response."""
         return max(len(p.ids) for p in self.prompts) + self.sampling.max_response_tokens
-
-    def evaluate(self, engine: RolloutEngine, ranks: Ranks = ALONE) -> Evaluation:
-        """Everything at once with the engine's weights; nothing is written."""
-        return evaluate(self.prompts, self.settings.samples, engine, self.verifier, self.decode, self.sampling, ranks)
 
 
 def open_benchmark(
