@@ -8,11 +8,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 from dapo_lit.config.kinds import HORIZON, SCIENCE, Kind
 from dapo_lit.config.run import Config
-from dapo_lit.config.sections import Section
+from dapo_lit.config.sections import Section, section_of
 from dapo_lit.config.shipped import default_run
 
 HASH_VERSION = 2
@@ -34,14 +34,6 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
     return flat
-
-
-def section_of(annotation: Any) -> type[Section] | None:
-    """The section that a field holds (it may be null as well); None for a plain value."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Section):
-            return candidate
-    return None
 
 
 def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str = "") -> dict[str, Kind]:

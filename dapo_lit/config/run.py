@@ -28,9 +28,9 @@ class Config(Section):
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
     resume: Annotated[bool | Literal["auto"], BOOKKEEPING]
-    """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
+    """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
     study: Annotated[Study | None, BOOKKEEPING]
-    """The study that the run is a cell of; null: none."""
+    """The study that this run is a cell of; null: none."""
     algorithm: Annotated[Algorithm, SCIENCE]
     policy: Annotated[Policy, SCIENCE]
     task: Annotated[Task, SCIENCE]
@@ -92,6 +92,6 @@ class Config(Section):
             )
         if self.replay.record:
             raise ValueError(
-                "rollout.overlap and replay.record exclude each other: before a step, its rollouts are there already"
+                "rollout.overlap and replay.record exclude each other: the state before a step has its rollouts already"
             )
         return self

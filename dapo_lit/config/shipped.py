@@ -2,11 +2,17 @@
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dapo_lit.config.folder import config_folder
+
+def config_folder() -> Path:
+    """`conf/`: inside an installed package, or at the top of the checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
 
 
 @cache

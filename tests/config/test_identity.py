@@ -15,11 +15,10 @@ from dapo_lit.config.identity import (
     kind_of,
     kinds,
     same_experiment,
-    section_of,
     with_defaults,
 )
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE, Kind
-from dapo_lit.config.sections import Section
+from dapo_lit.config.sections import Section, section_of
 from dapo_lit.config.shipped import default_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
