@@ -120,7 +120,8 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     shutil.rmtree(study / STUDY / OTHER / "seed_0")
     with FileLock(study / STUDY / "dapo" / ".seed_0.lock"):
         assert launch(cwd=study) == 0
-    assert f"{STUDY}/dapo/seed_0: process unknown on this machine is at it; left alone" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{STUDY}/dapo/seed_0: another process (pid unknown on this machine) is running it; skipping it" in printed
     assert f"{OTHER}/seed_0" in done_at(study / STUDY)
     assert "dapo/seed_0" not in done_at(study / STUDY)
 
@@ -128,7 +129,7 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
 def test_a_cell_on_another_machine_is_left_alone_while_it_writes_and_taken_over_an_hour_later(study):
     folder = study / STUDY / "dapo" / "seed_0"
     record = json.loads((folder / "run.json").read_text()) | {"status": "running", "host": "elsewhere"}
-    for minutes, holder in ((10, f"process {record['pid']} on elsewhere"), (70, None)):
+    for minutes, holder in ((10, f"another process (pid {record['pid']} on elsewhere)"), (70, None)):
         at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
         (folder / "run.json").write_text(json.dumps(record | {"updated_at": at}))
         with held(folder) as found:

@@ -9,13 +9,14 @@ from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.train import arm_of, build_trainer
+from dapo_lit.train import arm_of
 
 
 class Run:
