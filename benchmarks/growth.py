@@ -1,11 +1,11 @@
-"""Time and memory with the length of a response: sampling a token at that length, training on a response of it.
+"""Growth of time and memory with the response length, for sampling and for training.
 
-Training is forward and backward of responses of n tokens, as many as make 4,096 tokens (one where n is more), through
-the packed attention and the head. Sampling is a decode step of 8 rows at a context of n tokens. The exponent between
-two lengths is log(T2 / T1) / log(n2 / n1) of the time of a whole response: for training it stands beside that of the
-multiply-adds (linear + causal attention), for sampling the time of a response is the sum over its tokens, by the
-trapezoidal rule. Memory is what is resident at the peak of a call beyond the weights (for sampling: beyond what was
-before it), over the tokens of the batch: it must not grow, as no tensor is tokens x tokens or tokens x vocabulary.
+Training is forward and backward through packed attention and head, on responses of n tokens that make up 4,096 tokens
+(or one longer response). Sampling is a decode step of 8 rows at a context of n tokens; the time of a response is the
+sum over its tokens, by the trapezoidal rule. The exponent between two lengths is log(T2 / T1) / log(n2 / n1) of the
+time of a whole response; for training, the table also has the exponent of the multiply-adds (linear + causal
+attention). Memory is the resident peak of a call beyond the weights (sampling: beyond the memory before the call),
+divided by the tokens of the batch. It must not grow, because no tensor is tokens x tokens or tokens x vocabulary.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py --out benchmarks/results
 """
@@ -26,16 +26,16 @@ from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import token_loss
-from dapo_lit.step.rank_shares import cost_of
+from dapo_lit.step.balance import cost_of
 
 BATCH_TOKENS = 4096
 ROWS, STEPS = 8, 16
 ENOUGH_S = 30.0
-"""A length is not measured again after so many seconds."""
+"""Repeats of a length stop after so many seconds."""
 
 
 def give_back_memory() -> None:
-    """Freed memory to the system, so that the next peak is its own."""
+    """Returns freed memory to the system, so that it does not count in the next peak."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 

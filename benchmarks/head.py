@@ -1,11 +1,10 @@
-"""The policy's head with DAPO's clipped loss: time, memory and error, beside what others do.
+"""The policy's head with DAPO's clipped loss, compared with other implementations: time, memory and error.
 
-From hidden states of the response tokens to the gradients of hidden states and head. Each implementation computes the
-same loss (token-level, clip 0.2 / 0.28) of the same random tokens; the old log-probs are those of a policy a little
-way off, so that some tokens are clipped. Each runs in a process of its own, in turns. Memory is what is resident at the
-peak of the first call beyond what was before it (on a GPU: allocated), the gradient of the head included. Errors are
-against float64, at the first number of tokens: relative norms of the gradients, the largest absolute difference of the
-log-probs where an implementation gives them.
+Measured from the hidden states of the response tokens to the gradients of hidden states and head. Every implementation
+computes the same loss (token-level, clip 0.2 / 0.28) of the same random tokens; the old log-probs come from a slightly
+different policy, so that some tokens are clipped. Each runs in its own process, in turns. Memory is the resident peak
+of the first call beyond the memory before it (on a GPU: allocated), the head's gradient included. Errors are against
+float64, at the first number of tokens: relative norm for gradients, largest absolute difference for log-probs.
 
     python benchmarks/head.py --out benchmarks/results
     python benchmarks/head.py --device cuda --dtype bfloat16 --tokens 16384 65536 --vocabulary 152064 --hidden 3584
@@ -31,12 +30,12 @@ SEQUENCE = 64
 
 
 class Problem:
-    """Random tokens, hidden states and head; a few are clipped at either bound."""
+    """Random tokens, hidden states and head; some tokens are clipped at each bound."""
 
     def __init__(self, tokens: int, vocabulary: int, hidden: int, dtype: torch.dtype, device: str) -> None:
         generator = torch.Generator().manual_seed(0)
         draw = partial(torch.randn, generator=generator)
-        # A scale at which the distribution of a token is far from uniform, as a policy's is.
+        # At this scale, token distributions are far from uniform, like a policy's.
         self.hidden = (draw(tokens, hidden) / hidden**0.5 * 3).to(device, dtype).requires_grad_()
         self.weight = draw(vocabulary, hidden).to(device, dtype).requires_grad_()
         self.targets = torch.randint(vocabulary, (tokens,), generator=generator).to(device)
@@ -173,7 +172,7 @@ def serve(connection: Connection, name: str, sizes: tuple[Any, ...], threads: in
 
 
 def allocated(call: Callable[[], object]) -> int:
-    """Bytes on the GPU at the peak of a call beyond what was there; the second call, without what libraries set up."""
+    """Peak GPU bytes of a call beyond those allocated before; the second call, to exclude libraries' initialisation."""
     call()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -229,7 +228,7 @@ def main() -> None:
         args.tokens, args.vocabulary, args.hidden, args.repeats = [128], 512, 32, 2
     for name, (_, needs) in ALL.items():
         if needs is not None and not installed(needs):
-            print(f"head: {name} skipped, {needs} is not installed here; `make bench` makes an environment that has it")
+            print(f"head: {name} skipped, {needs} is not installed; `make bench` makes an environment with it")
     began, rows, results = machine(args.threads), [], {}
     for tokens in args.tokens:
         more, results[str(tokens)] = measured(tokens, tokens == args.tokens[0], args)

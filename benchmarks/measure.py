@@ -1,7 +1,7 @@
-"""What the benchmarks share: turns, child processes and their memory, the machine, the record and its table.
+"""Shared code of the benchmarks: alternating runs, child processes and their memory, the machine, records and tables.
 
-Memory is resident memory as Linux counts it. A part of a page between `<!-- begin NAME -->` and `<!-- end NAME -->` is
-the table of a benchmark: whoever runs it with --page writes it.
+Memory is resident memory as counted by Linux. The part of a page between `<!-- begin NAME -->` and `<!-- end NAME -->`
+is the table of a benchmark, which --page rewrites.
 """
 
 import argparse
@@ -26,9 +26,9 @@ CLOCK = "BENCH_CLOCK"
 
 
 def set_clock() -> None:
-    """Lets every stopwatch of this process, the trainer's included, count processor time where that is asked for.
+    """With --clock processor, all timers of this process, the trainer's included, measure processor time.
 
-    With one thread it is what the same work takes in seconds on an idle machine, whoever else uses this one.
+    With one thread this is the time of the same work on an idle machine, even if this machine is busy.
     """
     if os.environ.get(CLOCK) == "processor":
         time.perf_counter = time.process_time
@@ -40,13 +40,13 @@ set_clock()
 def arguments(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a size of seconds, which shows that it runs")
+    parser.add_argument("--tiny", action="store_true", help="a run of a few seconds, to check that it works")
     parser.add_argument("--threads", type=int, default=defaults.get("threads", 1))
     parser.add_argument("--repeats", type=int, default=defaults.get("repeats", 5))
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall", action=_SetClock)
-    parser.add_argument("--out", type=Path, help="folder of NAME.json and NAME.md")
-    parser.add_argument("--page", type=Path, help="page whose table of this benchmark is rewritten")
+    parser.add_argument("--out", type=Path, help="folder for NAME.json and NAME.md")
+    parser.add_argument("--page", type=Path, help="page in which this benchmark's table is rewritten")
     return parser
 
 
@@ -58,7 +58,7 @@ class _SetClock(argparse.Action):
 
 
 def in_turns(cases: Mapping[str, Callable[[], Any]], warmup: int, repeats: int) -> dict[str, list[Any]]:
-    """What each case returns, `repeats` times after `warmup`; which goes first alternates."""
+    """The results of each case, `repeats` times after `warmup`; the order of the cases alternates."""
     found: dict[str, list[Any]] = {name: [] for name in cases}
     for repeat in range(warmup + repeats):
         for name in list(cases)[:: 1 if repeat % 2 else -1]:
@@ -82,7 +82,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def resident(pid: int | str = "self", field: str = "VmRSS") -> int:
-    """Bytes; VmHWM is the most since `reset_peak`. 0 for a process that has ended."""
+    """Resident bytes; VmHWM is the peak since `reset_peak`. 0 for a process that has ended."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -97,7 +97,7 @@ def reset_peak(pid: int | str = "self") -> None:
 
 
 def added_memory(call: Callable[[], object]) -> int:
-    """Bytes at the peak of `call` beyond what was resident before it."""
+    """Peak bytes of `call` beyond those resident before it."""
     before = resident()
     reset_peak()
     call()
@@ -105,7 +105,7 @@ def added_memory(call: Callable[[], object]) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all its descendants."""
     found = [pid]
     for parent in found:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -117,10 +117,10 @@ def tree(pid: int) -> list[int]:
 
 
 class Child:
-    """A process that answers: `main(connection, *given)` receives messages and sends what it found.
+    """A child process: `main(connection, *given)` receives messages and sends results.
 
-    Of each answer the peak of the resident memory of the process and all below it is noted: the process's own peak
-    exactly, that of those below it by looking every 50 ms.
+    Each answer comes with the peak resident memory of the process and its descendants: exact for the process itself,
+    polled every 50 ms for the descendants.
     """
 
     def __init__(self, main: Callable[..., None], *given: Any) -> None:
@@ -131,7 +131,7 @@ class Child:
         other.close()
 
     def ask(self, message: Any = None) -> dict[str, Any]:
-        """Raises RuntimeError with what the child said, if it failed."""
+        """Raises RuntimeError with the child's error if it failed."""
         pid = self.process.pid
         assert pid is not None
         done, below = threading.Event(), [0]
@@ -166,7 +166,7 @@ class Child:
 def _serve(main: Callable[..., None], connection: Connection, *given: Any) -> None:
     try:
         main(connection, *given)
-    except EOFError:  # nobody asks any more
+    except EOFError:  # the parent has closed the connection
         pass
     except BaseException as error:
         connection.send({"error": f"{type(error).__name__}: {error}"})
@@ -187,7 +187,7 @@ def processor() -> str:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """Hardware, and how busy it was when this was called."""
+    """The hardware and its current load."""
     found: dict[str, Any] = {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -201,7 +201,7 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Of those packages that are installed, python and torch first."""
+    """Versions of python, torch and those of the packages that are installed."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
     for name in names:
         try:
@@ -212,7 +212,7 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def installed(*names: str) -> bool:
-    """Whether one of these packages is installed, under the name that pip knows."""
+    """Whether one of these packages (pip's names) is installed."""
     return len(versions(*names)) > len(versions())
 
 
@@ -237,7 +237,7 @@ def publish(
     where = f"{began['processor']}, {began['cores']} cores, {began['capability']}, {began['threads']} thread(s)"
     where = f"{began['gpu']}; {where}" if "gpu" in began else where
     load = f"load {began['load_1min']} at the start, {ended} at the end"
-    timed = "processor time of one thread, as others used the machine" if args.clock == "processor" else "wall time"
+    timed = "processor time of one thread (the machine was shared)" if args.clock == "processor" else "wall time"
     text = f"{tables}\n\n{where}; {timed}; {load}; {', '.join(f'{n} {v}' for n, v in found.items())}."
     print(text)
     if args.out:
@@ -258,7 +258,7 @@ def publish(
 
 
 def without_paths(options: Sequence[str]) -> list[str]:
-    """The command line but for where the results went."""
+    """The command line without --out and --page."""
     kept, skips = [], False
     for option in options:
         if not skips and option not in ("--out", "--page"):
@@ -268,7 +268,7 @@ def without_paths(options: Sequence[str]) -> list[str]:
 
 
 def write_between(page: Path, name: str, text: str) -> None:
-    """Replaces what stands between the marks of `name` in a page.
+    """Replaces the text between the marks of `name` in a page.
 
     Raises:
         ValueError: the page has no such marks.

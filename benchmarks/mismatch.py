@@ -1,8 +1,8 @@
-"""How far an engine's log-probs are from the trainer's on the same weights: by engine, precision and head.
+"""Differences between the engine's and the trainer's log-probs on the same weights, by engine, precision and head.
 
-For each case the policy is loaded in the case's dtype, given to the engine, and sampled from at temperature 1; the
-trainer scores the same tokens as it does in training (packed rows). The torch engine's head is always float32.
-`mismatch/kl` and `mismatch/prob_diff_max` are those of docs/metrics.md. vLLM's cases run where it is installed.
+For each case the policy is loaded in the case's dtype and the engine samples from it at temperature 1; the trainer
+scores the same tokens in packed rows, as in training. The torch engine's head is always float32. `mismatch/kl` and
+`mismatch/prob_diff_max` are defined in docs/metrics.md. vLLM's cases run if it is installed.
 
     .venv-vllm/bin/python benchmarks/mismatch.py --out benchmarks/results --page docs/mismatch.md
 """
@@ -49,7 +49,7 @@ def composed(*overrides: str) -> Config:
 
 
 def sampled(parts: Parts, num_prompts: int, group: int) -> tuple[list[SampleRequest], dict[SampleKey, Sample]]:
-    """Groups of responses to the first problems."""
+    """Samples a group of responses to each of the first problems."""
     prompts, _ = parts.prompts(parts.problems.train[:num_prompts])
     requests = [SampleRequest(SampleKey(1, p.problem.id, 0, i), p.ids) for p in prompts for i in range(group)]
     engine = parts.engine()
@@ -63,7 +63,7 @@ def sampled(parts: Parts, num_prompts: int, group: int) -> tuple[list[SampleRequ
 
 @torch.no_grad()
 def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey, Sample]) -> tuple[Tensor, Tensor]:
-    """[N] log-probs of the trainer, and of the engine."""
+    """[N] log-probs of the trainer and of the engine."""
     found = [samples[request.key] for request in requests]
     lengths = torch.tensor([len(sample.response_ids) for sample in found])
     batch = TokenBatch(
@@ -72,7 +72,7 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
         response_lengths=lengths,
         group_index=torch.arange(len(requests)),
         rewards=torch.zeros(len(requests), dtype=torch.float64),
-        carries_loss=torch.ones(len(requests), dtype=torch.bool),
+        loss_mask=torch.ones(int(lengths.sum()), dtype=torch.bool),
         rollout_logprobs=torch.tensor([p for sample in found for p in sample.rollout_logprobs]),
         fresh=torch.ones(int(lengths.sum()), dtype=torch.bool),
     )

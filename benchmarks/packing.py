@@ -1,10 +1,9 @@
 """Forward and backward over completions of uneven length: padded, packed by transformers, packed by this project.
 
-A workload is groups of 8 completions of one prompt. Every implementation computes the same sum of log-probs of the
-response tokens, with the same head, in micro-batches of at most --budget tokens (padding included), and adds the
-gradients up. A useful token is a token of a prompt or response; a prompt counts once a completion, whether it is
-computed once or eight times. The largest difference of a gradient from that of the padded batches is printed, relative
-to its norm.
+A workload consists of groups of 8 completions of one prompt. Every implementation computes the same sum of log-probs of
+the response tokens, with the same head, in micro-batches of at most --budget tokens (padding included), and accumulates
+the gradients. Useful tokens are those of prompts and responses; a prompt counts once for each completion, even if it is
+computed only once. The table's note has the largest relative difference from the gradient of the padded batches.
 
     OMP_NUM_THREADS=1 python benchmarks/packing.py --size 7M --out benchmarks/results
 """
@@ -54,7 +53,7 @@ def workload(prompt: int, lengths: Lengths, completions: int, vocabulary: int) -
         response_lengths=responses,
         group_index=torch.arange(groups).repeat_interleave(GROUP),
         rewards=torch.zeros(completions, dtype=torch.float64),
-        carries_loss=torch.ones(completions, dtype=torch.bool),
+        loss_mask=torch.ones(tokens, dtype=torch.bool),
         rollout_logprobs=torch.zeros(tokens),
         fresh=torch.ones(tokens, dtype=torch.bool),
     )

@@ -1,4 +1,4 @@
-"""The policies that the benchmarks run: Qwen2 architecture, randomly initialised, or SmolLM2-135M from its folder."""
+"""The policies of the benchmarks: randomly initialised Qwen2 models, and SmolLM2-135M from its folder."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ def policy(size: str, *, vocabulary: int = 64, context: int = 1024) -> PreTraine
     """`0.3M`, `7M` or `135M`, in float32.
 
     Raises:
-        FileNotFoundError: 135M, and its folder is not there.
+        FileNotFoundError: the folder of 135M does not exist.
     """
     if size == "135M":
         if not SMOLLM2.is_dir():
-            raise FileNotFoundError(f"{SMOLLM2} is not there; `make model` makes it")
+            raise FileNotFoundError(f"{SMOLLM2} does not exist; run `make model`")
         return AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32).eval()
     torch.manual_seed(0)
     shape = SIZES[size]

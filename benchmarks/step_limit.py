@@ -1,15 +1,15 @@
-"""A training step against what the machine could do at best: floor / measured, by phase.
+"""A training step compared with the machine's limits: floor / measured time, by phase.
 
-The floor of a phase is its multiply-adds at the rate of the machine's best matrix product plus the bytes that it must
-move at the rate of a copy. Both rates are measured first, on as many threads. Counted are:
+The floor of a phase is the time of its multiply-adds at the rate of the machine's fastest matrix product plus that of
+the bytes it must move at the rate of a copy. Both rates are measured first, with the same threads. Counted are:
 
     generate  each group's prompt once; for each token the matrices and the head; keys and values read at each token
-    score     the matrices, causal attention and the head, of completions whose old log-probs are asked for
+    score     the matrices, causal attention and the head, of completions whose old log-probs are needed
     train     three times that, of all completions, a group's prompt once; AdamW's seven passes over the parameters
     sync      the parameters read and written once
 
-Not counted: norms, activations, softmax, sampling. Verification, and what is left of a step beside the five phases,
-have no floor; their share of the step is shown.
+Not counted: norms, activations, softmax, sampling. Verification and the rest of a step outside the five phases have no
+floor; their share of the step is shown.
 
     OMP_NUM_THREADS=1 python benchmarks/step_limit.py --out benchmarks/results
 """
@@ -30,7 +30,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.step.rank_shares import cost_of
+from dapo_lit.step.balance import cost_of
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.train import arm_of
 
@@ -40,7 +40,7 @@ ADAMW_PASSES = 7
 
 
 def matrix_rate(size: int, repeats: int) -> float:
-    """Multiply-adds a second of the fastest of some float32 products."""
+    """Multiply-adds a second of the fastest of several float32 products."""
     found = []
     for rows, columns in ((size, size), (4 * size, size // 4)):
         a, b = torch.randn(rows, size), torch.randn(size, columns)
@@ -50,7 +50,7 @@ def matrix_rate(size: int, repeats: int) -> float:
 
 
 def copy_rate(megabytes: int, repeats: int) -> float:
-    """Bytes a second, read and written ones."""
+    """Bytes read and written a second."""
     source = torch.randn(megabytes * 250_000)
     target = torch.empty_like(source)
     took = in_turns({"": lambda: seconds(lambda: target.copy_(source))}, 1, repeats)[""]
@@ -58,7 +58,7 @@ def copy_rate(megabytes: int, repeats: int) -> float:
 
 
 class Floors(Callback):
-    """Notes the seconds of each phase of each step, and its multiply-adds and bytes."""
+    """Records seconds, multiply-adds and bytes of each phase of each step."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ def run(work: Work, steps: int) -> list[dict[str, Any]]:
 
 
 def table(label: str, steps: list[dict[str, Any]], products: float, copies: float) -> list[list[str]]:
-    """Rows of medians over the steps; the last is what no phase has."""
+    """Rows of medians over the steps; the last two are the time outside the phases and the whole step."""
     rows, wall = [], median([s["wall_s"] for s in steps])
     floors = 0.0
     for phase in PHASES:

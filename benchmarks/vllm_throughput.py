@@ -1,14 +1,14 @@
-"""Sampling inside training beside one bare call of vLLM: tokens a second for the same work.
+"""Sampling during training compared with one bare call of vLLM: tokens a second for the same work.
 
-Reads a run that sampled with vLLM (`rollout=vllm`, `logger.rollouts_every` above 0). Of each recorded step:
+Reads a run that sampled with vLLM (`rollout=vllm`, `logger.rollouts_every` above 0). For each recorded step:
 
-- in training: response tokens sampled in the step, unfinished ones too, over its `time/generate_s`;
-- bare: `LLM.generate` on the prompts of the step's finished responses, in the order of submission, each held to its
+- in training: response tokens sampled in the step, including unfinished responses, divided by `time/generate_s`;
+- bare: `LLM.generate` on the prompts of the step's finished responses, in the order of submission, each with its
   recorded length (`ignore_eos`, `max_tokens`), with the run's engine settings, threads and weights before training.
 
-Both have at most `rollout.max_batch_size` requests in flight and ask for the log-prob of the sampled token. The bare
-call waits for nothing, verifies nothing and withdraws nothing. Left out of training: the verifier's `time/verify_s`,
-which the last column adds. Wall time: the machine must be idle, then and now.
+Both have at most `rollout.max_batch_size` requests in flight and return the log-prob of the sampled token. The bare
+call never waits, verifies or aborts. The rate in training excludes the verifier's `time/verify_s`; the last column
+includes it. Wall time is used, so the machine must be idle in both measurements.
 
     .venv-vllm/bin/python benchmarks/vllm_throughput.py runs/smollm2_arithmetic/dapo/seed_0 --out benchmarks/results
 """
@@ -37,13 +37,13 @@ class RecordedStep:
     lengths: list[int]
     """Tokens of each response."""
     tokens: int
-    """Sampled in the step, those of unfinished responses too."""
+    """Tokens sampled in the step, including unfinished responses."""
     generate_s: float
     verify_s: float
 
 
 def recorded_steps(run: Path, wanted: list[int] | None) -> list[RecordedStep]:
-    """The steps of a run that can be asked again; without `wanted` all recorded ones but the first of the run.
+    """The recorded steps of a run; without `wanted` all except step 1.
 
     Raises:
         ConfigError: there are none.
@@ -66,12 +66,12 @@ def recorded_steps(run: Path, wanted: list[int] | None) -> list[RecordedStep]:
             )
         )
     if not found:
-        raise ConfigError(f"{run}: no recorded rollouts of the steps asked for; train with logger.rollouts_every=1")
+        raise ConfigError(f"{run}: no recorded rollouts of the requested steps; train with logger.rollouts_every=1")
     return found
 
 
 def bare(llm: Any, step: RecordedStep, temperature: float) -> int:
-    """One call; the tokens that it sampled."""
+    """Makes one call and returns the number of sampled tokens."""
     from vllm import SamplingParams
 
     params = [
@@ -117,7 +117,9 @@ def read_config(run: Path) -> Config:
 def main() -> None:
     parser = arguments(__doc__, threads=None, repeats=3)
     parser.add_argument("run", type=Path, help="the folder of a run")
-    parser.add_argument("--steps", type=int, nargs="+", help="all recorded ones but step 1, where kernels warm up")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", help="default: all recorded steps except 1, where kernels warm up"
+    )
     args = parser.parse_args()
     if args.tiny:
         args.repeats, args.warmup = 1, 0

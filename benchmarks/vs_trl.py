@@ -1,14 +1,14 @@
-"""A whole training step beside TRL's GRPOTrainer (loss_type="dapo"): seconds, tokens a second, memory, learning.
+"""A training step compared with TRL's GRPOTrainer (loss_type="dapo"): seconds, tokens a second, memory, learning.
 
-Both trainers are processes below this one and make one rollout step after the other in turns; while one works the other
-waits. The first step of each is not counted. TRL runs at each of several settings first, and the fastest of them is
-compared: once the fastest in float32 (its own generation, as ours is plain torch), once the fastest of all. Where vLLM
-is installed ours samples with it as well (`smollm2`); TRL 1.16 knows vLLM up to 0.31 and was not tried with it.
-Checkpoint saving and evaluation are off on both sides. Peak memory is that of a trainer's process and all below it.
+Both trainers are child processes that make rollout steps in turns; while one works the other waits. The first step of
+each is not counted. TRL first runs with several settings, and its fastest are compared: the fastest in float32 (with
+its own generation, as ours is plain torch) and the fastest of all. If vLLM is installed, ours also samples with it
+(`smollm2`); TRL 1.16 supports vLLM up to 0.31 and was not tried with it. Checkpoints and evaluation are off on both
+sides. Peak memory is that of a trainer's process and its descendants.
 
 `tiny` is the default task and policy (0.3M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
 SmolLM2-135M-Instruct on sums of two numbers, zero-shot (8 prompts x 8 completions x 64 tokens, one update a step), and
-needs `make model`. `learning` is accuracy over the completions sampled against seconds of training, on the tiny task.
+needs `make model`. `learning` is the accuracy of the sampled completions against seconds of training, on the tiny task.
 
     python benchmarks/vs_trl.py --work tiny learning --out benchmarks/results     needs TRL 1.16: see `make bench`
 """
@@ -73,7 +73,7 @@ def summary(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def fastest(work: Work, settings: dict[str, dict[str, Any]], repeats: int) -> tuple[list[str], dict[str, Any]]:
-    """The settings of TRL, fastest first (those that failed are left out), and what each came to."""
+    """TRL's settings that worked, fastest first, and the results of all."""
     found: dict[str, Any] = {}
     for name, options in settings.items():
         child = Child(trl, Work(work.overrides, work.threads, options))
@@ -90,7 +90,7 @@ def fastest(work: Work, settings: dict[str, dict[str, Any]], repeats: int) -> tu
 
 
 def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace) -> tuple[list[list[str]], dict]:
-    """Rows of the table, and the raw figures; TRL's rows have our rate and peak (torch, vLLM) over its own."""
+    """Rows of the table, and the raw data; TRL's rows have our rate and peak (torch, vLLM) divided by TRL's."""
     settings = settings_of_trl(batches)
     order, swept = fastest(work, settings, args.sweep_repeats)
     peers = list(dict.fromkeys([next(name for name in order if "float32" in name), order[0]]))
@@ -122,7 +122,7 @@ def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace
 
 
 def learning(work: Work, batch: int, limit_s: float) -> tuple[list[list[str]], dict[str, Any]]:
-    """Accuracy of what is sampled, against seconds of training; the trainers in turns, one step each."""
+    """Accuracy of the sampled completions against seconds of training; the trainers alternate step by step."""
     options = {"per_device_train_batch_size": batch}
     children = {"dapo_lit": Child(ours, work), "TRL": Child(trl, Work(work.overrides, work.threads, options))}
     curves: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
@@ -160,7 +160,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     args = parsed()
     if not installed("trl"):
-        print("vs_trl: skipped, TRL is not installed here; `make bench` makes an environment that has it")
+        print("vs_trl: skipped, TRL is not installed; `make bench` makes an environment with it")
         return
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     transformers.logging.set_verbosity_error()
@@ -179,7 +179,7 @@ def main() -> None:
     rows: list[list[str]] = []
     for label in (name for name in args.work if name in works):
         if label == "smollm2" and not Path(args.model).is_dir():
-            print(f"vs_trl: smollm2 skipped, {args.model} is not there; `make model` makes it")
+            print(f"vs_trl: smollm2 skipped, {args.model} does not exist; run `make model`")
             continue
         batches = [8] if args.tiny else [16, 64, 128] if label == "tiny" else args.batches
         more, results[label] = compare(label, works[label], batches, args)

@@ -1,7 +1,7 @@
-"""The two trainers of vs_trl.py, each in a process of its own that makes one rollout step whenever it is told to.
+"""The two trainers of vs_trl.py, each in its own process, which makes one rollout step on request.
 
-Both read the same config: policy, tokenizer, problems, prompts, verifier, sizes, learning rate and loss (DAPO's clipped
-token-level loss on groups of one prompt; no dynamic sampling and no length penalty, which TRL does not have).
+Both use the same config: policy, tokenizer, problems, prompts, verifier, sizes, learning rate and loss (DAPO's clipped
+token-level loss on groups of one prompt, without dynamic sampling and length penalty, which TRL lacks).
 """
 
 import logging
@@ -45,19 +45,19 @@ PLAIN = (
 
 
 def quiet() -> None:
-    """No advice of Lightning's on loaders and modes."""
+    """Silences Lightning's advice on loaders and modes."""
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What both do."""
+    """The work of one side."""
 
     overrides: tuple[str, ...]
     threads: int
     options: dict[str, Any] = field(default_factory=dict)
-    """Of this side alone: fields of GRPOConfig, or keys of our config."""
+    """Options of this side only: fields of GRPOConfig, or keys of our config."""
 
 
 def config_of(work: Work, *more: str) -> Config:
@@ -69,7 +69,7 @@ def config_of(work: Work, *more: str) -> Config:
 
 
 class Gate:
-    """Answers after each step and waits until the next one is asked for."""
+    """Reports each step and waits for the next request."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -131,7 +131,7 @@ def trl(connection: Connection, work: Work) -> None:
     tokenizer.padding_side = "left"
     texts = [tokenizer.decode(list(prompt.ids)) for prompt in prompts]
     if tokenizer(texts[:50])["input_ids"] != [list(prompt.ids) for prompt in prompts[:50]]:
-        raise RuntimeError("the prompts' text gives other tokens than ours")
+        raise RuntimeError("tokenizing the text of the prompts does not give our token ids")
     updates = algorithm.num_prompts // algorithm.minibatch_prompts
     found: dict[str, float] = {}
 
@@ -170,7 +170,7 @@ def trl(connection: Connection, work: Work) -> None:
 
 
 def _settings(config: Config, work: Work) -> dict[str, Any]:
-    """TRL's for the same problems, objective and updates."""
+    """TRL's settings for the same problems, objective and updates."""
     algorithm = config.algorithm
     completions_a_step = algorithm.num_prompts * algorithm.samples_per_prompt
     completions_an_update = algorithm.minibatch_prompts * algorithm.samples_per_prompt

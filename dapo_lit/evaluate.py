@@ -6,17 +6,17 @@
     python -m dapo_lit.evaluate reflection_of=runs/single/dapo/seed_0                      reflection in its rollouts
     python -m dapo_lit.evaluate rules_of=runs/single/dapo/seed_0 'other_rules=[dapo,sympy]'  its rewards by other rules
 
-Prints a table with intervals over questions and writes samples, curves and figure into a folder; started again after a
-kill, or with more problems or samples, it goes on from what is there. Left out: several GPUs.
+Prints a table with intervals over questions and writes samples, curves and a figure to a folder. Run again after a
+kill, or with more problems or samples, it continues from the samples in the folder. Left out: several GPUs.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,14 +25,15 @@ from rich.table import Table
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.evaluation.benchmark_run import Result, evaluate_subject
-from dapo_lit.evaluation.extra_rules import Answered, recorded_answers, told_rules, verdicts
+from dapo_lit.evaluation.extra_rules import rule_differences, verdicts
 from dapo_lit.evaluation.model_source import open_subject, run_config, run_of
+from dapo_lit.evaluation.recorded_rollouts import counted_responses, recorded_rollouts
+from dapo_lit.evaluation.resumable import Result, evaluate_subject
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
-from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
-from dapo_lit.study.compare.question_intervals import PairedQuestions, compare_questions, share_interval
+from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
+from dapo_lit.study.compare.question_intervals import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.benchmark_curves import (
     budget_curve,
@@ -44,12 +45,12 @@ from dapo_lit.study.figures.benchmark_curves import (
 )
 
 DIFFERENCES_SHOWN = 30
-"""Pairs of answers on which rules differ; rules.csv has all."""
+"""Pairs of answers that are printed where rules differ; rules.csv has all."""
 METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
 
 
 def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
-    """The mode that the config asks for."""
+    """Runs the mode that the config selects."""
     torch.set_num_threads(config.threads)
     try:
         patterns = ReflectionPatterns(config.reflection.patterns)
@@ -73,7 +74,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 
 
 def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
-    """The table of one model, its curves as CSV and figure, and some responses."""
+    """Prints the table of one model and some responses; writes its curves as CSV and figure."""
     name, samples = result.benchmark.settings.name, result.evaluation.samples
     table = pd.DataFrame([asdict(s) for s in samples])
     consensus = [consensus_curve(ballot) for ballot in result.evaluation.ballots]
@@ -87,12 +88,8 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
     questions = len(result.evaluation.ballots)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
-    shown = Table()
-    for column in ("", "estimate", "95 % interval"):
-        shown.add_column(column, justify="right" if column else "left")
-    for key, estimate in rows.items():
-        shown.add_row(key, *cells(estimate, 1 if key == "length_mean" else 3))
-    Console().print(shown)
+    lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]
+    print_table(("", "estimate", "95 % interval"), lines)
     print(METHOD)
     for correct, word in ((True, "right"), (False, "wrong")):
         some = table[table["correct"] == correct]
@@ -101,19 +98,29 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
             print(f"{word} responses: {len(some)}{silent}, reflecting {some['reflects'].mean():.3f}")
     timeouts = int(table["timed_out"].sum())
     if timeouts:
-        print(f"{timeouts} responses reached the verifier's deadline and count as wrong")
+        print(f"{timeouts} responses exceeded the verifier's deadline and count as wrong")
     print_responses(result, show)
     print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
 
 
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **style: Any) -> None:
+    """Prints a table; columns with a heading are numbers and aligned to the right."""
+    table = Table(**style)
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
 def cells(estimate: Estimate, digits: int) -> tuple[str, str]:
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.mean:.{digits}f}", "one question has none"
+        return f"{estimate.mean:.{digits}f}", "none for one question"
     return f"{estimate.mean:.{digits}f}", f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}"
 
 
 def print_responses(result: Result, show: int) -> None:
-    """The first sample of the first problems, beside the reference answer."""
+    """Prints the first sample of the first problems with the reference answers."""
     problems = {p.problem.id: p.problem for p in result.benchmark.prompts}
     for sample in [s for s in result.evaluation.samples if s.sample_index == 0][:show]:
         verdict = "right" if sample.correct else "wrong"
@@ -123,37 +130,42 @@ def print_responses(result: Result, show: int) -> None:
 
 
 def report_rules(result: Result, config: EvaluateConfig) -> None:
-    """The same responses by the benchmark's rule and by `other_rules`."""
+    """Scores the same responses by the benchmark's rule and by `other_rules`."""
     answers = {p.problem.id: p.problem.answer for p in result.benchmark.prompts}
-    answered = [
-        Answered(f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
+    rows = [
+        (f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
         for s in result.evaluation.samples
     ]
+    answered = pd.DataFrame(rows, columns=["place", "response", "answer"])
     settings = result.benchmark.settings
-    tell_rules(answered, settings.rule, settings.extraction, result.folder / "rules.csv", config)
+    compare_rules(answered, settings.rule, settings.extraction, result.folder / "rules.csv", config)
 
 
 def report_rules_of(place: Path, config: EvaluateConfig) -> None:
-    """The completions that a run recorded, by the run's rule and by `other_rules`."""
-    answered, extraction = recorded_answers(place)
+    """Scores the completions that a run recorded by the run's rule and by `other_rules`."""
     run = run_of(place)
-    tell_rules(answered, run_config(run).reward.rule, extraction, run / "figures" / "rules.csv", config)
+    reward = run_config(run).reward
+    answered = recorded_rollouts(run, ["problem_id", "sample_index", "response", "answer"])
+    answered["place"] = [f"step {r.step}, {r.problem_id}, sample {r.sample_index}" for r in answered.itertuples()]
+    compare_rules(answered, reward.rule, reward.extraction, run / "figures" / "rules.csv", config)
 
 
-def tell_rules(
-    answered: Sequence[Answered], own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
+def compare_rules(
+    answered: pd.DataFrame, own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
 ) -> None:
+    """Prints accuracy by rule and where the rules differ; writes all verdicts to `file`."""
     rules = tuple(dict.fromkeys((own, *config.other_rules)))
     table = verdicts(answered, rules, extraction, config.deadline_s, config.workers)
     table.to_csv(file, index=False)
-    print(f"\nthe same responses by {len(rules)} rules\n{told_rules(table, rules, DIFFERENCES_SHOWN)}\nverdicts {file}")
+    differences = rule_differences(table, rules, DIFFERENCES_SHOWN)
+    print(f"\nthe same responses by {len(rules)} rules\n{differences}\nverdicts {file}")
 
 
 def report_comparison(first: Result, second: Result) -> None:
-    """Differences of the second from the first on the same questions, and the questions that moved most."""
+    """Prints the second minus the first on the same questions, and writes the differences by question."""
     tables = [pd.DataFrame([asdict(s) for s in r.evaluation.samples]) for r in (first, second)]
     if first.benchmark.sampling != second.benchmark.sampling:
-        print("the response limits differ, because the contexts do: part of the difference may be that")
+        print("the response limits differ because the contexts do; this may explain part of the difference")
     ids = [list(dict.fromkeys(table["problem_id"])) for table in tables]
     if ids[0] != ids[1]:
         raise ConfigError("the two evaluations are on different questions")
@@ -163,67 +175,39 @@ def report_comparison(first: Result, second: Result) -> None:
     rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
     rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
     print(f"\n{second.label} minus {first.label}, paired by question")
-    Console().print(comparison_table(rows))
+    lines = [
+        (key, *cells(paired.difference, 3), f"{paired.better}", f"{paired.worse}", f"{paired.equal}", f"{paired.p:.3g}")
+        for key, paired in rows.items()
+    ]
+    columns = ("", "difference", "95 % interval", "better", "worse", "equal", "p")
+    print_table(columns, lines, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits into 80 columns
     print("95 % t-intervals of paired differences; p: sign flips over questions (docs/evaluation.md)")
-    moved = pd.DataFrame({"problem_id": ids[0], first.folder.name: means[0], second.folder.name: means[1]})
-    moved["difference"] = means[1] - means[0]
+    by_problem = pd.DataFrame({"problem_id": ids[0], first.folder.name: means[0], second.folder.name: means[1]})
+    by_problem["difference"] = means[1] - means[0]
     file = second.folder / f"against_{first.folder.name}.csv"
-    moved.sort_values("difference", kind="stable").to_csv(file, index=False)
+    by_problem.sort_values("difference", kind="stable").to_csv(file, index=False)
     print(f"questions {file}")
 
 
-def comparison_table(rows: dict[str, PairedQuestions]) -> Table:
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)  # fits into 80 columns
-    for column in ("", "difference", "95 % interval", "better", "worse", "equal", "p"):
-        shown.add_column(column, justify="right" if column else "left")
-    for key, paired in rows.items():
-        counts = map(str, (paired.better, paired.worse, paired.equal))
-        shown.add_row(key, *cells(paired.difference, 3), *counts, f"{paired.p:.3g}")
-    return shown
-
-
 def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
-    """Reflection in the rollouts that a run recorded: rates by step and correctness, and first occurrences."""
+    """Reflection in the recorded rollouts of a run: rates by step and correctness, and first occurrences."""
     run = run_of(place)
-    run_config(run)  # a folder that is no run is refused with a message
-    files = sorted((run / "rollouts").glob("step_*.parquet"))
-    if not files:
-        raise ConfigError(f"{run}: no recorded rollouts; train with logger.rollouts_every=10, say")
-    responses = read_rollouts(files)
+    run_config(run)  # raises for a folder that is not a run
+    responses = counted_responses(run)
     rows = pd.DataFrame(reflection_by_step(responses, patterns))
     rows.to_csv(run / "figures" / "reflection.csv", index=False)
     figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
-    shown = Table(title=f"Reflection in {run}", title_justify="left")
-    for column in ("step", "responses", "reflecting", "of the right", "of the wrong"):
-        shown.add_column(column, justify="right")
+    lines = []
     for row in rows.to_dict("records"):
         shares = [row[f"reflection_frac{suffix}"] for suffix in ("", "_correct", "_wrong")]
-        shown.add_row(
-            f"{row['step']:.0f}", f"{row['responses']:.0f}", *("-" if pd.isna(s) else f"{s:.3f}" for s in shares)
-        )
-    Console().print(shown)
+        shown = ["-" if pd.isna(share) else f"{share:.3f}" for share in shares]
+        lines.append((f"{row['step']:.0f}", f"{row['responses']:.0f}", *shown))
+    columns = ("step", "responses", "reflecting", "of the right", "of the wrong")
+    print_table(columns, lines, title=f"Reflection in {run}", title_justify="left")
     for first in patterns.first_occurrences(responses):
         verdict = "right" if first.correct else "wrong"
         print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")
     print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
-
-
-def read_rollouts(files: Sequence[Path]) -> list[Response]:
-    """The responses that `rollout/*` is measured on. Groups behind the last accepted one are no fair sample, nor are
-    those that were carried over from there: the short answers end first."""
-    responses = []
-    for file in files:
-        step = int(file.stem.removeprefix("step_"))
-        if "examined" not in pq.read_schema(file).names:
-            raise ConfigError(
-                f"{file}: has no column examined, which tells the groups behind the last accepted one; it was recorded "
-                "by an earlier version. Record the run again"
-            )
-        rollouts = pd.read_parquet(file, columns=["problem_id", "response", "correct", "examined", "submitted_step"])
-        counted = rollouts[rollouts["examined"] & (rollouts["submitted_step"] == step)]
-        columns = counted[["problem_id", "response", "correct"]]
-        responses += [Response(step, *row) for row in columns.itertuples(index=False, name=None)]
-    return responses
 
 
 def main() -> None:

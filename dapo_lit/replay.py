@@ -1,8 +1,8 @@
-"""A recorded step under other switches: `python -m dapo_lit.replay runs/single/dapo/seed_0 step=10`.
+"""Replays a recorded step under other switches: `python -m dapo_lit.replay runs/single/dapo/seed_0 step=10`.
 
-Without more, each technique is toggled in turn; with config keys (algorithm.techniques.clip_higher=false,
-algorithm.clip.high=0.5, reward.wrong_value=0), these changes together are one arm beside the recorded one. A step is
-recorded with replay.record=[10] when the run is made. Exit code 2: refused, with the reason.
+Without config keys, each technique is toggled in turn. Config keys (algorithm.techniques.clip_higher=false,
+algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. To record a
+step, train with replay.record=[10]. Exit code 2: refused, with the reason.
 """
 
 import argparse
@@ -30,18 +30,19 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
 from dapo_lit.replays.tables import summary_row, token_table
-from dapo_lit.study.designs import TECHNIQUES, Arm, arm_name
+from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.study.figures.style import short
+from dapo_lit.techniques import REGISTER
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
 FIXED = {
-    "algorithm.num_prompts": "the recorded step has so many",
-    "algorithm.samples_per_prompt": "the recorded groups have so many",
-    "algorithm.family": "it is a name",
-    "algorithm.critic": "its weights stand in the recorded state",
-    "algorithm.optimizer.betas": "it stands in the recorded optimizer",
-    "algorithm.optimizer.eps": "it stands in the recorded optimizer",
-    "algorithm.optimizer.weight_decay": "it stands in the recorded optimizer",
+    "algorithm.num_prompts": "the recorded step has a fixed number of them",
+    "algorithm.samples_per_prompt": "the recorded groups have a fixed number of them",
+    "algorithm.family": "it is only a name",
+    "algorithm.critic": "its weights are part of the recorded state",
+    "algorithm.optimizer.betas": "it is part of the recorded optimizer",
+    "algorithm.optimizer.eps": "it is part of the recorded optimizer",
+    "algorithm.optimizer.weight_decay": "it is part of the recorded optimizer",
 }
 """Keys below CHANGEABLE that a replay cannot change, and why."""
 
@@ -58,7 +59,7 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
     """The step, None if none is named, and the config keys to change.
 
     Raises:
-        ConfigError: what is no key=value, an unknown key with the nearest one, a key that a replay cannot change.
+        ConfigError: an argument that is not key=value, an unknown key, or a key that a replay cannot change.
     """
     step: int | None = None
     others = []
@@ -69,7 +70,7 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
             step = int(found[1])
         elif "=" not in override:
             raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
-        elif (name := override.split("=")[0]) in TECHNIQUES:
+        elif (name := override.split("=")[0]) in REGISTER:
             raise ConfigError(f"{override}: write algorithm.techniques.{name}={override.split('=')[1]}")
         else:
             others.append(override)
@@ -102,12 +103,12 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
-    """The recorded arm first, then the one that is asked for, or one a technique, each by its one name."""
+    """The recorded arm first, then the arm that was asked for, or one per technique, keyed by name."""
     config = recording.config
-    evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # opened at the start of a run, not needed
+    evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # not needed here, and they would be loaded
     config = config.model_copy(update={"evaluation": evaluation})
     techniques = config.algorithm.techniques.model_dump()
-    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in TECHNIQUES]
+    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in REGISTER]
     arms = {named(config, {}): config}
     for change in wanted:
         other = changed(config, change)
@@ -119,11 +120,11 @@ def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Confi
 
 
 def named(config: Config, change: Mapping[str, Any]) -> str:
-    """An arm's name from its switches, and the changed settings behind @."""
+    """An arm's name from its switches, with the changed settings after @."""
     algorithm = config.algorithm
     techniques = algorithm.techniques.model_dump()
     settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
-    suffix = Arm(techniques, settings).name.partition("@")
+    suffix = Arm(frozenset(), settings).name.partition("@")
     return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
 
 
@@ -146,11 +147,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
         tokens.to_parquet(out / f"{name}.parquet", index=False, compression="zstd")
         rows[name] = summary_row(arm, recorded, tokens)
         if arm is not recorded:
-            arm.log.first = arm.log.summed = None  # a copy of the weights each
+            arm.log.first = arm.log.summed = None  # each is as large as the weights
     pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
     print(f"{options.run}, step {recording.step}: {recording.num_groups} groups were generated")
     print_summary(rows)
-    print(f"tables  {out}/summary.csv, and a row a token: {out}/<arm>.parquet")
+    print(f"tables  {out}/summary.csv, and one row per token: {out}/<arm>.parquet")
 
 
 QUANTITIES = (
@@ -173,7 +174,7 @@ QUANTITIES = (
 
 
 def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """A column an arm, the recorded one first."""
+    """One column per arm, the recorded one first."""
     table = Table()
     table.add_column("")
     for place, name in enumerate(rows):

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from dapo_lit.study.figures.paper_figures import read_paper_curves
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
@@ -22,14 +24,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one"
+        "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--out", type=Path, help="where the report goes; default: <first folder>/report")
     parser.add_argument("--axes", default=",".join(REPORT_AXES), help=f"x-axes of the figures, of {', '.join(AXES)}")
     parser.add_argument("--formats", default="png,pdf,svg", help="files of each figure, of png, pdf, svg")
-    parser.add_argument("--paper", type=Path, help="paper_curves.csv with the paper's own curves, drawn beside ours")
+    parser.add_argument("--paper", type=Path, help="paper_curves.csv with the paper's own curves, drawn next to ours")
     parser.add_argument(
-        "--allow-mixed", action="store_true", help="report in spite of mixed code or undeclared differences"
+        "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )
     options = parser.parse_args(arguments)
     for name, known in (("axes", tuple(AXES)), ("formats", ("png", "pdf", "svg"))):
@@ -60,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or options.folders[0] / "report"
     try:
         paper = read_paper_curves(paper_file(options.paper))
-        results = make_report(
-            options.folders, out, command, options.axes, options.formats, paper, allow_mixed=options.allow_mixed
-        )
+        with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
+            results = make_report(
+                options.folders, out, command, options.axes, options.formats, paper, options.allow_mixed, status.update
+            )
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """Supervised warm-up: `python -m dapo_lit.sft data=rows.jsonl policy=smollm2_135m task=gsm8k output=sft/warm`.
 
-Rows have `prompt` and `response`. Without `data` the task's own base policy is made: `python -m dapo_lit.sft
-task=chain_sum policy=tiny`. Prints the folder of the policy, which `policy.path` takes.
+Rows have `prompt` and `response`. Without `data` the task's own base policy is trained: `python -m dapo_lit.sft
+task=chain_sum policy=tiny`. Prints the folder of the policy, for use as `policy.path`.
 """
 
 import sys

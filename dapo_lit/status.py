@@ -1,7 +1,7 @@
 """Lists the cells of a study: done, running (with the time left), preempted, failed, missing.
 
     python -m dapo_lit.status runs/table1
-    python -m dapo_lit.status runs/table1 --pack experiments/table1/runs     what is done, small enough to commit
+    python -m dapo_lit.status runs/table1 --pack experiments/table1/runs     copy of the finished cells for a commit
 
 Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with the reason.
 """
@@ -22,17 +22,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m dapo_lit.status", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one"
+        "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--pack", type=Path, metavar="DIR", help="write the finished cells into DIR")
     return parser.parse_args(arguments)
 
 
 def expected(runs: Runs, home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Arms and seeds that the study should have: as registered, else as its design says."""
+    """Arms and seeds that the study should have: the registered ones, else those of its design."""
     plan, _ = read_plan(home)
     studies = [plan.study] if plan else runs.studies
-    arms = design(studies[0]).names if studies[0] in DESIGNS else ()
+    arms = design(studies[0], techniques=runs.techniques or None).names if studies[0] in DESIGNS else ()
     return (plan.arms or arms, plan.seeds) if plan else (arms, ())
 
 

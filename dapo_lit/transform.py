@@ -1,7 +1,7 @@
 """The paper's answer transformation: `python -m dapo_lit.transform data=problems.jsonl policy.path=MODEL`.
 
-Writes problems with integer answers to `output` and rejects, each with its reason, beside it; prints how many of each.
-Started again with the same settings it goes on where it was killed, at the cost of the `chunk` that was under way.
+Writes problems with integer answers to `output`, and rejects with their reason to a second file; prints the counts.
+Run again with the same settings after a kill, it continues and loses at most the last `chunk`.
 """
 
 import sys
@@ -20,43 +20,43 @@ from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.preparation.outcome_files import OtherSettingsError, OutcomeFiles
 from dapo_lit.preparation.transformation import Transformer
-from dapo_lit.preparation.transformation_files import OtherSettingsError, OutcomeFiles
 from dapo_lit.recipe.parts import build_engine
 from dapo_lit.rewards.pool import Verifier
 
 
 def transform(config: TransformConfig, overrides: list[str]) -> None:
-    """Transforms the problems that have no outcome yet."""
+    """Transforms the problems without an outcome."""
     torch.set_num_threads(config.threads)
     problems = load_problems(config.data, limit=config.limit)
     try:
-        files = OutcomeFiles(Path(config.output).expanduser(), deciding(config))
+        files = OutcomeFiles(Path(config.output).expanduser(), outcome_settings(config))
     except OtherSettingsError as error:
         raise ConfigError(str(error)) from None
     missing = [problem for problem in problems if problem.id not in files.outcomes]
     if len(missing) < len(problems):
-        print(f"{len(problems) - len(missing):,} of {len(problems):,} problems are done; the rest is transformed now")
+        print(f"{len(problems) - len(missing):,} of {len(problems):,} problems are done; transforming the rest")
     with files, Verifier(rule="numeric", extraction=config.extraction) as verifier:
         if missing:
             transformer = build_transformer(config, verifier)
             for done, outcome in enumerate(transformer.transform(missing, config.chunk), start=1):
                 files.write(outcome)
                 if done % config.chunk == 0 or done == len(missing):
-                    told = f"{len(problems) - len(missing) + done:,} of {len(problems):,} problems"
-                    print(f"{told}: {told_counts(problems, files)}", file=sys.stderr, flush=True)
+                    progress = f"{len(problems) - len(missing) + done:,} of {len(problems):,} problems"
+                    print(f"{progress}: {outcome_counts(problems, files)}", file=sys.stderr, flush=True)
             transformer.engine.close()
-    print(told_counts(problems, files, "\n"))
+    print(outcome_counts(problems, files, "\n"))
     print(f"problems  {files.kept}\nrejects   {files.rejected}")
 
 
-def deciding(config: TransformConfig) -> dict[str, Any]:
-    """What decides an outcome: all but how many problems, how many at once, and where."""
+def outcome_settings(config: TransformConfig) -> dict[str, Any]:
+    """The settings that determine an outcome: all except output, limit, chunk and threads."""
     settings = config.model_dump(mode="json", exclude={"output", "limit", "chunk", "threads"})
     return settings | {"data": str(config.data)}
 
 
-def told_counts(problems: Sequence[Problem], files: OutcomeFiles, between: str = ", ") -> str:
+def outcome_counts(problems: Sequence[Problem], files: OutcomeFiles, between: str = ", ") -> str:
     counts = Counter(files.outcomes[p.id] for p in problems if p.id in files.outcomes)
     return between.join(
         f"{kind:<24}{count:,}" if between == "\n" else f"{kind} {count:,}" for kind, count in counts.items()

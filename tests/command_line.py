@@ -1,7 +1,12 @@
 """Running commands as a user does; in a module of its own, because `conftest` is the name of several files."""
 
+import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
+from functools import cache
 from pathlib import Path
 
 SMALL = (
@@ -17,15 +22,69 @@ SMALL = (
 """A run of seconds: four questions, a random policy, two updates a step."""
 
 
+@cache
+def server() -> subprocess.Popen[str]:
+    """The process from which commands are forked: its imports cost more than most of the runs in these tests."""
+    script = Path(__file__).with_name("command_server.py")
+    started = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+class Command:
+    """A command in a process of its own, started without waiting for it."""
+
+    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train") -> None:
+        self.arguments = [module, *arguments]
+        self._outputs = tempfile.TemporaryDirectory(prefix="command_")
+        self.folder = Path(self._outputs.name)
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "env": dict(os.environ),
+            **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code")},
+        }
+        forking = server()
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        forking.stdin.write(json.dumps(request) + "\n")
+        forking.stdin.flush()
+        self.pid = int(forking.stdout.readline())
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        """The exit code, negative for the signal that killed it; None while it runs."""
+        file = self.folder / "exit_code"
+        return int(file.read_text()) if file.is_file() else None
+
+    def wait(self, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                self.send_signal(9)
+                raise subprocess.TimeoutExpired(self.arguments, timeout, self.output("stdout"), self.output("stderr"))
+            time.sleep(0.01)
+        return subprocess.CompletedProcess(self.arguments, code, self.output("stdout"), self.output("stderr"))
+
+    def output(self, name: str) -> str:
+        file = self.folder / name
+        return file.read_text() if file.is_file() else ""
+
+
 def run_cli(
     *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user would, in a folder of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return Command(*arguments, cwd=cwd, module=module).wait(timeout)
+
+
+def run_python(
+    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """The same from a fresh interpreter."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)

@@ -15,6 +15,20 @@ from dapo_lit.config import Config, parse
 
 torch.set_num_threads(1)
 
+SLOW = {
+    "test_against_reference.py", "test_algorithms.py", "test_base.py", "test_bench_algorithms.py",
+    "test_bench_scripts.py", "test_checkpoints.py", "test_cpu_threads.py", "test_exceptions.py",
+    "test_interrupted_step.py", "test_lora_runs.py", "test_new_loss.py", "test_notebooks.py", "test_plan.py",
+    "test_ranks.py", "test_sft.py", "test_study_launch.py", "test_study_report.py", "test_train.py",
+}  # fmt: skip
+"""Files of tests that take more than about ten seconds; `make test-fast` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in SLOW:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:

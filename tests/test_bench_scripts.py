@@ -77,4 +77,4 @@ def test_what_an_absent_peer_needs_is_skipped_with_a_clear_line(tmp_path, monkey
     monkeypatch.setattr(script, "installed", lambda name: False)
     monkeypatch.setattr(sys, "argv", ["vs_trl", "--tiny"])
     script.main()
-    assert capsys.readouterr().out.startswith("vs_trl: skipped, TRL is not installed here; `make bench`")
+    assert capsys.readouterr().out.startswith("vs_trl: skipped, TRL is not installed; `make bench`")

@@ -11,6 +11,7 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from omegaconf import OmegaConf
+from test_rooms import ARROWS
 
 from dapo_lit.cli.command import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
@@ -20,7 +21,11 @@ from dapo_lit.study.report.results import analyse
 from dapo_lit.train import train
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "experiments").glob("*/README.md")),
+]
 FIRST_CELL = re.compile(r"^\| *`([^`]+)`", re.MULTILINE)
 
 
@@ -123,7 +128,11 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.name)
+def page_id(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", PAGES, ids=page_id)
 def test_every_relative_link_leads_to_a_file_and_to_a_heading_in_it(file):
     for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
         if re.match(r"[a-z]+:", target):
@@ -135,10 +144,45 @@ def test_every_relative_link_leads_to_a_file_and_to_a_heading_in_it(file):
             assert anchor in anchors(linked.read_text()), f"{file.name} links to {target}"
 
 
+@pytest.mark.parametrize("file", PAGES, ids=page_id)
+def test_every_source_file_that_a_page_names_exists(file):
+    """`tests/lit/test_module.py` counts from the top, `step/packing.py` from the package."""
+    tops = ("dapo_lit", "tests", "tests_parity", "conf", "benchmarks", "docs", "notebooks", "experiments")
+    for name in re.findall(r"`([\w/]+/[\w.]+\.py)`", file.read_text()):
+        room = name.split("/")[0]
+        if room in tops:
+            assert (ROOT / name).is_file() or "NAME" in name, f"{file.name} names {name}"
+        elif (ROOT / "dapo_lit" / room).is_dir():
+            assert (ROOT / "dapo_lit" / name).is_file() or "NAME" in name, f"{file.name} names {name}"
+
+
+def reachable(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Rooms that each room reaches over any number of arrows."""
+
+    def walk(room: str) -> set[str]:
+        return set().union(*({other} | walk(other) for other in arrows.get(room, set())))
+
+    return {room: walk(room) for room in arrows}
+
+
+def test_the_picture_of_the_rooms_leads_where_the_allowed_imports_lead():
+    drawn: dict[str, set[str]] = {room: set() for room in ARROWS}
+    picture = page("architecture.md").split("```mermaid")[1].split("```")[0]
+    for start, ends in re.findall(r"^\s+([\w.]+)(?:\([^)]*\)\S*)? --> (.+)$", picture, re.MULTILINE):
+        drawn.setdefault(start, set()).update(ends.split(" & "))
+    from_commands = {"commands"} | drawn.pop("commands")
+    assert reachable(drawn) == reachable(ARROWS)
+    assert set().union(*(reachable(drawn)[room] for room in from_commands - {"commands"}), from_commands) >= set(ARROWS)
+
+
+def test_the_table_of_rooms_has_every_room():
+    assert set(FIRST_CELL.findall(page("architecture.md").split("## A rollout step")[0])) == set(ARROWS)
+
+
 def quoted_commands() -> list[tuple[str, str]]:
     """(page, command) of every `python -m dapo_lit...` in the pages, continued lines joined, comments cut off."""
     found = []
-    for file in PAGES:
+    for file in (file for file in PAGES if "examples" not in file.parts):  # those run from a folder of their own
         text = re.sub(r"\\\n\s*", "", file.read_text())
         for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             found += [(file.name, line) for line in re.findall(r"(?:^|\s)(python -m dapo_lit\.[^\n]*)", block)]

@@ -38,7 +38,7 @@ def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
 
 @pytest.fixture(scope="module")
 def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three steps that evaluated a benchmark beside its own problems."""
+    """A run of three steps that evaluated a benchmark in addition to its own problems."""
     folder = tmp_path_factory.mktemp("evaluate")
     (folder / "sums.yaml").write_text(SUMS)
     overrides = [
@@ -144,7 +144,7 @@ def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):
     assert questions["difference"].is_monotonic_increasing
 
 
-def test_reflection_of_a_run_is_told_by_step_with_first_occurrences(run, capsys):
+def test_reflection_of_a_run_is_reported_by_step_with_first_occurrences(run, capsys):
     assert metrics(run)[1]["rollout/reflection_frac"] > 0  # an untrained policy writes plus signs
     evaluate(evaluation(f"reflection_of={run}", "+reflection.patterns.sign='[+]'"), [])
     rows = pd.read_csv(run / "figures" / "reflection.csv")
@@ -160,7 +160,7 @@ def test_rollouts_recorded_without_the_column_examined_are_refused_by_name(run, 
     shutil.copytree(run, older)
     for file in (older / "rollouts").glob("*.parquet"):
         pd.read_parquet(file).drop(columns="examined").to_parquet(file)
-    with pytest.raises(ConfigError, match=r"step_000001.parquet: has no column examined"):
+    with pytest.raises(ConfigError, match=r"step_000001.parquet: lacks the column `examined`"):
         evaluate(evaluation(f"reflection_of={older}", "+reflection.patterns.sign='[+]'"), [])
 
 
@@ -231,14 +231,14 @@ def test_values_that_cannot_work_are_named(overrides, message):
         (["+reflection.patterns.mine='('"], "reflection.patterns.mine: not a regular expression"),
     ],
 )
-def test_what_does_not_fit_together_is_told_before_anything_is_sampled(run, tmp_path, overrides, message):
+def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tmp_path, overrides, message):
     where = [] if overrides == ["policy=tiny"] else [f"ckpt={run}"]
     with pytest.raises(ConfigError) as caught:
         evaluate(on_sums(tmp_path, *where, *overrides), [])
     assert message in str(caught.value)
 
 
-def test_a_benchmark_that_is_not_there_is_told_with_those_that_are():
+def test_an_unknown_benchmark_is_refused_with_the_list_of_known_ones():
     with pytest.raises(ConfigError, match=r"there is no 'aime_2042'; there are aime_2024, "):
         load_benchmark("aime_2042")
 

@@ -1,19 +1,16 @@
 """A loss from outside the package: the page's example runs as it stands, and what a loss must be is said at once."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from command_line import SMALL
+from command_line import SMALL, run_cli
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
-from dapo_lit.recipe.policy_loss import BUILT_IN, policy_loss
+from dapo_lit.recipe.switches import BUILT_IN_LOSSES, policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
@@ -34,11 +31,7 @@ def test_the_example_trains_from_outside_the_package(tmp_path, cache):
     small = [option for option in SMALL if not option.startswith("+experiment")]
     command = ["--config-dir", "conf", "+experiment=soft_clip", "policy=micro", "task=four_sums", "reward=number"]
     command += [*small, "algorithm.overlong.cache_tokens=5", "algorithm.samples_per_prompt=4", "budget.steps=2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([".", str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, "-m", "dapo_lit.train", *command],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = run_cli(*command, cwd=folder)  # `python -m` has the folder in its path
     assert done.returncode == 0, done.stderr
     assert (folder / "runs" / "soft_clip" / "soft_clip_dapo" / "seed_0" / "DONE.json").is_file()
 
@@ -112,12 +105,12 @@ def test_bounds_and_options_are_filled_in_by_name(compose):
     algorithm = compose("algorithm.loss=test_new_loss.with_option", "++algorithm.loss_options={width: 10}").algorithm
     loss = policy_loss(algorithm, clip_high=0.5)
     values = torch.tensor([-2.0], requires_grad=True)
-    assert loss.of_tokens(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
-    assert not loss.of_whole_minibatch
+    assert loss.per_token(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
+    assert not loss.needs_whole_minibatch
     algorithm = compose("algorithm.loss=test_new_loss.mixing_openly").algorithm
-    assert policy_loss(algorithm, clip_high=0.5).of_whole_minibatch
+    assert policy_loss(algorithm, clip_high=0.5).needs_whole_minibatch
 
 
 def test_every_loss_that_is_built_in_passes_the_trial(compose):
-    for name in BUILT_IN:
+    for name in BUILT_IN_LOSSES:
         policy_loss(compose(f"algorithm.loss={name}").algorithm, clip_high=0.28)

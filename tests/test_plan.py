@@ -71,7 +71,7 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
     assert expected == pytest.approx(measured, rel=0.25)
 
 
-def test_a_value_model_and_a_reference_are_counted_and_adapters_have_states_alone():
+def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimiser_states():
     plain, ppo, lora = (
         training_memory(composed(*MEASURED, "policy.architecture.num_hidden_layers=2", *options))
         for options in ((), ("algorithm=ppo",), ("+policy/lora=all_matrices", "policy.lora.rank=4"))

@@ -210,7 +210,10 @@ def test_without_changes_every_technique_is_toggled_once(recording):
         (["step=4", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
         (["step=4", "algorithm.techniques.clip_higher=true"], "that is the recorded arm, dapo"),
         (["step=4", "task.max_response_tokens=3"], "a replay keeps what was sampled"),
-        (["step=4", "algorithm.samples_per_prompt=2"], "a replay cannot change it, the recorded groups have so many"),
+        (
+            ["step=4", "algorithm.samples_per_prompt=2"],
+            "a replay cannot change it, the recorded groups have a fixed number",
+        ),
         (["step=4", "algorithm.clip.high=much"], "algorithm.clip.high: "),
         (["step=4", "clip"], "clip: not key=value"),
     ],

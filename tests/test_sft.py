@@ -111,7 +111,7 @@ def test_a_bad_row_is_named_with_its_line(composed, tmp_path):
 
 def test_a_folder_that_is_there_is_not_overwritten(composed, rows, tmp_path):
     (tmp_path / "warm").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         warm_up(composed(f"data={rows}"))
 
 

@@ -12,18 +12,13 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from command_line import SMALL, run_cli
+from command_line import SMALL, Command, run_cli
 
 from dapo_lit.study.read.metrics_file import read_metrics
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
 LONG = ("budget.steps=20", "algorithm.dynamic_sampling.carry_over=finished")
 TIMING = ("wall_s", "time/", "perf/", "memory/")
-
-
-def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dapo_lit.train", *SMALL, *arguments]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
@@ -117,7 +112,7 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
 
 
 def test_a_killed_run_resumes_bit_for_bit(whole, tmp_path):
-    process = start(*LONG, cwd=tmp_path)
+    process = Command(*SMALL, *LONG, cwd=tmp_path)
     wait_for_step(tmp_path / RUN, 3)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -131,12 +126,12 @@ def test_a_killed_run_resumes_bit_for_bit(whole, tmp_path):
 
 
 def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path):
-    process = start(*LONG, "trainer.checkpoint_every=100", cwd=tmp_path)
+    process = Command(*SMALL, *LONG, "trainer.checkpoint_every=100", cwd=tmp_path)
     wait_for_step(tmp_path / RUN, 2)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    assert "stopped on request" in output
+    done = process.wait(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "stopped on request" in done.stdout
     assert json.loads((tmp_path / RUN / "run.json").read_text())["status"] == "preempted"
     assert list((tmp_path / RUN / "checkpoints").glob("*.ckpt"))
     done = run_cli(*SMALL, *LONG, "resume=auto", cwd=tmp_path)
@@ -252,12 +247,15 @@ def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
-    path = f"import sys; sys.path.insert(0, {str(site)!r})"
-    code = f"{path}; import runpy; runpy.run_module('dapo_lit.train', run_name='__main__')"
+    code = f"""
+import runpy, sys
+sys.path.insert(0, {str(site)!r})
+import dapo_lit.config
+print(dapo_lit.config.config_folder())
+runpy.run_module('dapo_lit.train', run_name='__main__')
+"""
     done = subprocess.run(
         [sys.executable, "-c", code, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
+    assert str(site) in done.stdout, done.stderr
     assert "techniques" in done.stdout, done.stderr
-    where = f"{path}; import dapo_lit.cli.command as c; print(c.config_folder())"
-    printed = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert str(site) in printed.stdout

@@ -74,7 +74,7 @@ def test_the_papers_case_is_kept_when_the_majority_of_its_solutions_agrees():
     }
     prompts = [TOKENIZER.decode(request.prompt_ids) for request in asked.engine.submitted]
     assert ORIGINAL.answer in prompts[0]
-    assert prompts[1:] == [STATEMENT] * 4, "a solution sees the rewritten problem alone"
+    assert prompts[1:] == [STATEMENT] * 4, "a solution sees only the rewritten problem"
 
 
 def test_half_of_the_solutions_are_no_majority_and_the_reject_says_what_they_found():
@@ -84,7 +84,7 @@ def test_half_of_the_solutions_are_no_majority_and_the_reject_says_what_they_fou
     assert outcome.detail == "2 of 4 solutions give 19; found: 19 (2), 13 (2)"
 
 
-def test_the_first_attempt_that_can_be_used_is_taken_and_else_the_first_ones_fault_is_told():
+def test_the_first_attempt_that_can_be_used_is_used_otherwise_the_fault_of_the_first_is_reported():
     asked = transformer({"a": ["no", written(*SECTIONS)]}, {"a": solved("19")})
     (outcome,) = asked.transform([ORIGINAL])
     assert isinstance(outcome, Transformed)
@@ -160,7 +160,7 @@ def test_the_command_lists_what_it_keeps_and_rejects_goes_on_after_a_kill_and_re
     printed = capsys.readouterr().out
     assert "1 of 2 problems are done" in printed
     assert "integer already" in printed
-    with pytest.raises(ConfigError, match=r"transformed\.jsonl is there already, made with other settings \(attempts:"):
+    with pytest.raises(ConfigError, match=r"transformed\.jsonl already exists, made with other settings \(attempts:"):
         transform(config.model_copy(update={"attempts": 5}), [])
     (tmp_path / "transformed.settings.json").unlink()
     with pytest.raises(ConfigError, match=r"without transformed\.settings\.json"):

@@ -18,8 +18,8 @@ from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager
 from verl.utils.reward_score.math_dapo import compute_score, normalize_final_answer
 from verl.utils.torch_functional import entropy_from_logits as verl_entropy_from_logits
 
-from dapo_lit.objective.shaping import soft_overlong_penalty
-from dapo_lit.policy.head import _score
+from dapo_lit.objective.shaping import soft_overlong_punishment
+from dapo_lit.policy.head import _Scores
 from dapo_lit.policy.tokenizer import character_tokenizer
 from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.extraction import extract
@@ -50,9 +50,9 @@ def completion(length: int) -> DataProto:
 @pytest.mark.parametrize(("limit", "cache", "lengths"), [PAPER, SMALL])
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_verls_overlong_penalty(limit: int, cache: int, lengths: list[int], factor: float) -> None:
-    mine = soft_overlong_penalty(torch.tensor(lengths), max_response_tokens=limit, cache_tokens=cache, factor=factor)
+    mine = soft_overlong_punishment(torch.tensor(lengths), max_response_tokens=limit, cache_tokens=cache, factor=factor)
     record(
-        "soft_overlong_penalty", f"L_max {limit}, L_cache {cache}, factor {factor:g}",
+        "soft_overlong_punishment", f"L_max {limit}, L_cache {cache}, factor {factor:g}",
         "verl `DAPORewardManager.run_single`", f"{len(lengths)} lengths up to L_max",
         [difference(mine.float(), verl_penalties(lengths, limit, cache, factor))],
     )  # fmt: skip
@@ -62,9 +62,9 @@ def test_beyond_the_limit_verls_penalty_goes_on_growing() -> None:
     lengths = [21, 25, 40]
     theirs = verl_penalties(lengths, 20, 5, 1.0)
     assert theirs.tolist() == pytest.approx([-1.2, -2.0, -5.0])
-    mine = soft_overlong_penalty(torch.tensor(lengths), max_response_tokens=20, cache_tokens=5)
+    mine = soft_overlong_punishment(torch.tensor(lengths), max_response_tokens=20, cache_tokens=5)
     record(
-        "soft_overlong_penalty", "L_max 20, L_cache 5", "verl `DAPORewardManager.run_single`",
+        "soft_overlong_punishment", "L_max 20, L_cache 5", "verl `DAPORewardManager.run_single`",
         "3 lengths beyond L_max", [difference(mine.float(), theirs)], differs="V12",
     )  # fmt: skip
 
@@ -73,9 +73,9 @@ def test_beyond_the_limit_verls_penalty_goes_on_growing() -> None:
 def test_trls_overlong_punishment(limit: int, cache: int, lengths: list[int]) -> None:
     lengths = [*lengths, limit + 1, limit + 100]
     theirs = get_soft_overlong_punishment(limit, cache)([[1] * length for length in lengths])
-    mine = soft_overlong_penalty(torch.tensor(lengths), max_response_tokens=limit, cache_tokens=cache)
+    mine = soft_overlong_punishment(torch.tensor(lengths), max_response_tokens=limit, cache_tokens=cache)
     record(
-        "soft_overlong_penalty", f"L_max {limit}, L_cache {cache}", "TRL `get_soft_overlong_punishment`",
+        "soft_overlong_punishment", f"L_max {limit}, L_cache {cache}", "TRL `get_soft_overlong_punishment`",
         f"{len(lengths)} lengths, also beyond L_max", [difference(mine, torch.tensor(theirs, dtype=torch.float64))],
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_trls_overlong_punishment(limit: int, cache: int, lengths: list[int]) ->
 def test_the_entropy_of_logits(scale: float) -> None:
     """Ours is part of the head, and takes hidden states: with the identity as the head they are the logits."""
     logits = scale * torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
-    mine = _score(logits, torch.eye(512), torch.zeros(256, dtype=torch.long), 1.0, False)[1]
+    mine = _Scores.apply(logits, torch.eye(512), torch.zeros(256, dtype=torch.long), 1.0)[1]
     setting, batches = f"entropy, logits N(0, {scale:g})", "256 rows of 512"
     exact = entropy_from_logits(logits.double())
     assert difference(mine, exact) <= 1e-6

@@ -25,9 +25,8 @@ from batches import (
 from comparison import Result, compare, difference, record
 
 from dapo_lit.objective.entropy import top_entropy_mask
-from dapo_lit.objective.losses import Aggregation, clipped_policy_loss
+from dapo_lit.objective.losses import Aggregation, cispo_loss, clipped_policy_loss
 from dapo_lit.objective.sequence_losses import gspo_loss
-from dapo_lit.objective.token_losses import cispo_loss
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 

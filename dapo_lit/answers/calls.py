@@ -1,22 +1,10 @@
 """Letters and functions: a run of letters as a function, a word or a product, and what a function applies to."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
-from dapo_lit.answers.expression import (
-    MINUS_ONE,
-    Call,
-    Constant,
-    Node,
-    Number,
-    Power,
-    Product,
-    Sum,
-    Symbol,
-    negative,
-    quotient,
-)
-from dapo_lit.answers.numerals import number
+from dapo_lit.answers import expression as tree
+from dapo_lit.answers.literals import number
+from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError, Token
 from dapo_lit.answers.vocabulary import (
     APPLIED,
@@ -30,11 +18,8 @@ from dapo_lit.answers.vocabulary import (
     WORDS,
 )
 
-if TYPE_CHECKING:
-    from dapo_lit.answers.grammar import Reader
 
-
-def read_letters(reader: "Reader", token: Token) -> Node:
+def read_letters(reader: Reader, token: Token) -> tree.Node:
     """A run of letters: a function, a word such as `pi`, or a product of symbols."""
     function = function_name(token)
     if function is not None:
@@ -42,7 +27,7 @@ def read_letters(reader: "Reader", token: Token) -> Node:
     if token.text in WORDS:
         return WORDS[token.text]
     if token.text in GREEK:
-        return Symbol(token.text)
+        return tree.Symbol(token.text)
     if token.text == "sum" or len(token.text) > 3:
         raise ParseError(f"the word {token.text!r}")
     if len(token.text) > 1:
@@ -55,15 +40,15 @@ def read_letters(reader: "Reader", token: Token) -> Node:
             primes += reader.take().text
         if reader.at("("):
             reader.take()
-            return Call(letter + primes, read_arguments(reader, ")"))
+            return tree.Call(letter + primes, read_arguments(reader, ")"))
         if primes:
-            return Symbol(letter + primes)
+            return tree.Symbol(letter + primes)
     if len(token.text) == 1 and following is not None and following.kind == "number" and not following.spaced:
         reader.take()
-        return Symbol(f"{letter}_{following.text}")
+        return tree.Symbol(f"{letter}_{following.text}")
     if letter in ("e", "i") and not reader.at("_"):
-        return Constant("e") if letter == "e" else Constant("i")
-    return Symbol(letter)
+        return tree.Constant("e") if letter == "e" else tree.Constant("i")
+    return tree.Symbol(letter)
 
 
 def function_name(token: Token) -> str | None:
@@ -76,13 +61,13 @@ def function_name(token: Token) -> str | None:
     return name if name in FUNCTIONS or name in BRACKETED else None
 
 
-def read_function(reader: "Reader", name: str) -> Node:
+def read_function(reader: Reader, name: str) -> tree.Node:
     if name == "sqrt":
-        return Power(reader.argument(split=False), HALF)
+        return tree.Power(reader.argument(split=False), HALF)
     if name in BRACKETED:
         return bracketed_call(reader, name)
-    base: Node | None = None
-    exponent: Node | None = None
+    base: tree.Node | None = None
+    exponent: tree.Node | None = None
     while reader.at("^", "_"):
         if reader.take().text == "^":
             exponent = reader.argument(split=False)
@@ -90,28 +75,28 @@ def read_function(reader: "Reader", name: str) -> Node:
             base = logarithm_base(reader)
         else:
             raise ParseError(f"a subscript of {name}")
-    if exponent == MINUS_ONE and name in INVERSES:
+    if exponent == tree.MINUS_ONE and name in INVERSES:
         name, exponent = INVERSES[name], None
     argument = function_argument(reader)
     if name == "lg":
-        name, base = "log", Number(Fraction(10))
+        name, base = "log", tree.Number(Fraction(10))
     node = _call(name, argument, base)
-    return node if exponent is None else Power(node, exponent)
+    return node if exponent is None else tree.Power(node, exponent)
 
 
-def logarithm_base(reader: "Reader") -> Node:
+def logarithm_base(reader: Reader) -> tree.Node:
     r"""`\log_2 8`, `\log_{10} x`, `\log_10 x`; but `\log_28` is the logarithm of 8."""
     token = reader.peek()
     if token is None or token.kind != "number":
         return reader.argument(split=True)
     reader.take()
-    if len(token.text) > 1 and token.text.isdigit() and not reader.starts_factor(MINUS_ONE):
+    if len(token.text) > 1 and token.text.isdigit() and not reader.starts_factor(tree.MINUS_ONE):
         reader.tokens.insert(reader.index, Token("number", token.text[1:]))
         return number(token.text[0])
     return number(token.text)
 
 
-def function_argument(reader: "Reader") -> Node:
+def function_argument(reader: Reader) -> tree.Node:
     r"""Brackets if they open; else the factors that follow, up to a sign or another function: `\sin 2x \cos y`."""
     if reader.at("(", "["):
         reader.take()
@@ -125,22 +110,22 @@ def function_argument(reader: "Reader") -> Node:
         return bare_argument(reader)
 
 
-def bare_argument(reader: "Reader") -> Node:
+def bare_argument(reader: Reader) -> tree.Node:
     if reader.at("-"):
         reader.take()
-        return negative(function_argument(reader))
+        return tree.negative(function_argument(reader))
     factors = [reader.factor()]
     while reader.starts_factor(factors[-1]):
         token = reader.peek()
         if token is not None and (function_name(token) or (token.kind == "sign" and token.text in "([")):
             break
         factors.append(reader.factor())
-    return factors[0] if len(factors) == 1 else Product(tuple(factors))
+    return factors[0] if len(factors) == 1 else tree.Product(tuple(factors))
 
 
-def bracketed_call(reader: "Reader", name: str) -> Node:
+def bracketed_call(reader: Reader, name: str) -> tree.Node:
     if name == "cbrt" and reader.at("{"):
-        return Power(reader.argument(split=False), Number(Fraction(1, 3)))
+        return tree.Power(reader.argument(split=False), tree.Number(Fraction(1, 3)))
     closing = {"(": ")", "{": "}", "\\{": "\\}", "[": "]"}.get(reader.take().text)
     if closing is None:
         raise ParseError(f"{name} without brackets")
@@ -148,11 +133,11 @@ def bracketed_call(reader: "Reader", name: str) -> Node:
     if BRACKETED[name] and len(arguments) != BRACKETED[name]:
         raise ParseError(f"{name} of {len(arguments)} arguments")
     if name == "sqrt" or name == "cbrt":
-        return Power(arguments[0], HALF if name == "sqrt" else Number(Fraction(1, 3)))
-    return Call(name, arguments)
+        return tree.Power(arguments[0], HALF if name == "sqrt" else tree.Number(Fraction(1, 3)))
+    return tree.Call(name, arguments)
 
 
-def read_arguments(reader: "Reader", closing: str) -> tuple[Node, ...]:
+def read_arguments(reader: Reader, closing: str) -> tuple[tree.Node, ...]:
     nodes = [reader.expression()]
     while reader.at(","):
         reader.take()
@@ -161,13 +146,15 @@ def read_arguments(reader: "Reader", closing: str) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _call(name: str, argument: Node, base: Node | None) -> Node:
+def _call(name: str, argument: tree.Node, base: tree.Node | None) -> tree.Node:
     match name:
         case "cis":
-            return Sum((Call("cos", (argument,)), Product((Constant("i"), Call("sin", (argument,))))))
+            return tree.Sum(
+                (tree.Call("cos", (argument,)), tree.Product((tree.Constant("i"), tree.Call("sin", (argument,)))))
+            )
         case "exp":
-            return Power(Constant("e"), argument)
+            return tree.Power(tree.Constant("e"), argument)
         case "log" if base is not None:
-            return quotient(Call("ln", (argument,)), Call("ln", (base,)))
+            return tree.quotient(tree.Call("ln", (argument,)), tree.Call("ln", (base,)))
         case _:
-            return Call(name, (argument,))
+            return tree.Call(name, (argument,))

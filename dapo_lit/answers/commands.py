@@ -1,34 +1,18 @@
 r"""What a LaTeX command builds: fractions, roots, binomials, series, matrices; and numbers."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.calls import function_name, read_function
-from dapo_lit.answers.expression import (
-    MINUS_ONE,
-    Call,
-    Constant,
-    Matrix,
-    Node,
-    Number,
-    Power,
-    Series,
-    Symbol,
-    children,
-    quotient,
-    rebuilt,
-)
+from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError, Token
 from dapo_lit.answers.vocabulary import GREEK, WORDS
 
-if TYPE_CHECKING:
-    from dapo_lit.answers.grammar import Reader
 
-
-def read_command(reader: "Reader", token: Token) -> Node:
+def read_command(reader: Reader, token: Token) -> tree.Node:
     name = token.text
     if name in GREEK:
-        return Symbol(name)
+        return tree.Symbol(name)
     function = function_name(token)
     if function is not None:
         return read_function(reader, function)
@@ -36,38 +20,38 @@ def read_command(reader: "Reader", token: Token) -> Node:
         case "pi" | "infty":
             return WORDS[name]
         case "imath":
-            return Constant("i")
+            return tree.Constant("i")
         case "frac":
             refuse_derivative(reader)
             numerator = reader.argument(split=True)
-            return quotient(numerator, reader.argument(split=True))
+            return tree.quotient(numerator, reader.argument(split=True))
         case "binom":
             above = reader.argument(split=True)
-            return Call("binomial", (above, reader.argument(split=True)))
+            return tree.Call("binomial", (above, reader.argument(split=True)))
         case "sqrt":
             root = Fraction(2)
             if reader.at("["):
                 reader.take()
                 degree = reader.expression()
                 reader.expect("]")
-                if not isinstance(degree, Number) or degree.value == 0:
-                    return Power(reader.argument(split=False), Power(degree, MINUS_ONE))
+                if not isinstance(degree, tree.Number) or degree.value == 0:
+                    return tree.Power(reader.argument(split=False), tree.Power(degree, tree.MINUS_ONE))
                 root = degree.value
-            return Power(reader.argument(split=False), Number(1 / root))
+            return tree.Power(reader.argument(split=False), tree.Number(1 / root))
         case "overline" | "bar" | "hat" | "tilde" | "widehat":
             node = reader.argument(split=True)
-            return Symbol(f"{name} {node.name}") if isinstance(node, Symbol) else node
+            return tree.Symbol(f"{name} {node.name}") if isinstance(node, tree.Symbol) else node
         case "lfloor" | "lceil":
             node = reader.expression()
             reader.expect("rfloor" if name == "lfloor" else "rceil")
-            return Call("floor" if name == "lfloor" else "ceil", (node,))
+            return tree.Call("floor" if name == "lfloor" else "ceil", (node,))
         case "sum" | "prod":
             return read_series(reader, "sum" if name == "sum" else "product")
         case _:
             raise ParseError(f"the command {name!r}")
 
 
-def refuse_derivative(reader: "Reader") -> None:
+def refuse_derivative(reader: Reader) -> None:
     r"""`\frac{d}{dx}` and `\frac{dy}{dx}` are derivatives, not fractions."""
     first, second = reader.peek(), reader.peek(1)
     if first is not None and first.text == "{" and second is not None and second.text.startswith(("d", "partial")):
@@ -78,19 +62,19 @@ def refuse_derivative(reader: "Reader") -> None:
             raise ParseError("a derivative")
 
 
-def read_series(reader: "Reader", kind: str) -> Node:
-    lower: Node | None = None
+def read_series(reader: Reader, kind: str) -> tree.Node:
+    lower: tree.Node | None = None
     index = ""
-    last: Node | None = None
+    last: tree.Node | None = None
     while reader.at("_", "^"):
         if reader.take().text == "^":
             last = reader.argument(split=True)
             continue
         reader.expect("{")
         variable = reader.atom()
-        if not isinstance(variable, Symbol) and variable != Constant("i"):
+        if not isinstance(variable, tree.Symbol) and variable != tree.Constant("i"):
             raise ParseError("an index that is no letter")
-        index = "i" if isinstance(variable, Constant) else variable.name
+        index = "i" if isinstance(variable, tree.Constant) else variable.name
         reader.expect("=")
         lower = reader.expression()
         reader.expect("}")
@@ -99,14 +83,14 @@ def read_series(reader: "Reader", kind: str) -> Node:
     body = reader.term()
     if index == "i":
         body = _index_i(body)
-    return Series("sum" if kind == "sum" else "product", index, lower, last, body)
+    return tree.Series("sum" if kind == "sum" else "product", index, lower, last, body)
 
 
-def read_matrix(reader: "Reader", environment: str) -> Node:
+def read_matrix(reader: Reader, environment: str) -> tree.Node:
     """The rows up to the matching end; `vmatrix` is a determinant."""
     if environment not in ("pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix"):
         raise ParseError(f"the environment {environment!r}")
-    rows: list[list[Node]] = [[]]
+    rows: list[list[tree.Node]] = [[]]
     while True:
         token = reader.peek()
         if token is None:
@@ -128,12 +112,12 @@ def read_matrix(reader: "Reader", environment: str) -> Node:
         rows.pop()
     if not rows or len({len(row) for row in rows}) != 1:
         raise ParseError("rows of different lengths")
-    node = Matrix(tuple(map(tuple, rows)))
-    return Call("det", (node,)) if environment == "vmatrix" else node
+    node = tree.Matrix(tuple(map(tuple, rows)))
+    return tree.Call("det", (node,)) if environment == "vmatrix" else node
 
 
-def _index_i(node: Node) -> Node:
+def _index_i(node: tree.Node) -> tree.Node:
     """`i` as an index of summation is a symbol, not the imaginary unit."""
-    if node == Constant("i"):
-        return Symbol("i")
-    return rebuilt(node, tuple(_index_i(part) for part in children(node)))
+    if node == tree.Constant("i"):
+        return tree.Symbol("i")
+    return tree.rebuilt(node, tuple(_index_i(part) for part in tree.children(node)))

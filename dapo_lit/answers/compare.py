@@ -1,28 +1,20 @@
 r"""Whether two structured answers are the same answer: the rules of `docs/rewards.md`.
 
-A `Judge` decides about scalars and may say None, "only the symbolic comparison can tell". Structure propagates
-the three values: a list with one wrong item is wrong, whatever is undecided beside it.
+A `Judge` compares scalars and returns None where only the symbolic comparison can tell. Structures combine these three
+values: a list with one wrong item is wrong, whatever the undecided ones are.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
+from dapo_lit.answers import expression as tree
+from dapo_lit.answers.bounds import check_size, work
+from dapo_lit.answers.equations import expanded, is_equation, is_name, unnamed, without_approximation
 from dapo_lit.answers.exact import matrices_combined, rational, without_degrees
-from dapo_lit.answers.expression import (
-    Constant,
-    Matrix,
-    Node,
-    Number,
-    Product,
-    Sum,
-    canonical,
-    negative,
-    quotient,
-)
-from dapo_lit.answers.names import is_name
-from dapo_lit.answers.naming import expanded, is_equation, unnamed, without_approximation
+from dapo_lit.answers.parse import parse_answer
 from dapo_lit.answers.sets import is_inequality, real_set
 from dapo_lit.answers.structure import (
     Answer,
@@ -34,29 +26,72 @@ from dapo_lit.answers.structure import (
     Scalar,
     Several,
     Words,
+    parts_of,
     words_of,
 )
 from dapo_lit.answers.verdicts import all_of, any_of, matched
 
 _FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
-_HUNDREDTH = Number(Fraction(1, 100))
-_DEGREE = Product((Constant("pi"), Number(Fraction(1, 180))))
+_HUNDREDTH = tree.Number(Fraction(1, 100))
+_DEGREE = tree.Product((tree.Constant("pi"), tree.Number(Fraction(1, 180))))
+
+
+_COMMA_DECIMAL = re.compile(r"-?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})")
+_POINT_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 class Judge(Protocol):
-    """Decides about scalar expressions; None where it cannot."""
+    """Compares scalar expressions; None where it cannot tell."""
 
-    def equal(self, a: Node, b: Node) -> bool | None:
-        """Whether a and b have one value."""
+    budget: float
+    """Answers whose comparison takes more steps than this, as `bounds.work` estimates them, are left undecided."""
+
+    def equal(self, a: tree.Node, b: tree.Node) -> bool | None:
+        """Whether a and b have the same value."""
         ...
 
-    def ratio(self, a: Node, b: Node) -> int | None:
+    def ratio(self, a: tree.Node, b: tree.Node) -> int | None:
         """1 or -1 if a is a positive or a negative constant times b, 0 if it is no constant times b."""
         ...
 
 
+def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
+    """Whether a reading of `prediction` is the same answer as a reading of `answer`; None if the judge cannot tell.
+
+    An answer that is too large to evaluate, or whose matrices do not fit, is wrong: False.
+    """
+    if prediction.strip() == answer.strip():
+        return bool(answer.strip())
+    predictions, answers = parse_answer(prediction), parse_answer(answer)
+    if _COMMA_DECIMAL.fullmatch(prediction.strip(" $")) and _POINT_DECIMAL.fullmatch(answer.strip(" $")):
+        predictions = parse_answer(prediction.replace(",", "."))  # 3,5 is 3.5 where 3.5 is expected
+    if steps(predictions, answers) > judge.budget:
+        return None
+    return any_of(_same_or_too_large(a, b, judge) for a in predictions for b in answers)
+
+
+def steps(predictions: tuple[Answer, ...], answers: tuple[Answer, ...]) -> float:
+    """An upper estimate of the steps that the comparison takes: every scalar of one side against each of the other."""
+    a, b = ([work(scalar.node) for reading in side for scalar in _scalars(reading)] for side in (predictions, answers))
+    return sum(a) * len(b) + sum(b) * len(a) + sum(a) + sum(b)
+
+
+def _scalars(answer: Answer) -> Iterator[Scalar]:
+    if isinstance(answer, Scalar):
+        yield answer
+    for part in parts_of(answer):
+        yield from _scalars(part)
+
+
+def _same_or_too_large(a: Answer, b: Answer, judge: Judge) -> bool | None:
+    try:
+        return same(a, b, judge)
+    except ValueError:  # TooLargeError, or matrices whose shapes do not fit
+        return False
+
+
 def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
-    """Whether `prediction` gives the answer `reference`; not symmetric, an equation may name only what is asked for."""
+    """Whether `prediction` is the answer `reference`. Not symmetric: only a prediction may be `x = 5` for `5`."""
     prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
     if prediction == reference:
         return prediction != Raw("")
@@ -151,26 +186,26 @@ def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool |
 
 
 def _is_word(a: str, b: str) -> bool:
-    """Letters that are compared as text: `Yes`, `yes`, `ABC`; two of small letters, `ab` and `ba`, are products."""
+    """Letters that are compared as text: `Yes`, `yes`, `ABC`. Two in lower case, `ab` and `ba`, are products."""
     return not (a.islower() and b.islower())
 
 
-def _degrees(answer: Scalar) -> tuple[Node, bool]:
+def _degrees(answer: Scalar) -> tuple[tree.Node, bool]:
     node, degrees = without_degrees(matrices_combined(answer.node))
     return node, degrees or answer.unit == "degree"
 
 
-def _times(node: Node, factor: Node) -> Node:
-    return Product((factor, node))
+def _times(node: tree.Node, factor: tree.Node) -> tree.Node:
+    return tree.Product((factor, node))
 
 
-def _same_nodes(a: Node, b: Node, judge: Judge) -> bool | None:
-    if isinstance(a, Matrix) and isinstance(b, Matrix):
+def _same_nodes(a: tree.Node, b: tree.Node, judge: Judge) -> bool | None:
+    if isinstance(a, tree.Matrix) and isinstance(b, tree.Matrix):
         if (len(a.rows), len(a.rows[0])) != (len(b.rows), len(b.rows[0])):
             return False
         pairs = zip(sum(a.rows, ()), sum(b.rows, ()), strict=True)
         return all_of(judge.equal(x, y) for x, y in pairs)
-    if isinstance(a, Matrix) or isinstance(b, Matrix):
+    if isinstance(a, tree.Matrix) or isinstance(b, tree.Matrix):
         return False
     return judge.equal(a, b)
 
@@ -180,7 +215,7 @@ def _same_vector(
 ) -> bool | None:
     """A tuple against a row or column, `[[1,2],[3,4]]` against a matrix, a set of one element against the element."""
     node = matrices_combined(scalar.node)
-    if isinstance(node, Matrix) and brackets in ("()", "<>", "[]"):
+    if isinstance(node, tree.Matrix) and brackets in ("()", "<>", "[]"):
         if min(len(node.rows), len(node.rows[0])) > 1:
             rows = tuple(Several(tuple(Scalar(entry) for entry in row), "[]") for row in node.rows)
             return _all_same(items, rows, judge) if list_first else _all_same(rows, items, judge)
@@ -192,11 +227,12 @@ def _same_vector(
 
 
 def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, judge: Judge) -> bool | None:
-    """`2:3` against `2/3`; a ratio is no whole number, and a time no fraction."""
+    """`2:3` against `2/3`. A ratio never equals a whole number, nor a time a fraction."""
+    check_size(fraction.node)
     value = rational(fraction.node)
     if any(side.unit or side.percent for side in (above, below, fraction)) or value is None or value.denominator == 1:
         return False
-    return judge.equal(quotient(above.node, below.node), fraction.node)
+    return judge.equal(tree.quotient(above.node, below.node), fraction.node)
 
 
 def _same_several(prediction: Several, reference: Several, judge: Judge) -> bool | None:
@@ -217,7 +253,9 @@ def _same_several(prediction: Several, reference: Several, judge: Judge) -> bool
 def _distinct(items: tuple[Answer, ...]) -> tuple[Answer, ...]:
     """Without repetition: the elements of a set, or solutions listed as tuples."""
     return tuple(
-        dict.fromkeys(replace(item, node=canonical(item.node)) if isinstance(item, Scalar) else item for item in items)
+        dict.fromkeys(
+            replace(item, node=tree.canonical(item.node)) if isinstance(item, Scalar) else item for item in items
+        )
     )
 
 
@@ -249,11 +287,11 @@ def _proportional(prediction: Relation, reference: Relation, judge: Judge) -> bo
     return ratio != 0 and sign == reference.signs[0]
 
 
-def _difference(relation: Relation) -> Node | None:
+def _difference(relation: Relation) -> tree.Node | None:
     left, right = relation.sides
     if not isinstance(left, Scalar) or not isinstance(right, Scalar):
         return None
-    return Sum((left.node, negative(right.node)))
+    return tree.Sum((left.node, tree.negative(right.node)))
 
 
 def _all_same(a: Sequence[Answer], b: Sequence[Answer], judge: Judge) -> bool | None:

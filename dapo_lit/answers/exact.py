@@ -3,59 +3,43 @@
 import math
 from fractions import Fraction
 
-from dapo_lit.answers.expression import (
-    Call,
-    Constant,
-    Degrees,
-    Matrix,
-    Node,
-    Number,
-    PlusMinus,
-    Power,
-    Product,
-    Series,
-    Sum,
-    Symbol,
-    TooLargeError,
-    children,
-    negative,
-    rebuilt,
-    walk,
-)
+from dapo_lit.answers import expression as tree
 
 MAX_MATRIX = 8
 """Rows and columns."""
+MAX_ENTRY = 10_000
+"""Nodes in an entry of a product of matrices: `bounds.check_size` would refuse a longer sum."""
 
 
-def rational(node: Node, indices: dict[str, int] | None = None) -> Fraction | None:
-    """The value if arithmetic on fractions alone gives it, else None (a root, a letter, a division by zero).
+def rational(node: tree.Node, indices: dict[str, int] | None = None) -> Fraction | None:
+    """The value if arithmetic on fractions gives it, else None (a root, a letter, a division by zero).
 
-    >>> rational(Power(Number(Fraction(9, 4)), Number(Fraction(1, 2))))
+    >>> rational(tree.Power(tree.Number(Fraction(9, 4)), tree.Number(Fraction(1, 2))))
     Fraction(3, 2)
     """
     match node:
-        case Number(value, _):
+        case tree.Number(value, _):
             return value
-        case Symbol(name):
+        case tree.Symbol(name):
             return Fraction(indices[name]) if indices and name in indices else None
-        case Sum(parts) | Product(parts):
+        case tree.Sum(parts) | tree.Product(parts):
             known = _all_rational(parts, indices)
             if known is None:
                 return None
-            return sum(known, Fraction(0)) if isinstance(node, Sum) else math.prod(known, start=Fraction(1))
-        case Power(base, exponent):
+            return sum(known, Fraction(0)) if isinstance(node, tree.Sum) else math.prod(known, start=Fraction(1))
+        case tree.Power(base, exponent):
             known = _all_rational((base, exponent), indices)
             return None if known is None else _power(*known)
-        case Call(name, arguments):
+        case tree.Call(name, arguments):
             known = _all_rational(arguments, indices)
             return None if known is None else _call(name, known)
-        case Series(kind, index, first, last, body):
-            return _series(kind, index, first, last, body, indices or {})
+        case tree.Series():
+            return _series(node, indices or {})
         case _:
             return None
 
 
-def _all_rational(nodes: tuple[Node, ...], indices: dict[str, int] | None) -> list[Fraction] | None:
+def _all_rational(nodes: tuple[tree.Node, ...], indices: dict[str, int] | None) -> list[Fraction] | None:
     values = []
     for node in nodes:
         value = rational(node, indices)
@@ -65,7 +49,7 @@ def _all_rational(nodes: tuple[Node, ...], indices: dict[str, int] | None) -> li
     return values
 
 
-def series_length(first: Node, last: Node) -> int | None:
+def series_length(first: tree.Node, last: tree.Node) -> int | None:
     """How many terms a series has, None if its bounds are not two integers."""
     ends = [rational(first), rational(last)]
     known = [end.numerator for end in ends if end is not None and end.denominator == 1]
@@ -89,14 +73,13 @@ def _integer_root(number: int, degree: int) -> int | None:
     if degree == 2:
         root = math.isqrt(number)
         return root if root * root == number else None
-    low, high = 0, 1 << (number.bit_length() // degree + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if middle**degree <= number:
-            low = middle
-        else:
-            high = middle - 1
-    return low if low**degree == number else None
+    if number < 2:
+        return number
+    root, smaller = 0, 1 << (number.bit_length() // degree + 1)
+    while root == 0 or smaller < root:  # Newton's method from above
+        root = smaller
+        smaller = ((degree - 1) * root + number // root ** (degree - 1)) // degree
+    return root if root**degree == number else None
 
 
 def _call(name: str, values: list[Fraction]) -> Fraction | None:
@@ -125,89 +108,89 @@ def _call(name: str, values: list[Fraction]) -> Fraction | None:
             return None
 
 
-def _series(kind: str, index: str, first: Node, last: Node, body: Node, indices: dict[str, int]) -> Fraction | None:
-    count, start = series_length(first, last), rational(first)
+def _series(series: tree.Series, indices: dict[str, int]) -> Fraction | None:
+    count, start = series_length(series.first, series.last), rational(series.first)
     if count is None or start is None:
         return None
-    total = Fraction(0 if kind == "sum" else 1)
+    total = Fraction(0 if series.kind == "sum" else 1)
     for position in range(start.numerator, start.numerator + count):
-        value = rational(body, {**indices, index: position})
+        value = rational(series.body, {**indices, series.index: position})
         if value is None:
             return None
-        total = total + value if kind == "sum" else total * value
+        total = total + value if series.kind == "sum" else total * value
     return total
 
 
-def signs_chosen(node: Node) -> list[Node]:
+def signs_chosen(node: tree.Node) -> list[tree.Node]:
     r"""The values of an expression with `\pm`: the upper signs everywhere, then the lower ones; one if it has none."""
-    if not any(isinstance(part, PlusMinus) for part in walk(node)):
+    if not any(isinstance(part, tree.PlusMinus) for part in tree.walk(node)):
         return [node]
     return [_with_signs(node, upper) for upper in (1, -1)]
 
 
-def _with_signs(node: Node, upper: int) -> Node:
-    node = rebuilt(node, tuple(_with_signs(part, upper) for part in children(node)))
-    if isinstance(node, PlusMinus):
-        return node.value if node.sign * upper > 0 else negative(node.value)
+def _with_signs(node: tree.Node, upper: int) -> tree.Node:
+    node = tree.rebuilt(node, tuple(_with_signs(part, upper) for part in tree.children(node)))
+    if isinstance(node, tree.PlusMinus):
+        return node.value if node.sign * upper > 0 else tree.negative(node.value)
     return node
 
 
-def without_degrees(node: Node) -> tuple[Node, bool]:
-    """The expression with degrees as a plain unit, and whether there were any outside functions.
+def without_degrees(node: tree.Node) -> tuple[tree.Node, bool]:
+    """The expression with degrees as a plain unit, and whether it had any outside functions.
 
-    Inside a function a degree stays what it is, pi / 180.
+    Inside a function a degree remains pi / 180.
     """
-    if isinstance(node, Degrees):
+    if isinstance(node, tree.Degrees):
         return without_degrees(node.value)[0], True
-    if isinstance(node, Sum | Product | PlusMinus):
-        parts = [without_degrees(part) for part in children(node)]
-        return rebuilt(node, tuple(part for part, _ in parts)), any(found for _, found in parts)
+    if isinstance(node, tree.Sum | tree.Product | tree.PlusMinus):
+        parts = [without_degrees(part) for part in tree.children(node)]
+        return tree.rebuilt(node, tuple(part for part, _ in parts)), any(found for _, found in parts)
     return node, False
 
 
-def matrices_combined(node: Node) -> Node:
+def matrices_combined(node: tree.Node) -> tree.Node:
     """The expression with sums, products, powers, transposes and determinants of matrices carried out.
 
     Raises TooLargeError above 8 rows (4 for a determinant), ValueError where shapes differ.
     """
-    if not any(isinstance(part, Matrix) for part in walk(node)):
+    if not any(isinstance(part, tree.Matrix) for part in tree.walk(node)):
         return node
-    node = rebuilt(node, tuple(matrices_combined(part) for part in children(node)))
+    node = tree.rebuilt(node, tuple(matrices_combined(part) for part in tree.children(node)))
     match node:
-        case Matrix(rows) if len(rows) > MAX_MATRIX or len(rows[0]) > MAX_MATRIX:
-            raise TooLargeError(f"a matrix of more than {MAX_MATRIX} rows or columns")
-        case Sum(terms) if any(isinstance(term, Matrix) for term in terms):
+        case tree.Matrix(rows) if len(rows) > MAX_MATRIX or len(rows[0]) > MAX_MATRIX:
+            raise tree.TooLargeError(f"a matrix of more than {MAX_MATRIX} rows or columns")
+        case tree.Sum(terms) if any(isinstance(term, tree.Matrix) for term in terms):
             return _sum_of_matrices(terms)
-        case Product(factors) if any(isinstance(factor, Matrix) for factor in factors):
+        case tree.Product(factors) if any(isinstance(factor, tree.Matrix) for factor in factors):
             return _product_of_matrices(factors)
-        case Power(Matrix(rows), Symbol("T") | Call("T", _)):
-            return Matrix(tuple(zip(*rows, strict=True)))
-        case Power(Matrix() as matrix, Number(exponent, _)) if exponent in (2, 3, 4):
+        case tree.Power(tree.Matrix(rows), tree.Symbol("T") | tree.Call("T", _)):
+            return tree.Matrix(tuple(zip(*rows, strict=True)))
+        case tree.Power(tree.Matrix() as matrix, tree.Number(exponent, _)) if exponent in (2, 3, 4):
             return _product_of_matrices((matrix,) * exponent.numerator)
-        case Call("det", (Matrix(rows),)):
+        case tree.Call("det", (tree.Matrix(rows),)):
             if len(rows) != len(rows[0]) or len(rows) > 4:
-                raise TooLargeError("a determinant of more than 4 rows, or not square")
+                raise tree.TooLargeError("a determinant of more than 4 rows, or not square")
             return _determinant(rows)
-        case Matrix(((Matrix() as inner,),)):
+        case tree.Matrix(((tree.Matrix() as inner,),)):
             return inner
         case _:
             return node
 
 
-def _sum_of_matrices(terms: tuple[Node, ...]) -> Node:
-    matrices = [term for term in terms if isinstance(term, Matrix)]
+def _sum_of_matrices(terms: tuple[tree.Node, ...]) -> tree.Node:
+    matrices = [term for term in terms if isinstance(term, tree.Matrix)]
     shapes = {(len(matrix.rows), len(matrix.rows[0])) for matrix in matrices}
     if len(matrices) < len(terms) or len(shapes) > 1:
         raise ValueError("a sum of different shapes")
     rows = zip(*(matrix.rows for matrix in matrices), strict=True)
-    return Matrix(tuple(tuple(Sum(entries) for entries in zip(*row, strict=True)) for row in rows))
+    return tree.Matrix(tuple(tuple(tree.Sum(entries) for entries in zip(*row, strict=True)) for row in rows))
 
 
-def _product_of_matrices(factors: tuple[Node, ...]) -> Node:
-    scalars = tuple(factor for factor in factors if not isinstance(factor, Matrix))
-    product: Matrix | None = None
+def _product_of_matrices(factors: tuple[tree.Node, ...]) -> tree.Node:
+    scalars = tuple(factor for factor in factors if not isinstance(factor, tree.Matrix))
+    product: tree.Matrix | None = None
     for factor in factors:
-        if not isinstance(factor, Matrix):
+        if not isinstance(factor, tree.Matrix):
             continue
         if product is None:
             product = factor
@@ -215,51 +198,54 @@ def _product_of_matrices(factors: tuple[Node, ...]) -> Node:
         if len(product.rows[0]) != len(factor.rows):
             raise ValueError("a product of shapes that do not fit")
         columns = tuple(zip(*factor.rows, strict=True))
-        product = Matrix(
-            tuple(
-                tuple(Sum(tuple(Product(pair) for pair in zip(row, column, strict=True))) for column in columns)
-                for row in product.rows
-            )
-        )
+        product = tree.Matrix(tuple(tuple(_dot_product(row, column) for column in columns) for row in product.rows))
+        if any(tree.is_larger(entry, MAX_ENTRY) for entry in tree.children(product)):
+            raise tree.TooLargeError(f"an entry of more than {MAX_ENTRY} parts")
     assert product is not None
-    return Matrix(
-        tuple(tuple(Product((*scalars, entry)) if scalars else entry for entry in row) for row in product.rows)
+    return tree.Matrix(
+        tuple(tuple(tree.Product((*scalars, entry)) if scalars else entry for entry in row) for row in product.rows)
     )
 
 
-def _determinant(rows: tuple[tuple[Node, ...], ...]) -> Node:
+def _dot_product(row: tuple[tree.Node, ...], column: tuple[tree.Node, ...]) -> tree.Node:
+    return tree.Sum(tuple(tree.Product(pair) for pair in zip(row, column, strict=True)))
+
+
+def _determinant(rows: tuple[tuple[tree.Node, ...], ...]) -> tree.Node:
     if len(rows) == 1:
         return rows[0][0]
     terms = []
     for column, entry in enumerate(rows[0]):
         minor = _determinant(tuple(row[:column] + row[column + 1 :] for row in rows[1:]))
-        term: Node = Product((entry, minor))
-        terms.append(negative(term) if column % 2 else term)
-    return Sum(tuple(terms))
+        term: tree.Node = tree.Product((entry, minor))
+        terms.append(tree.negative(term) if column % 2 else term)
+    return tree.Sum(tuple(terms))
 
 
-def approximate(node: Node) -> float:
+def approximate(node: tree.Node) -> float:
     """The value in double precision, nan for anything but a real number of arithmetic, roots, pi and e."""
+    try:
+        return _approximate(node)
+    except (OverflowError, ZeroDivisionError, ValueError):
+        return math.nan
+
+
+def _approximate(node: tree.Node) -> float:
     match node:
-        case Number(value, _):
+        case tree.Number(value, _):
             return float(value) if abs(value) < 10**300 else math.nan
-        case Constant("pi"):
+        case tree.Constant("pi"):
             return math.pi
-        case Constant("e"):
+        case tree.Constant("e"):
             return math.e
-        case Sum(parts):
-            return math.fsum(map(approximate, parts))
-        case Product(parts):
-            return math.prod(map(approximate, parts))
-        case Power(base, exponent):
-            below, above = approximate(base), approximate(exponent)
-            try:
-                power = below**above
-            except (OverflowError, ZeroDivisionError):
-                return math.nan
+        case tree.Sum(parts):
+            return math.fsum(map(_approximate, parts))
+        case tree.Product(parts):
+            return math.prod(map(_approximate, parts))
+        case tree.Power(base, exponent):
+            power = _approximate(base) ** _approximate(exponent)
             return power if isinstance(power, float) else math.nan
-        case Call("ln", (argument,)):
-            inside = approximate(argument)
-            return math.log(inside) if inside > 0 else math.nan
+        case tree.Call("ln", (argument,)):
+            return math.log(_approximate(argument))
         case _:
             return math.nan

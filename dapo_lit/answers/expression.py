@@ -82,7 +82,7 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class PlusMinus:
-    r"""`\pm x` (sign 1) or `\mp x` (sign -1): two values, chosen together wherever they stand in one expression."""
+    r"""`\pm x` (sign 1) or `\mp x` (sign -1): two values; all signs of an expression are chosen together."""
 
     value: "Node"
     sign: Literal[1, -1]
@@ -157,17 +157,40 @@ def symbols(node: Node) -> set[str]:
     return {part.name for part in walk(node) if isinstance(part, Symbol)}
 
 
+def depth(node: Node) -> int:
+    """How many nodes lie between the root and the deepest leaf, both included; found without recursion."""
+    deepest, stack = 0, [(node, 1)]
+    while stack:
+        node, level = stack.pop()
+        deepest = max(deepest, level)
+        stack += [(part, level + 1) for part in children(node)]
+    return deepest
+
+
+def is_larger(node: Node, limit: int) -> bool:
+    """Whether the tree has more than `limit` nodes; looks at no more of them."""
+    found, stack = 0, [node]
+    while stack and found <= limit:
+        found += 1
+        stack += children(stack.pop())
+    return found > limit
+
+
 @lru_cache(maxsize=8192)
 def canonical(node: Node) -> Node:
     """The same expression with nested sums and products flattened and their parts in a fixed order.
 
-    Rearranged expressions get one form; nothing is computed, so `x + x` and `2x` keep two.
+    Rearranged expressions get the same form. Nothing is computed: `x + x` and `2x` differ.
 
     >>> x, y = Symbol("x"), Symbol("y")
     >>> canonical(Sum((x, Sum((y, x))))) == canonical(Sum((y, x, x)))
     True
     """
-    node = rebuilt(node, tuple(canonical(part) for part in children(node)))
+    return _canonical(node)
+
+
+def _canonical(node: Node) -> Node:
+    node = rebuilt(node, tuple(_canonical(part) for part in children(node)))
     match node:
         case Sum(terms):
             flat = [t for term in terms for t in (term.terms if isinstance(term, Sum) else (term,))]

@@ -1,19 +1,23 @@
 """The judge that runs in worker processes: exact fractions, then values at points, then sympy."""
 
+import math
 from fractions import Fraction
 
-from dapo_lit.answers import numeric, symbolic
+from dapo_lit.answers import points, symbolic
 from dapo_lit.answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
 from dapo_lit.answers.fast import FastJudge
 
 
 class FullJudge:
-    """Values at points refute; expressions with letters that they cannot tell apart must not differ for sympy either.
+    """Values at points refute; expressions with letters that agree at all points are also multiplied out by sympy.
 
-    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it decides
-    about constants (surds). For letters sympy multiplies the difference out: 0 is a proof, any other number a
-    refutation, anything else leaves the first verdict.
+    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it is the
+    verdict for constants (surds). For letters sympy multiplies the difference out: 0 proves equality, any other number
+    refutes it, and anything else leaves the first verdict.
     """
+
+    budget = math.inf
+    """Steps; the deadline of the worker is the limit."""
 
     def __init__(self) -> None:
         self._fast = FastJudge()
@@ -23,16 +27,16 @@ class FullJudge:
         if verdict is not None:
             return verdict
         if _has_logarithm(a) or _has_logarithm(b):
-            # log without a base is natural in analysis and decimal in contests: one reading for both sides must do.
+            # log without a base is natural in analysis and decimal in contests; both sides are read the same way.
             return any(self.equal(*(_based(node, base) for node in (a, b))) for base in (None, Fraction(10)))
-        agree = numeric.agree(a, b)
+        agree = points.agree(a, b)
         if agree is False or (agree and not symbols(a) and not symbols(b)):
             return agree
         exact = symbolic.difference(a, b)
         return bool(agree) if exact is None else exact
 
     def ratio(self, a: Node, b: Node) -> int | None:
-        return self._fast.ratio(a, b) or numeric.ratio_sign(a, b) or 0
+        return self._fast.ratio(a, b) or points.ratio_sign(a, b) or 0
 
 
 def _has_logarithm(node: Node) -> bool:

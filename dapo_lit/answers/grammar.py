@@ -9,114 +9,88 @@ Plain spellings are read too (`sqrt(2)`, `2*x`, `x**2`, `pi`, `ln(x)`). What is 
 Integrals, limits and derivatives are left out on purpose: an answer that restates the question is no answer.
 """
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.calls import function_name, read_letters
 from dapo_lit.answers.commands import read_command, read_matrix
-from dapo_lit.answers.cursor import Cursor
-from dapo_lit.answers.expression import (
-    MINUS_ONE,
-    Call,
-    Constant,
-    Degrees,
-    Matrix,
-    Node,
-    Number,
-    PlusMinus,
-    Power,
-    Product,
-    Sum,
-    Symbol,
-    canonical,
-    negative,
-    quotient,
-)
-from dapo_lit.answers.numerals import mixed_number, number
-from dapo_lit.answers.tokens import ParseError, Token
+from dapo_lit.answers.literals import mixed_number, number
+from dapo_lit.answers.reader import Reader
+from dapo_lit.answers.tokens import ParseError, Token, words
 from dapo_lit.answers.vocabulary import CLOSING, GREEK
 
+MAX_POSTFIXES = 8
+"""Powers, factorials, degrees, primes and subscripts of one atom, in a row."""
+MAX_DEPTH = 200
+"""Of a tree; everything that walks over trees is recursive."""
 
-def parse_expression(tokens: list[Token]) -> Node:
+
+def parse_expression(tokens: list[Token]) -> tree.Node:
     """The tree of a whole token list; raises ParseError if they are not one scalar expression."""
-    parser = Reader(tokens)
+    parser = Grammar(tokens)
     node = parser.expression()
     if parser.index < len(parser.tokens):
         raise ParseError(f"{parser.tokens[parser.index].text!r} is not expected")
-    return node
+    return _shallow(node)
 
 
-class Reader(Cursor):
+_STARTING = words("overline bar hat frac sqrt binom pi infty sum prod imath")
+"""Commands that start a factor, besides Greek letters and functions."""
+
+
+class Grammar(Reader):
     def __init__(self, tokens: list[Token]):
         super().__init__(tokens)
         self.bars = 0
         """How many absolute values are open: inside, a bar closes."""
 
-    def expression(self) -> Node:
+    def expression(self) -> tree.Node:
         with self.nested():
             terms = [self.signed_term()]
             while self.at("+", "-", "pm", "mp"):
                 terms.append(self.signed_term())
-        node = terms[0] if len(terms) == 1 else Sum(tuple(terms))
-        if self.at("choose"):
-            self.take()
-            return Call("binomial", (node, self.expression()))
-        if self.at("over"):
-            self.take()
-            return quotient(node, self.expression())
+            node = terms[0] if len(terms) == 1 else tree.Sum(tuple(terms))
+            if self.take_if("choose"):
+                return tree.Call("binomial", (node, self.expression()))
+            if self.take_if("over"):
+                return tree.quotient(node, self.expression())
         return node
 
-    def signed_term(self) -> Node:
+    def signed_term(self) -> tree.Node:
         if self.at("pm", "mp"):
             sign = self.take().text
-            return PlusMinus(self.term(), 1 if sign == "pm" else -1)
-        if self.at("+"):
-            self.take()
-            return self.term()
-        if self.at("-"):
-            self.take()
-            return negative(self.term())
+            return tree.PlusMinus(self.term(), 1 if sign == "pm" else -1)
+        if self.take_if("-"):
+            return tree.negative(self.term())
+        self.take_if("+")
         return self.term()
 
-    def term(self) -> Node:
+    def term(self) -> tree.Node:
         factors = [self.factor()]
         while True:
             if self.at("cdot", "*"):
                 if self.take().text == "*" and self.at("*"):
                     raise ParseError("a power without its base")
                 factors.append(self.factor())
-            elif self.at("/"):
-                self.take()
-                factors.append(Power(self.factor(), MINUS_ONE))
+            elif self.take_if("/"):
+                factors.append(tree.Power(self.factor(), tree.MINUS_ONE))
             elif self.starts_factor(factors[-1]):
                 factors.append(self.factor())
             else:
                 break
-        return factors[0] if len(factors) == 1 else Product(tuple(factors))
+        return factors[0] if len(factors) == 1 else tree.Product(tuple(factors))
 
-    def starts_factor(self, previous: Node) -> bool:
-        """Whether the next token begins a factor that is multiplied without a sign."""
+    def starts_factor(self, previous: tree.Node) -> bool:
         token = self.peek()
         if token is None:
             return False
         match token.kind:
             case "number":
-                if isinstance(previous, Number | Symbol):
+                if isinstance(previous, tree.Number | tree.Symbol):
                     raise ParseError("two numbers, or a letter and a number, without a sign between them")
                 return True
             case "name":
                 return True
             case "command":
-                return token.text in {
-                    "overline",
-                    "bar",
-                    "hat",
-                    "frac",
-                    "sqrt",
-                    "binom",
-                    "pi",
-                    "infty",
-                    "sum",
-                    "prod",
-                    "imath",
-                } or (token.text in GREEK or function_name(token) is not None)
+                return token.text in _STARTING or token.text in GREEK or function_name(token) is not None
             case "begin":
                 return True
             case "sign":
@@ -124,49 +98,45 @@ class Reader(Cursor):
             case _:
                 return False
 
-    def factor(self) -> Node:
+    def factor(self) -> tree.Node:
         if self.at("-", "+"):
             sign = self.take().text
             with self.nested():
                 node = self.factor()
-            return negative(node) if sign == "-" else node
+            return tree.negative(node) if sign == "-" else node
         return self.postfixes(self.atom())
 
-    def postfixes(self, node: Node) -> Node:
-        while True:
+    def postfixes(self, node: tree.Node) -> tree.Node:
+        for _ in range(MAX_POSTFIXES):
             if self.at("^") or (self.at("*") and (after := self.peek(1)) is not None and after.text == "*"):
                 self.index += 1 if self.at("^") else 2
                 node = self.power(node)
-            elif self.at("circ"):
-                self.take()
-                node = Degrees(node)
-            elif self.at("!"):
-                self.take()
+            elif self.take_if("circ"):
+                node = tree.Degrees(node)
+            elif self.take_if("!"):
                 if self.at("!"):
                     raise ParseError("double factorial")
-                node = Call("factorial", (node,))
-            elif self.at("'") and isinstance(node, Symbol):
-                self.take()
-                node = Symbol(node.name + "'")
-            elif self.at("_") and isinstance(node, Symbol):
-                self.take()
-                node = Symbol(f"{node.name}_{self.subscript()}")
+                node = tree.Call("factorial", (node,))
+            elif isinstance(node, tree.Symbol) and self.take_if("'"):
+                node = tree.Symbol(node.name + "'")
+            elif isinstance(node, tree.Symbol) and self.take_if("_"):
+                node = tree.Symbol(f"{node.name}_{self.subscript()}")
             else:
                 return node
+        raise ParseError("too many powers, factorials or primes in a row")
 
-    def power(self, base: Node) -> Node:
+    def power(self, base: tree.Node) -> tree.Node:
         if self.at("{"):
             after = self.peek(1)
             if after is not None and after.text == "circ":
                 self.index += 2
                 self.expect("}")
-                return Degrees(base)
-        elif self.at("circ"):
-            self.take()
-            return Degrees(base)
+                return tree.Degrees(base)
+        elif self.take_if("circ"):
+            return tree.Degrees(base)
         elif self.at("'"):
             raise ParseError("a prime as a power")
-        return Power(base, self.argument(split=False))
+        return tree.Power(base, self.argument(split=False))
 
     def subscript(self) -> str:
         r"""The name of a subscript: the canonical form of what it says, so that `x_{n+1}` is `x_{1+n}`."""
@@ -179,12 +149,10 @@ class Reader(Cursor):
             if following is not None and following.text == "}":
                 self.index += 3
                 return inside.text.strip()
-        return _label(canonical(self.argument(split=True)))
+        return _label(tree.canonical(_shallow(self.argument(split=True))))
 
-    def argument(self, split: bool) -> Node:
-        r"""What a command applies to: braces, or one token (with `split` one digit of a number, as in `\frac12`)."""
-        if self.at("{"):
-            self.take()
+    def argument(self, split: bool) -> tree.Node:
+        if self.take_if("{"):
             node = self.expression()
             self.expect("}")
             return node
@@ -192,7 +160,7 @@ class Reader(Cursor):
             sign = self.take().text
             with self.nested():
                 node = self.argument(split)
-            return negative(node) if sign == "-" else node
+            return tree.negative(node) if sign == "-" else node
         token = self.peek()
         if token is not None and token.kind in ("number", "name") and split and len(token.text) > 1:
             if token.kind == "number" and not token.text.isdigit():
@@ -200,12 +168,11 @@ class Reader(Cursor):
             self.tokens[self.index : self.index + 1] = [Token(token.kind, letter) for letter in token.text]
         with self.nested():
             node = self.atom()
-            if self.at("^") and not split:
-                self.take()
-                return Power(node, self.argument(split=False))
+            if not split and self.take_if("^"):
+                return tree.Power(node, self.argument(split=False))
         return node
 
-    def atom(self) -> Node:
+    def atom(self) -> tree.Node:
         token = self.take()
         match token.kind:
             case "number":
@@ -223,9 +190,9 @@ class Reader(Cursor):
                 self.expect(CLOSING[token.text])
                 return node
             case "sign" if token.text == "{":
-                if self.at("}"):
-                    self.take()
-                    return self.atom()
+                if self.take_if("}"):
+                    with self.nested():
+                        return self.atom()
                 node = self.expression()
                 self.expect("}")
                 return node
@@ -234,19 +201,28 @@ class Reader(Cursor):
                 node = self.expression()
                 self.expect("|")
                 self.bars -= 1
-                return Call("det" if isinstance(node, Matrix) else "abs", (node,))
+                return tree.Call("det" if isinstance(node, tree.Matrix) else "abs", (node,))
             case _:
                 raise ParseError(f"{token.text!r} is not expected")
 
 
-def _label(node: Node) -> str:
+def _label(node: tree.Node) -> str:
     """A short name of a canonical subscript."""
     match node:
-        case Number(value, _):
+        case tree.Number(value, _):
             return str(value)
-        case Symbol(name) | Constant(name):
+        case tree.Symbol(name) | tree.Constant(name):
             return name
-        case Product(factors) if all(isinstance(f, Symbol | Constant | Number) for f in factors):
+        case tree.Product(factors) if all(isinstance(f, tree.Symbol | tree.Constant | tree.Number) for f in factors):
             return "".join(_label(f) for f in factors)
         case _:
-            return repr(node)
+            # Not its repr: there the quotes within quotes of nested subscripts double at every level.
+            marks = [str(getattr(node, field)) for field in ("name", "kind", "index", "sign") if hasattr(node, field)]
+            shape = len(node.rows) if isinstance(node, tree.Matrix) else ""
+            return f"{type(node).__name__}{shape}{marks}({','.join(map(_label, tree.children(node)))})"
+
+
+def _shallow(node: tree.Node) -> tree.Node:
+    if tree.depth(node) > MAX_DEPTH:
+        raise ParseError("nested too deep")
+    return node

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from dapo_lit.rewards.numbers import ascii_digits
+from dapo_lit.answers.quantity import ascii_digits
 
 _UNICODE = {
     **{"−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
@@ -27,13 +27,13 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
 _VULGAR_SIGN = re.compile("([0-9]?)([" + "".join(_VULGAR) + "])")
-# Digit groups that are thousands wherever they stand: 1{,}234  1,\!234  1\,234  1 234
+# Digit groups that always mean thousands: 1{,}234  1,\!234  1\,234  1 234
 _GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:(?:\{,\}|,?\\[!,]\s*|\ )[0-9]{3})+)(?![0-9]|\s*/)")
 _GROUP_MARK = re.compile(r"[^0-9]")
 _REPEATING = re.compile(r"([0-9]*\.[0-9]*)\\(?:overline|bar|dot)\s*\{?([0-9]+)\}?")
 # 3x10^8, 3 x 4: between digits an x is a times sign
 _TIMES = re.compile(r"(?<=[0-9])(?:\s*[xX]\s*(?=10\s*\^)|\s+[xX]\s+(?=[0-9]))")
-# 3e8 alone; in an expression e is the number
+# 3e8 as the whole answer; in an expression e is Euler's number
 _EXPONENT = re.compile(r"^(\s*[-+]?[0-9]+)e([0-9]\s*)$")
 _BASE = re.compile(r"(?<=[0-9A-F])\s*(?:\\text\s*\{)?\s*\(?(?:in )?base[- ]([0-9]{1,2}|[a-z]{3,5})\)?\}?\s*$")
 # 12:30 PM, 3 p.m.

@@ -1,39 +1,9 @@
-r"""An answer's structure: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text.
-
-Splitting comes before parsing: a separator, a relation sign or a set operator outside all brackets decides what an
-answer is, and only the pieces between go to the grammar of scalars. What no rule reads is kept as raw text.
-"""
+"""What an answer can be: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
+from dataclasses import dataclass
 
-from dapo_lit.answers.calls import function_name
-from dapo_lit.answers.expression import Node, Number, Product, Symbol
-from dapo_lit.answers.grammar import parse_expression
-from dapo_lit.answers.numerals import spoken_number
-from dapo_lit.answers.splitting import (
-    CLOSE,
-    OPEN,
-    closing_index,
-    composed,
-    is_and,
-    is_prose,
-    split,
-    split_items,
-    split_relation,
-    thousands_merged,
-    undelimited,
-    without_ends,
-)
-from dapo_lit.answers.tokens import ParseError, Token, tokenize, words
-from dapo_lit.answers.units import PERCENT, multiple, unit_length, unit_name
-from dapo_lit.answers.vocabulary import FUNCTIONS, WORDS
-
-MAX_ITEMS = 64
-"""Items of one list."""
+from dapo_lit.answers.expression import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +12,7 @@ class Scalar:
     unit: str = ""
     percent: bool = False
     word: str = ""
-    """The letters, if it was written as letters alone: `odd` may be a word or a product."""
+    """The letters, if it consists of letters only: `odd` may be a word or a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,206 +57,12 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Outside the grammar; equal to the same text alone."""
+    """Text outside the grammar; equals only the same text."""
 
     text: str
 
 
 Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Raw
-
-_BOX = re.compile(r"\\f?boxed\s*(?=\{)")
-_CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(?:\\?\s)+(?!(?:and|or|not)\b)(?=\S)")
-_ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])")
-_CHOICE_NAMED = re.compile(r"(?:option|choice)\s+(?=\(?[A-J]\)?\s*$)", re.IGNORECASE)
-_CHOICE_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|textrm)\s*\{\s*(\([A-J]\)|[A-J][).:])\s*\}(?=\\?\s+\S)")
-_POWER_OF_TEN = re.compile(r"\$?(-?[0-9]{1,3})e([+-]?[0-9]{1,3})\$?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_ALL_REALS = words("all_real_numbers all_reals real_numbers all_real")
-_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
-_CHOICE = re.compile(r"\s*\(?\s*([A-J])\s*[).:]\s*|\s*\(\s*([A-J])\s*\)")
-
-
-@lru_cache(maxsize=8192)
-def parse_answer(text: str) -> tuple[Answer, ...]:
-    """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
-    multiple choice stands before the choice (`(B) 12`)."""
-    if _DATE.fullmatch(text.strip(" .$")):
-        return (Words(text.strip(" .$")),)
-    body = _CHOICE_NAMED.sub("", undelimited(text))
-    power = _POWER_OF_TEN.fullmatch(body.strip())
-    if power and int(power[1]) == 1:  # nobody writes 1 before Euler's number
-        return (Scalar(Number(Fraction(10) ** int(power[2]))),)
-    try:
-        tokens = without_ends(composed(tokenize(_BOX.sub("", body))))
-        if not tokens:
-            return (Raw(""),)
-        merged = thousands_merged(tokens)
-        readings = [_answer(merged, 0)]
-        if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
-            readings.append(_answer(tokens, 0))
-        if any(token.upright for token in tokens):  # 5\\text{m}: metres, or 5 times m
-            readings.append(_answer([replace(token, upright=False) for token in merged], 0))
-        spoken = spoken_number(body)
-        if spoken is not None:
-            readings.append(Scalar(Number(Fraction(spoken))))
-        if power:  # 2e-3: 0.002, or twice Euler's number less 3
-            readings.append(Scalar(Number(int(power[1]) * Fraction(10) ** int(power[2]))))
-        return (*readings, *_choice_and_more(body))
-    except ParseError:
-        return (Raw(" ".join(body.split())),)
-
-
-def _choice_and_more(body: str) -> tuple[Answer, ...]:
-    """The letter and what follows it, of `(B) 12`; nothing where another letter follows: `(A) or (B)` names neither."""
-    body = _CHOICE_TEXT.sub(r"\1", body)
-    choice = _CHOICE_AND_MORE.match(body)
-    if choice is None or _ANOTHER_CHOICE.search(body, choice.end()):
-        return ()
-    return Scalar(Symbol(choice[1] or choice[2])), *parse_answer(body[choice.end() :])
-
-
-def _answer(tokens: list[Token], depth: int) -> Answer:
-    """What a token list is, decided by the loosest sign outside brackets."""
-    tokens = without_ends(tokens)
-    if depth > 8:
-        raise ParseError("nested too deep")
-    if not tokens:
-        raise ParseError("an empty item")
-    if tokens[0].kind == "begin" and tokens[0].text == "cases" and tokens[-1].kind == "end":
-        return _cases(tokens, depth)
-    conditions = split(tokens, is_and)
-    if len(conditions) > 1 and all(_is_inequality(part) for part in conditions):
-        return Combined("cap", tuple(_answer(part, depth + 1) for part in conditions))
-    items = split_items(tokens)
-    if len(items) > 1 and not all(is_prose(part) for part in items):
-        return _several(items, "", depth)
-    unions = split(tokens, _command("cup"))
-    if len(unions) > 1 and all(split_relation(part)[1] for part in unions):
-        return Combined("cup", tuple(_answer(part, depth + 1) for part in unions))
-    sides, signs = split_relation(tokens)
-    if not signs and len(sides[0]) < len(tokens):
-        return _answer(sides[0], depth + 1)  # "= 5"
-    if signs:
-        return Relation(tuple(_answer(side, depth + 1) for side in sides), tuple(signs))
-    for operator in ("cup", "cap", "setminus"):
-        parts = split(tokens, _command(operator))
-        if len(parts) > 1:
-            return Combined(operator, tuple(_answer(part, depth + 1) for part in parts))
-    if tokens[0].text == "{" and closing_index(tokens, 0) == len(tokens) - 1:
-        items = split_items(tokens[1:-1])
-        return _several(items, "", depth) if len(items) > 1 else _answer(tokens[1:-1], depth + 1)
-    if tokens[0].text in OPEN and closing_index(tokens, 0) == len(tokens) - 1:
-        bracketed = _bracketed(tokens, depth)
-        if bracketed is not None:
-            return bracketed
-    parts = split(tokens, lambda token: token.kind == "sign" and token.text == ":")
-    if 1 < len(parts) < 5 and all(parts):
-        return Ratio(tuple(_answer(part, depth + 1) for part in parts))
-    return _single(tokens)
-
-
-def _is_inequality(tokens: list[Token]) -> bool:
-    signs = split_relation(tokens)[1]
-    return bool(signs) and set(signs) <= {"<", ">", "le", "ge"} and len(split_items(tokens)) == 1
-
-
-def _command(name: str) -> Callable[[Token], bool]:
-    return lambda token: token.kind == "command" and token.text == name
-
-
-def _several(items: list[list[Token]], brackets: str, depth: int) -> Several:
-    if len(items) > MAX_ITEMS:
-        raise ParseError("too many items")
-    return Several(tuple(_answer(item, depth + 1) for item in items), brackets)
-
-
-def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
-    """A tuple, interval, list or set; None for brackets that only group."""
-    opening, closing = OPEN[tokens[0].text], CLOSE.get(tokens[-1].text, "")
-    inside = tokens[1:-1]
-    if opening == "{":
-        builder = split(inside, lambda token: token.kind == "sign" and token.text in ("|", ":"))
-        if len(builder) == 2 and all(builder):
-            return _answer(builder[1], depth + 1)
-    items = split_items(inside)
-    if opening == "{" and not inside:
-        return Several((), "{}")
-    if len(items) == 1 and opening != "{":
-        if opening == "(" and closing == ")" and len(inside) == 1:
-            return _answer(inside, depth + 1)
-        return None
-    return _several(items, opening + closing, depth)
-
-
-def _cases(tokens: list[Token], depth: int) -> Answer:
-    """A system of equations; a function by cases stays raw."""
-    if any(token.text == "&" for token in tokens):
-        raise ParseError("a function by cases")
-    rows = split(tokens[1:-1], lambda token: token.text == "\\\\")
-    return _several([row for row in rows if row], "", depth)
-
-
-def _single(tokens: list[Token]) -> Answer:
-    """A scalar with its unit, words, the real line, or raw text."""
-    first = tokens[0]
-    if len(tokens) == 1 and first.text in ("mathbbR", "R") and first.kind == "command":
-        return Reals()
-    if len(tokens) == 1 and first.text == "emptyset":
-        return Several((), "{}")
-    choice = _choice(tokens)
-    if choice is not None:
-        return choice
-    named = all(token.kind in ("name", "text") for token in tokens)
-    letters = all(token.kind == "name" and len(token.text) == 1 for token in tokens)
-    if named and (len(tokens) == 1 or not (letters or any(function_name(token) for token in tokens))):
-        return _words(tokens)
-    written = tokens
-    percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
-    if percent:
-        tokens = tokens[:-1]
-    tokens, annotation = _without_annotation(tokens)
-    length = unit_length(tokens)
-    for taken in (length, 0) if length else (0,):
-        try:
-            node = parse_expression(tokens[: len(tokens) - taken])
-        except ParseError:
-            continue
-        unit = tokens[len(tokens) - taken :]
-        if multiple(unit) > 1:
-            node = Product((Number(Fraction(multiple(unit))), node))
-        return Scalar(node, unit_name(unit) + annotation, percent)
-    if named:
-        return _words(written)
-    return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
-
-
-def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:
-    r"""Without a final `\pmod{n}` or the base of a numeral (`1101_2`), which count as units."""
-    for index, token in enumerate(tokens):
-        if token.kind == "command" and token.text in ("pmod", "mod", "bmod") and index > 0:
-            return tokens[:index], "mod" + "".join(part.text for part in tokens[index + 1 :] if part.text not in "{}()")
-    if len(tokens) >= 3 and tokens[0].kind == "number" and tokens[1].text == "_":
-        base = "".join(part.text for part in tokens[2:] if part.text not in ("{", "}"))
-        base = _BASES.get(base.strip(), base)
-        if base.isdigit():
-            return tokens[:1], "base" + base
-    return tokens, ""
-
-
-def _words(tokens: list[Token]) -> Answer:
-    text = " ".join(token.text for token in tokens)
-    known = tokens[0].text in WORDS or tokens[0].text in FUNCTIONS
-    if len(tokens) == 1 and tokens[0].kind == "name" and (len(tokens[0].text) < 4 or known):
-        try:
-            return Scalar(parse_expression(tokens), word=tokens[0].text)
-        except ParseError:
-            pass
-    if re.fullmatch(r"\s*[A-Z](?:\s*(?:,|,?\s*and)\s*[A-Z])+\s*", text):
-        return Several(tuple(Scalar(Symbol(letter)) for letter in re.findall(r"\b[A-Z]\b", text)), "")
-    if "_".join(text.casefold().split()) in _ALL_REALS:
-        return Reals()
-    return words_of(text)
-
 
 _SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", "no real solutions": "no real solution"}
 
@@ -297,9 +73,10 @@ def words_of(text: str) -> Words:
     return Words(_SAME_WORDS.get(plain, plain))
 
 
-def _choice(tokens: list[Token]) -> Answer | None:
-    r"""The letter of a multiple choice: `\text{(C)}`, `\textbf{(C)}\ 12`."""
-    if tokens[0].kind != "text":
-        return None
-    found = _CHOICE.fullmatch(tokens[0].text)
-    return Scalar(Symbol(found[1] or found[2])) if found else None
+def parts_of(answer: Answer) -> "tuple[Answer, ...]":
+    """What a list, a relation, a set or a ratio is made of."""
+    match answer:
+        case Several(parts) | Relation(parts) | Combined(_, parts) | Ratio(parts):
+            return parts
+        case _:
+            return ()

@@ -8,19 +8,8 @@ from typing import Any
 
 import sympy
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.bounds import expansion_terms, has_double
-from dapo_lit.answers.expression import (
-    Call,
-    Constant,
-    Degrees,
-    Node,
-    Number,
-    Power,
-    Product,
-    Series,
-    Sum,
-    Symbol,
-)
 
 MAX_EXPANSION = 400
 """Monomials; larger differences are left to the evaluation at points."""
@@ -33,7 +22,7 @@ _FUNCTIONS: dict[str, Any] = {
 }
 
 
-def difference(a: Node, b: Node) -> bool | None:
+def difference(a: tree.Node, b: tree.Node) -> bool | None:
     """True if a - b multiplies out to 0, False if to another number, None if sympy leaves more than a number."""
     if has_double(a) or has_double(b) or expansion_terms(a) + expansion_terms(b) > MAX_EXPANSION:
         return None
@@ -46,34 +35,34 @@ def difference(a: Node, b: Node) -> bool | None:
     return False if isinstance(rest, sympy.Rational) else None
 
 
-def _sympy(node: Node) -> Any:
+def _sympy(node: tree.Node) -> Any:
     """The sympy expression, None if a part has no counterpart here."""
     match node:
-        case Number(value, _):
+        case tree.Number(value, _):
             return sympy.Rational(value.numerator, value.denominator)
-        case Symbol(name):
+        case tree.Symbol(name):
             return sympy.Dummy() if name.startswith("_") else sympy.Symbol(name)
-        case Constant(name):
+        case tree.Constant(name):
             return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "oo": sympy.oo}[name]
-        case Sum(parts) | Product(parts):
+        case tree.Sum(parts) | tree.Product(parts):
             converted = [_sympy(part) for part in parts]
             if any(part is None for part in converted):
                 return None
-            return sympy.Add(*converted) if isinstance(node, Sum) else sympy.Mul(*converted)
-        case Power(base, exponent):
+            return sympy.Add(*converted) if isinstance(node, tree.Sum) else sympy.Mul(*converted)
+        case tree.Power(base, exponent):
             below, above = _sympy(base), _sympy(exponent)
             if below is None or above is None or (below.is_negative and not above.is_integer):
                 return None  # roots of negative numbers are real here and complex there
             return sympy.Pow(below, above)
-        case Call(name, arguments):
+        case tree.Call(name, arguments):
             converted = [_sympy(argument) for argument in arguments]
             if name not in _FUNCTIONS or any(part is None for part in converted):
                 return None
             return _FUNCTIONS[name](*converted)
-        case Degrees(value):
+        case tree.Degrees(value):
             inside = _sympy(value)
             return None if inside is None else inside * sympy.pi / 180
-        case Series():
+        case tree.Series():
             return None
         case _:
             return None

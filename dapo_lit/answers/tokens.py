@@ -26,7 +26,7 @@ class Token:
     text: str
     """Digits, letters, command without its backslash, content of a text command, name of an environment, or a sign."""
     spaced: bool = False
-    """White space stands before it."""
+    """Preceded by white space."""
     upright: bool = False
     r"""A letter in `\text` or `\mathrm`: after a number it may be a unit."""
 

@@ -46,7 +46,7 @@ _ABBREVIATIONS = words(
 )
 """May follow a number without `\\text` or a space; single letters (`10m`, `5s`) may not, they are variables there."""
 _UPRIGHT = frozenset("mgsLlhNJWAVKCF")
-r"""Letters that are units where they stand upright after a number: `5\,\mathrm{m}`."""
+r"""Letters that are units if they are upright and follow a number: `5\,\mathrm{m}`."""
 PERCENT = words("percent percentage pct")
 MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _NO_UNIT = words(
@@ -56,7 +56,7 @@ _NO_UNIT = words(
     fourths fifth fifths sixth eighth tenth root sum product negative positive only no none nor unless except for with
     """
 )
-"""Words that make of a number something else than a quantity of something."""
+"""Words after a number that are no unit: `5 or more`, `5 squared`."""
 _UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
 
 
@@ -86,7 +86,7 @@ _SPEED = re.compile(r"(?:m / s|km / h|km / s|m / s \^ 2|m / s \^ \{ 2 \})")
 
 
 def _speed(tokens: list[Token]) -> int:
-    """How many tokens of a final `10 m/s` or `9.8 m/s^2` are the unit: the letters alone would be variables."""
+    """How many tokens of a final `10 m/s` or `9.8 m/s^2` are the unit: elsewhere these letters are variables."""
     for length in (3, 5, 7):
         unit = tokens[-length:]
         after_number = len(tokens) > length and unit[0].spaced and tokens[-length - 1].kind == "number"

@@ -1,4 +1,4 @@
-"""Three values: True, False, and None for what only the symbolic comparison can tell."""
+"""Verdicts have three values: True, False, and None where only the symbolic comparison can tell."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar

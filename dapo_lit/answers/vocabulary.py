@@ -13,7 +13,7 @@ GREEK = words(
 )
 INVERSES = {name: "arc" + name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
 FUNCTIONS = frozenset([*INVERSES, *INVERSES.values(), "ln", "log", "lg", "exp", "det", "coth", "sech", "csch", "cis"])
-"""Functions of one argument that may stand without brackets."""
+"""Functions of one argument that need no brackets."""
 BRACKETED = {
     "abs": 1,
     "floor": 1,
@@ -26,7 +26,7 @@ BRACKETED = {
     "max": 0,
     "binomial": 2,
 }
-"""Functions whose arguments stand in brackets, and how many they take (0: any number)."""
+"""Functions whose arguments are in brackets, and how many they take (0: any number)."""
 SPELLINGS = {
     **{"a" + name: inverse for name, inverse in INVERSES.items()},
     **{"ceiling": "ceil", "Abs": "abs", "tg": "tan", "ctg": "cot", "arctg": "arctan", "Log": "log", "Max": "max"},

@@ -19,7 +19,7 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left")
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
-    problems = min(config.evaluation.num_problems, config.task.num_heldout)
+    problems = folder.read_run()["problems"]["heldout"]
     for name, key in (
         (f"accuracy avg@{k}, {problems} held-out problems", f"avg@{k}"),
         ("mean length (tokens)", "length_mean"),

@@ -18,10 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.study.arm_names import find_arm, read_arm
-from dapo_lit.study.designs import DESIGNS, TECHNIQUES, Arm, Design, design
+from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
 from dapo_lit.study.read.registration import Plan, last_plan, register
 from dapo_lit.study.read.runs import StudyError
+from dapo_lit.techniques import REGISTER
 
 ARM, SEED = "study.arm", "seed"
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
@@ -157,7 +158,7 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     """
     configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
     trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
-    reasons = composed_refusals(trees, study.reference, _declared(study, configs[study.reference]))
+    reasons = composed_refusals(trees, _declared(study, configs[study.reference]))
     if reasons:
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 
@@ -209,7 +210,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 def _declared(study: Design, config: Config) -> set[str]:
     """Config keys in which the arms may differ. Arms from study.arms declare only their switches."""
     assert config.study is not None
-    switches = {f"algorithm.techniques.{technique}" for technique in TECHNIQUES}
+    switches = {f"algorithm.techniques.{technique}" for technique in REGISTER}
     own = config.study.arms is not None
     return {key for key in study.declared if not own or key in switches} | set(config.study.declared)
 

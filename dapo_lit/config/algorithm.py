@@ -1,25 +1,28 @@
 """The group `algorithm`: DAPO's switches and the settings of related algorithms."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, create_model, model_validator
 
 from dapo_lit.config.sections import Count, Fraction, Section
+from dapo_lit.techniques import REGISTER
+
+if TYPE_CHECKING:
+    _Switches = Section
+else:
+    _Switches = create_model(
+        "_Switches",
+        __base__=Section,
+        **{switch: (bool, Field(False, description=t.description)) for switch, t in REGISTER.items()},
+    )
 
 
-class Techniques(Section):
-    """The switches. Each changes one thing; turning one leaves the values of all others alone."""
+class Techniques(_Switches):
+    """The switches, a field for each technique of the register. Each changes one thing and no value of another."""
 
-    clip_higher: bool
-    """DAPO 3.1, Eq. 10: the upper bound of the ratio is clip.high instead of clip.low."""
-    dynamic_sampling: bool
-    """DAPO 3.2, Eq. 11: groups that are all correct or all wrong are dropped and replaced."""
-    token_level_loss: bool
-    """DAPO 3.3, Eq. 12: every token weighs the same; off: every completion weighs the same (GRPO)."""
-    soft_overlong_punishment: bool
-    """DAPO 3.4, Eq. 13: a length penalty is added to the reward."""
-    overlong_filtering: bool
-    """DAPO 3.4: truncated completions carry no loss."""
+    if TYPE_CHECKING:
+
+        def __getattr__(self, switch: str) -> bool: ...
 
 
 class Clip(Section):

@@ -94,6 +94,8 @@ class Task(Section):
     """JSONL, Parquet, CSV or a hub id, for `file`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
+    skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
     """Keep each training statement once, and drop those with conflicting answers."""
     exclude_overlap_with: tuple[str, ...]

@@ -1,17 +1,17 @@
-"""Prompt / response rows to imitate, and the choice of those on which several samples agree.
+"""Prompt / response rows for supervised training, and a majority vote among several responses to one prompt.
 
-A row has `prompt` (the statement; a template may stand around it in training) and `response`, in JSONL, Parquet or CSV.
-Several samples of a prompt are rows with the same prompt. Where no reference answer is known, their majority stands in
-for it (self-consistency, Wang et al. 2022, arXiv 2203.11171).
+A row has `prompt` (the statement, without template) and `response`, in JSONL, Parquet or CSV. Rows with the same prompt
+are samples of one question; without a reference answer their majority answer takes its place (self-consistency,
+Wang et al. 2022, arXiv 2203.11171).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
+from dapo_lit.data.answer_classes import Equivalent, class_heads
 from dapo_lit.data.fields import FieldChecks
-from dapo_lit.data.rows import DataError, read_rows
+from dapo_lit.data.rows import BadRows, DataError, read_rows
 
 KEYS = ("prompt", "response")
 
@@ -31,19 +31,21 @@ class PromptResponse:
 
 
 def load_demonstrations(path: str) -> list[PromptResponse]:
-    """Every row of the file. Raises DataError with file and line for a row without text in `prompt` or `response`."""
+    """Every row of the file. Raises DataError listing the rows without text in `prompt` or `response`."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataError(
             f"{path}: no such file; set data to a .jsonl, .parquet or .csv file with `prompt` and `response`"
         )
-    checks = FieldChecks(file.stem)
+    checks, bad_rows = FieldChecks(file.stem), BadRows()
     rows = []
-    for row in read_rows(file):
-        prompt, response = (
-            checks.statement(row, key, row.fields.get(key), needs="`prompt` and `response`") for key in KEYS
-        )
-        rows.append(PromptResponse(prompt, response, f"{row.file}, {row.place}"))
+    for row in read_rows(file, bad_rows):
+        with bad_rows:
+            prompt, response = (
+                checks.statement(row, key, row.fields.get(key), needs="`prompt` and `response`") for key in KEYS
+            )
+            rows.append(PromptResponse(prompt, response, f"{row.file}, {row.place}"))
+    bad_rows.check(len(rows))
     if not rows:
         raise DataError(f"{path}: holds no rows; every row needs `prompt` and `response`")
     return rows
@@ -51,16 +53,16 @@ def load_demonstrations(path: str) -> list[PromptResponse]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Which rows a vote kept, and why the others were dropped. Every row is counted once."""
+    """The rows that a vote kept, and why the others were dropped. Every row is counted once."""
 
     kept: list[int]
-    """Indices of the rows that give their prompt's majority answer."""
+    """Indices of the rows with their prompt's majority answer."""
     num_unanswered: int
     """Rows without an answer."""
     num_outvoted: int
-    """Rows with another answer than the majority."""
+    """Rows with an answer other than the majority's."""
     num_undecided: int
-    """Rows with an answer, of prompts without a majority."""
+    """Rows with an answer to a prompt without a majority."""
     num_prompts: int
     num_prompts_kept: int
 
@@ -75,29 +77,25 @@ class Agreement:
 def agreeing(
     prompts: Sequence[str],
     answers: Sequence[str | None],
-    equivalent: Callable[[list[tuple[str, str]]], list[bool]],
+    equivalent: Equivalent,
     *,
     min_samples: int,
     min_frac: float,
 ) -> Agreement:
-    """The rows that give the majority answer of their prompt: the largest class of equivalent answers, without a tie,
-    with at least min_samples rows and at least min_frac of the prompt's rows (those without an answer included).
+    """The rows with the majority answer of their prompt.
 
-    prompts, answers: one a row. equivalent: verdicts on pairs of answers, asked once for all pairs there are; an answer
-    joins the first class whose first answer it is equivalent to.
+    The majority is the largest class of equivalent answers, without a tie, with at least min_samples rows and at least
+    min_frac of the prompt's rows (rows without an answer included).
+
+    prompts, answers: one a row. equivalent: see class_heads.
     """
     rows_of: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         rows_of.setdefault(prompt, []).append(index)
     texts = [list(dict.fromkeys(a for i in rows if (a := answers[i]) is not None)) for rows in rows_of.values()]
-    pairs = sorted({pair for distinct in texts for pair in combinations(distinct, 2)})
-    verdicts = dict(zip(pairs, equivalent(pairs), strict=True)) if pairs else {}
     kept: list[int] = []
     outvoted = undecided = prompts_kept = 0
-    for rows, distinct in zip(rows_of.values(), texts, strict=True):
-        head: dict[str, str] = {}
-        for text in distinct:
-            head[text] = next((first for first in head.values() if first != text and verdicts[first, text]), text)
+    for rows, head in zip(rows_of.values(), class_heads(texts, equivalent), strict=True):
         classes: dict[str, list[int]] = {}
         for index in rows:
             if (answer := answers[index]) is not None:

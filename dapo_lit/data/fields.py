@@ -1,27 +1,27 @@
-"""What a field of a row must be to become part of a problem, and the message where it is not."""
+"""Checks of the fields that become part of a problem, with the message for a field that fails."""
 
 import difflib
 import math
 
-from dapo_lit.data.rows import DataError, Row
+from dapo_lit.data.rows import Row, RowError
 
 
 class FieldChecks:
-    """The checks of one data set, with the ids seen so far."""
+    """The checks of one data set. Remembers the ids seen so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._place_of_id: dict[str, str] = {}
 
     def statement(self, row: Row, key: str, value: object, *, needs: str = "`problem` and `answer`") -> str:
-        """The text as it stands; DataError if it is absent, no text, or blank. needs: the keys that every row has."""
+        """The text, unchanged; RowError if it is absent, not text, or blank. needs: the keys that every row has."""
         if value is None:
             raise _absent(row, key, needs)
         if not isinstance(value, str):
             raise row.error(f"`{key}` is {_kind(value)}, not text")
         if not value.strip():
             raise row.error(f"`{key}` is empty; write the text or delete the row")
-        return _writable(row, key, value)
+        return _encodable(row, key, value)
 
     def answer(self, row: Row, key: str, value: object) -> str:
         """The answer as text without surrounding blanks; a number becomes text, 72.0 the text 72."""
@@ -30,7 +30,7 @@ class FieldChecks:
         if isinstance(value, float) and math.isfinite(value):
             text = str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
         elif isinstance(value, str):
-            text = _writable(row, key, value.strip())
+            text = _encodable(row, key, value.strip())
         elif isinstance(value, int) and not isinstance(value, bool):
             text = str(value)
         else:
@@ -44,7 +44,7 @@ class FieldChecks:
         if value is None:
             identity = f"{self.name}-{number}"
         elif isinstance(value, str) and value.strip():
-            identity = _writable(row, "id", value)
+            identity = _encodable(row, "id", value)
         elif isinstance(value, int) and not isinstance(value, bool):
             identity = str(value)
         else:
@@ -53,12 +53,12 @@ class FieldChecks:
         first = self._place_of_id.setdefault(identity, place)
         if first != place:
             raise row.error(
-                f"the id {identity!r} stands at {first} too; ids must differ (leave `id` out to number rows)"
+                f"the id {identity!r} is already used at {first}; ids must differ (leave `id` out to number rows)"
             )
         return identity
 
 
-def _absent(row: Row, key: str, needs: str = "`problem` and `answer`") -> DataError:
+def _absent(row: Row, key: str, needs: str = "`problem` and `answer`") -> RowError:
     close = difflib.get_close_matches(key, [name for name in row.fields if name != key], n=1)
     hint = f"did you mean `{close[0]}`? " if close else ""
     return row.error(
@@ -66,19 +66,17 @@ def _absent(row: Row, key: str, needs: str = "`problem` and `answer`") -> DataEr
     )
 
 
-def _writable(row: Row, key: str, text: str) -> str:
-    """A lone surrogate (JSON's "\\ud800") is no character: no tokenizer and no file would take it."""
+def _encodable(row: Row, key: str, text: str) -> str:
+    """The text; RowError for a lone surrogate (JSON's "\\ud800"), which no tokenizer and no file accepts."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise row.error(f"`{key}` has a lone surrogate at character {error.start + 1}, which is no text") from None
+        raise row.error(f"`{key}` has a lone surrogate at character {error.start + 1}; remove it") from None
     return text
 
 
 def _kind(value: object) -> str:
     match value:
-        case None:
-            return "null"
         case bool():
             return f"the boolean {str(value).lower()}"
         case int() | float():
@@ -87,5 +85,7 @@ def _kind(value: object) -> str:
             return "an empty text"
         case list() | tuple():
             return "a list"
+        case dict():
+            return "an object"
         case _:
-            return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+            return f"a {type(value).__name__}"

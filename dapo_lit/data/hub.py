@@ -1,13 +1,13 @@
 """Data sets in the layout of the Hugging Face hub: from a local folder, or from the hub by id.
 
-A data set is a folder of Parquet, JSONL or CSV files whose paths name the configuration and the split:
+A data set is a folder of Parquet, JSONL or CSV files. Their paths name the configuration and the split:
 
     main/train-00000-of-00001.parquet       configuration `main`, split `train`
     data/test-00000-of-00002.parquet        no configuration
-    problems.jsonl                          no split named anywhere: everything is `train`
+    problems.jsonl                          no split in any name: everything is `train`
 
-A hub id is downloaded into that same layout (huggingface_hub keeps it in its cache, so a second run needs no network).
-Data sets that need a loading script, and file lists declared in a README, are not read: name the file itself then.
+A hub id is downloaded into the same layout (huggingface_hub caches it, so a second run needs no network). Data sets
+with a loading script and file lists declared in a README are not supported; name the file itself instead.
 """
 
 import re
@@ -23,10 +23,10 @@ from dapo_lit.data.rows import SUFFIXES, DataError
 HUB_ID = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]*)(?::(?P<split>[\w.-]+))?)?(?:@(?P<revision>[\w./-]+))?"
 )
-# Of several configurations, the one that is meant where none is named.
+# Used if there are several configurations and none is named.
 DEFAULT_CONFIGURATIONS = ("default", "main")
 
-# The words by which the hub itself recognises a split in a path.
+# The words by which the hub recognises a split in a path.
 SPLIT_WORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -35,10 +35,10 @@ SPLIT_WORDS = {
 
 
 def resolve_files(path: str, *splits: str) -> tuple[str, list[Path]]:
-    """The name of the data set that `path` means, and its files: one file, those of a folder, or those of a hub id.
+    """The name and the files of the data set at `path`: one file, a folder, or a hub id.
 
-    splits: the first of them that the folder or hub id has is taken, unless the id names one.
-    Raises DataError where there is none.
+    splits: the first that the folder or hub id has is used, unless the id names one.
+    Raises DataError if there is no such data set or split.
     """
     local = Path(path).expanduser()
     if local.is_file():
@@ -56,18 +56,17 @@ def resolve_files(path: str, *splits: str) -> tuple[str, list[Path]]:
 
 
 def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
-    """Which of a data set's files (relative paths with `/`) hold one split of one configuration, sorted.
+    """The files (relative paths with `/`) with one split of one configuration, sorted.
 
-    Raises ValueError where none does, or where a configuration has to be named.
+    Raises ValueError if there is none, or if a configuration has to be named.
 
     >>> choose_files(["main/test-0.parquet", "main/train-0.parquet", "socratic/train-0.parquet"], "main", "train")
     ['main/train-0.parquet']
     """
-    paths = [PurePosixPath(name) for name in names]
     files = sorted(
-        str(path)
-        for path in paths
-        if path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+        name
+        for name in names
+        if name.lower().endswith(SUFFIXES) and not any(part.startswith(".") for part in name.split("/"))
     )
     if not files:
         raise ValueError(f"holds no {', '.join(SUFFIXES)} file")
@@ -81,9 +80,9 @@ def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
     elif len(configs) > 1:
         raise ValueError(
             f"has the configurations {', '.join(configs)}; "
-            f"write one behind the hub id (owner/name:{configs[0]}), or name its folder"
+            f"add one to the hub id (owner/name:{configs[0]}), or name its folder"
         )
-    # A split of the user's own (say `hard`) is found by its own word.
+    # A custom split (say `hard`) is found by its own name.
     chosen = [name for name in files if split in _splits_named(name) or split in _words(PurePosixPath(name).stem)]
     splits = set().union(*map(_splits_named, files))
     if not chosen and not splits and split == "train":
@@ -94,7 +93,7 @@ def choose_files(names: list[str], config: str | None, split: str) -> list[str]:
 
 
 def _configurations(files: list[str]) -> list[str]:
-    """Top-level folders that are neither a split nor the customary `data`."""
+    """Top-level folders other than splits and the conventional `data`."""
     folders = {parts[0] for name in files if len(parts := PurePosixPath(name).parts) > 1}
     return sorted(folder for folder in folders if folder != "data" and not _splits_named(folder))
 
@@ -104,7 +103,7 @@ def _words(name: str) -> set[str]:
 
 
 def _splits_named(name: str) -> set[str]:
-    """The splits that a path names, by the file's own name before its folders'."""
+    """The splits that a path names; the file name takes precedence over the folders."""
     path = PurePosixPath(name)
     for part in (path.stem, *reversed(path.parts[:-1])):
         words = _words(part)
@@ -115,7 +114,7 @@ def _splits_named(name: str) -> set[str]:
 
 
 def _files_of_folder(folder: Path, label: str, config: str | None, splits: Sequence[str]) -> tuple[str, list[Path]]:
-    """The first of the splits that is there, and its files."""
+    """The first of the splits that exists, and its files."""
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
     faults = []
     for split in splits:
@@ -127,7 +126,7 @@ def _files_of_folder(folder: Path, label: str, config: str | None, splits: Seque
 
 
 def _download(repo: str, config: str | None, revision: str | None, splits: Sequence[str]) -> Path:
-    """The data set's folder in the local cache; only the files of the splits where their names tell."""
+    """The data set's folder in the local cache; only the files of the splits, if file names show the split."""
     words = [word for split in splits for word in SPLIT_WORDS.get(split, (split,))]
     within = f"{config}/*" if config else "*"
     try:
@@ -137,16 +136,18 @@ def _download(repo: str, config: str | None, revision: str | None, splits: Seque
         return folder
     except RepositoryNotFoundError:
         raise DataError(
-            f"{repo}: neither a file or folder here nor a data set on the hub that this account can read; "
+            f"{repo}: neither a local file or folder nor a data set on the hub that this account can read; "
             "check task.path (a private data set needs `hf auth login`)"
         ) from None
     except RevisionNotFoundError:
-        raise DataError(f"{repo}: the data set has no revision {revision}; check what follows @ in task.path") from None
-    except OSError as error:  # what the hub's client makes of a missing network, its offline mode and HTTP errors
+        raise DataError(
+            f"{repo}: the data set has no revision {revision}; check the part after @ in task.path"
+        ) from None
+    except OSError as error:  # no network, offline mode, HTTP errors
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"{repo}: no such file here, and the hub could not be read ({type(error).__name__}: {reason}). "
-            "Without a network set task.path to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
+            f"{repo}: no such local file, and the hub could not be read ({type(error).__name__}: {reason}). "
+            "Without a network, set task.path to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
             "(for example task.path=data/train.jsonl)"
         ) from None
 

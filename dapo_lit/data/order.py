@@ -1,7 +1,7 @@
-"""In which order problems are visited: a new permutation every epoch, and an exact position in it.
+"""The order in which problems are visited: a new permutation every epoch, and an exact position in it.
 
-The state is one integer, the same on every rank, so that a resumed run and a run on another number of ranks see
-the same problems in the same order.
+The state is one integer, the same on every rank: a resumed run, also on another number of ranks, continues the same
+sequence of problems.
 """
 
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from hashlib import blake2b
 
 
 def epoch_permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
-    """The order of one epoch, a function of (num_problems, seed, epoch) alone.
+    """The order of one epoch, a function of (num_problems, seed, epoch) only.
 
-    Indices are sorted by a keyed hash of themselves: the order depends neither on a library's generator (whose
-    streams change between versions) nor on any earlier draw.
+    Indices are sorted by a keyed hash: no library's random generator is used (their streams change between versions),
+    and no earlier draw matters.
     """
     key = blake2b(f"{seed}/{epoch}".encode(), digest_size=16).digest()
     return sorted(range(num_problems), key=lambda index: blake2b(index.to_bytes(8), key=key, digest_size=16).digest())
@@ -20,7 +20,7 @@ def epoch_permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
 
 @dataclass
 class ProblemOrder:
-    """An endless walk over the problems, epoch after epoch.
+    """An endless iteration over the problems, epoch after epoch.
 
     >>> order = ProblemOrder(num_problems=3, seed=0)
     >>> sorted(order.next(3)), order.epoch
@@ -30,7 +30,7 @@ class ProblemOrder:
     num_problems: int
     seed: int
     position: int = 0
-    """Problems handed out since the run began, over all epochs."""
+    """Problems returned since the start of the run, over all epochs."""
     _cached: tuple[int, list[int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,8 +47,7 @@ class ProblemOrder:
     def next(self, count: int) -> list[int]:
         """Indices of the next `count` problems.
 
-        Where the call crosses into the next epoch (always, if `count` exceeds the number of problems) an index may
-        occur more than once.
+        An index may occur more than once if the call crosses into the next epoch.
         """
         if count < 0:
             raise ValueError(f"cannot visit {count} problems")
@@ -66,13 +65,13 @@ class ProblemOrder:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue where `state` was taken.
 
-        Raises ValueError if the number of problems or the seed differs: the position would mean other problems.
+        Raises ValueError if the number of problems or the seed differs: the position would refer to other problems.
         """
         for name in ("num_problems", "seed"):
             if state[name] != getattr(self, name):
                 raise ValueError(
                     f"cannot continue the order of problems: {name} was {state[name]}, is now {getattr(self, name)}; "
-                    "give the run the same data, filters and seed, or start a new one with resume=false"
+                    "use the same data, filters and seed, or start a new run with resume=false"
                 )
         self.position = state["position"]
 

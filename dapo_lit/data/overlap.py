@@ -1,9 +1,9 @@
-"""Training problems that stand in an evaluation set, found by n-gram containment.
+"""Finds training problems that contain an evaluation problem, by n-gram containment.
 
 For an evaluation problem e and a training problem t, containment is the share of e's distinct n-grams of words that
-occur in t: 1 if t quotes e in full, whatever stands around it. t overlaps if some e is contained by more than the
-threshold. Words are compared without case, punctuation and LaTeX commands (`\\dfrac` against `\\frac`, `$...$` against
-`\\(...\\)`). A rewording escapes; so does a translation.
+occur in t: 1 if t quotes e in full, whatever surrounds the quotation. t overlaps if the containment of some e exceeds
+the threshold. Case, punctuation and LaTeX commands are ignored (`\\dfrac` or `\\frac`, `$...$` or `\\(...\\)`).
+Rewordings and translations are not found.
 """
 
 import re
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 from dapo_lit.data.problem import Problem
 
-# A run of letters and digits, or one character of a script written without blanks (Chinese, Japanese).
+# Letters and digits, or one character of a script written without blanks (Chinese, Japanese).
 WORD = re.compile(r"[぀-ヿ一-鿿]|[^\W_぀-ヿ一-鿿]+")
-# What is no word: a LaTeX command, and the comma of 1,760.
+# Not part of a word: a LaTeX command, and the comma in 1,760.
 NOISE = re.compile(r"\\[a-zA-Z]+|(?<=\d),(?=\d{3}(?!\d))")
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The evaluation problem that a training problem contains most of."""
+    """A training problem and the evaluation problem with the largest containment in it."""
 
     train_id: str
     evaluation_id: str
@@ -36,13 +36,13 @@ class OverlapReport:
     num_train: int
     num_evaluation: int
     overlaps: list[Overlap] = field(default_factory=list)
-    """One for each overlapping training problem, in their order."""
+    """One for each overlapping training problem, in the order of the training set."""
     covered: set[str] = field(default_factory=set)
-    """Ids of the evaluation problems that some training problem overlaps."""
+    """Ids of the evaluation problems that at least one training problem overlaps."""
 
     @property
     def excluded(self) -> set[str]:
-        """Ids of the training problems to leave out."""
+        """Ids of the overlapping training problems."""
         return {overlap.train_id for overlap in self.overlaps}
 
     def without_overlap(self, train: Sequence[Problem]) -> list[Problem]:
@@ -53,7 +53,7 @@ class OverlapReport:
     def __str__(self) -> str:
         share = f" ({len(self.covered) / self.num_evaluation:.0%})" if self.num_evaluation else ""
         return (
-            f"{len(self.covered)} of {self.num_evaluation} evaluation problems{share} stand in the training set; "
+            f"{len(self.covered)} of {self.num_evaluation} evaluation problems{share} are in the training set; "
             f"{len(self.overlaps)} of {self.num_train} training problems overlap"
         )
 
@@ -61,10 +61,10 @@ class OverlapReport:
 def find_overlaps(
     train: Sequence[Problem], evaluation: Sequence[Problem], *, n: int = 10, threshold: float = 0.5
 ) -> OverlapReport:
-    """Which training problems contain more than `threshold` of the n-grams of an evaluation problem.
+    """The training problems that contain more than `threshold` of the n-grams of an evaluation problem.
 
-    Only the evaluation set is indexed, so time grows with the words of the training set and memory with those of the
-    evaluation set. A problem of fewer than n words counts as one n-gram of all its words.
+    Only the evaluation set is indexed: time grows with the training set, memory with the evaluation set. A problem of
+    fewer than n words counts as a single n-gram.
     """
     if n < 1:
         raise ValueError(f"n counts words and must be at least 1, got {n}")
@@ -88,7 +88,7 @@ def find_overlaps(
 
 
 def ngram_hashes(text: str, n: int) -> set[int]:
-    """Hashes of the distinct n-grams of words; equal within a process, not between processes."""
+    """Hashes of the distinct n-grams of words; comparable within one process only."""
     words = WORD.findall(NOISE.sub(lambda match: "" if match[0] == "," else " ", text).lower())
     if not words:
         return set()

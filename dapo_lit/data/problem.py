@@ -13,10 +13,10 @@ class Problem:
     """
 
     id: str
-    """Stable across runs and processes; the key of random numbers and of per-question results."""
+    """Stable across runs and processes; keys random numbers and results by question."""
     problem: str
     """The statement, without any prompt template."""
     answer: str
     """The reference answer as text."""
     meta: Mapping[str, object] = field(default_factory=dict)
-    """What a task knows beside it (number of terms, level, source)."""
+    """Further facts about the problem (number of terms, level, source)."""

@@ -1,22 +1,29 @@
-"""Rows of a data file with the place each one stands at, so that an error can name it.
+"""Rows of a data file, each with its place in the file, so that an error can name it.
 
-JSONL, CSV and Parquet, read lazily. Nothing here knows what a problem is; see sources.py.
+JSONL, CSV and Parquet, read lazily. What a problem is belongs to sources.py.
 """
 
 import csv
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 SUFFIXES = (".jsonl", ".parquet", ".csv")
+SHOWN = 20
+"""Bad rows that a message describes; the others are counted."""
 
 
 class DataError(ValueError):
     """A data file that cannot be used: which file and line, what is wrong, what to do."""
+
+
+class RowError(DataError):
+    """One row that cannot be used; the other rows may be fine."""
 
 
 @dataclass(frozen=True)
@@ -32,55 +39,96 @@ class Row:
     """`line 3` (text formats) or `row 3` (Parquet), counted from 1."""
     fields: Mapping[str, object]
 
-    def error(self, what: str) -> DataError:
-        return DataError(f"{self.file}, {self.place}: {what}")
+    def error(self, what: str) -> RowError:
+        return RowError(f"{self.file}, {self.place}: {what}")
 
 
-def read_rows(file: Path) -> Iterator[Row]:
-    """The records of one file, in order.
+class BadRows:
+    """Collects the bad rows of a data set, so that one message can list them.
 
-    Raises DataError for an unknown suffix, and with file and line for a record that cannot be read.
+    `with bad_rows:` records a RowError raised inside and continues behind the block.
+    """
+
+    def __init__(self, allowed_frac: float | None = None) -> None:
+        """allowed_frac: share of bad rows to skip (task.skip_bad_rows); None: no bad row is skipped."""
+        self.allowed_frac = allowed_frac
+        self.count = 0
+        self.first: list[str] = []
+        """Messages of the first SHOWN bad rows."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, RowError):
+            return False
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(str(error))
+        return True
+
+    def check(self, num_good: int) -> None:
+        """Raises DataError listing the bad rows if they are more than the allowed share of all rows."""
+        num_rows = num_good + self.count
+        if not self.count or self.count / num_rows <= (self.allowed_frac or 0.0):
+            return
+        lines = list(self.first)
+        if self.count > SHOWN:
+            lines.append(f"... and {self.count - SHOWN:,} more bad rows")
+        if self.count > 1 or self.allowed_frac is not None:
+            lines.append(f"{self.count:,} of {num_rows:,} rows cannot be used; correct or delete them")
+        if self.allowed_frac is not None:
+            lines[-1] += f", or skip a share of bad rows with task.skip_bad_rows (now {self.allowed_frac:g})"
+        raise DataError("\n".join(lines))
+
+
+def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
+    """The records of one file, in order; those that cannot be parsed go to `bad_rows`.
+
+    Raises DataError for an unknown suffix and for a file that cannot be read any further.
     """
     match file.suffix.lower():
         case ".jsonl":
-            return _read_jsonl(file)
+            return _read_jsonl(file, bad_rows)
         case ".csv":
-            return _read_csv(file)
+            return _read_csv(file, bad_rows)
         case ".parquet":
             return _read_parquet(file)
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
 
-def _read_jsonl(file: Path) -> Iterator[Row]:
+def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     with file.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
-            place = f"line {number}"
-            text = _decode(file, place, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw)
-            if not text.strip():
-                continue
-            try:
-                fields = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{file}, {place}: not valid JSON ({error.msg} at column {error.colno}); "
-                    "every line must be one JSON object"
-                ) from None
-            except (ValueError, RecursionError) as error:  # integers of thousands of digits, thousands of brackets
-                raise DataError(f"{file}, {place}: not readable as JSON ({error})") from None
-            if not isinstance(fields, dict):
-                raise DataError(f"{file}, {place}: a JSON {type(fields).__name__}; every line must be one JSON object")
-            yield Row(file, place, fields)
+            row = Row(file, f"line {number}", {})
+            with bad_rows:
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    byte = error.object[error.start]
+                    raise row.error(f"not UTF-8 (byte {byte:#04x}); save the file as UTF-8") from None
+                if text.strip():
+                    yield replace(row, fields=_json_object(row, text))
 
 
-def _decode(file: Path, place: str, raw: bytes) -> str:
+def _json_object(row: Row, text: str) -> dict[str, object]:
     try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}, {place}: not UTF-8 (byte {raw[error.start]:#04x}); save the file as UTF-8") from None
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise row.error(
+            f"not valid JSON ({error.msg} at column {error.colno}); every line must be one JSON object"
+        ) from None
+    except (ValueError, RecursionError) as error:  # integers of thousands of digits, thousands of brackets
+        raise row.error(f"not readable as JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise row.error(f"a JSON {type(fields).__name__}; every line must be one JSON object")
+    return fields
 
 
-def _read_csv(file: Path) -> Iterator[Row]:
+def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     """Every value is text; an empty cell counts as absent."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, strict=True)
@@ -88,19 +136,20 @@ def _read_csv(file: Path) -> Iterator[Row]:
         start = 1
         try:
             for cells in reader:
-                # A quoted cell may hold line breaks: a record is named by the line it begins on.
-                place, start = f"line {start}", reader.line_num + 1
+                # A quoted cell may hold line breaks: a record is named by its first line.
+                row, start = Row(file, f"line {start}", {}), reader.line_num + 1
                 if not cells:
                     continue
                 if header is None:
                     header = cells
                     continue
-                if len(cells) != len(header):
-                    raise DataError(
-                        f"{file}, {place}: {len(cells)} cells where the header has {len(header)}; "
-                        "put a cell with commas or line breaks in double quotes"
-                    )
-                yield Row(file, place, {key: cell for key, cell in zip(header, cells, strict=True) if cell != ""})
+                with bad_rows:
+                    if len(cells) != len(header):
+                        raise row.error(
+                            f"{len(cells)} cells where the header has {len(header)}; "
+                            "put a cell with commas or line breaks in double quotes"
+                        )
+                    yield replace(row, fields={k: cell for k, cell in zip(header, cells, strict=True) if cell})
         except csv.Error as error:
             raise DataError(f"{file}, line {start}: not valid CSV ({error})") from None
         except UnicodeDecodeError:
@@ -109,16 +158,11 @@ def _read_csv(file: Path) -> Iterator[Row]:
 
 def _read_parquet(file: Path) -> Iterator[Row]:
     number = 0
-    for batch in parquet_batches(file):
-        for fields in batch.to_pylist():
-            number += 1
-            yield Row(file, f"row {number}", fields)
-
-
-def parquet_batches(file: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The file in pieces of bounded size; DataError if it is not Parquet."""
     try:
         with pq.ParquetFile(file) as table:
-            yield from table.iter_batches(batch_size=65536, columns=columns)
+            for batch in table.iter_batches():
+                for fields in batch.to_pylist():
+                    number += 1
+                    yield Row(file, f"row {number}", fields)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as Parquet ({error})") from None

@@ -1,41 +1,43 @@
-"""Which problems of a set are trained on, and the account of the rest that a run prints and keeps.
+"""Selects the training problems of a data set and accounts for the others, for the run's output and run.json.
 
-In this order: duplicates, what stands in an evaluation set, difficulty, the wanted number.
+Filters in this order: duplicates, overlap with evaluation sets, difficulty, number of problems.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo_lit.data.dapo_math import DuplicateReport, deduplicate
-from dapo_lit.data.filters import within_difficulty
+from dapo_lit.data.difficulty import within_difficulty
+from dapo_lit.data.duplicates import DuplicateReport, deduplicate
 from dapo_lit.data.overlap import find_overlaps
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
+from dapo_lit.data.rows import BadRows, DataError
 
 
 @dataclass
 class Account:
-    """What became of the problems that were read; `counts` in JSON values, `lines` for people."""
+    """What became of the problems that were read: `counts` as JSON values, `lines` as text."""
 
     counts: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
+    def add_bad_rows(self, bad_rows: BadRows) -> None:
+        if bad_rows.count:
+            self.counts["bad_rows"] = bad_rows.count
+            self.lines.append(
+                f"bad rows: {bad_rows.count:,} skipped (task.skip_bad_rows), the first: {bad_rows.first[0]}"
+            )
+
     def add_duplicates(self, report: DuplicateReport) -> None:
-        self.counts["duplicates"] = {
-            "rows": report.num_rows,
-            "repeated": report.num_repeated,
-            "restated": len(report.restated),
-            "conflicting": sum(map(len, report.conflicts)),
-        }
+        self.counts["duplicates"] = report.counts()
         self.lines.append(f"duplicates: {report}")
 
     def with_prompts(self, num_train: int, num_heldout: int, num_long: int, num_long_heldout: int) -> "Account":
-        """With the prompts that are used, and the number of problems whose prompt was too long."""
+        """A copy with the numbers of prompts that are used and of problems whose prompt was too long."""
         counts = {"train": num_train, "heldout": num_heldout, "long": num_long, "long_heldout": num_long_heldout}
         line = f"problems: {num_train:,} to train on, {num_heldout:,} held out"
         if num_long or num_long_heldout:
-            line += f"; prompts above task.max_prompt_tokens, left out: {num_long:,} and {num_long_heldout:,}"
+            line += f"; left out, prompt above task.max_prompt_tokens: {num_long:,} and {num_long_heldout:,}"
         return Account({**self.counts, **counts}, [*self.lines, line])
 
 
@@ -50,8 +52,8 @@ def select(
 ) -> list[Problem]:
     """The problems to train on, in their order; what is dropped is added to `account`.
 
-    evaluations: name -> evaluation problems; problems that overlap one of them (find_overlaps) are dropped.
-    difficulty: (key of `meta`, low, high), see within_difficulty. num_problems: the first so many of what is left.
+    evaluations: name -> evaluation problems; training problems that overlap one of them are dropped (find_overlaps).
+    difficulty: (key of `meta`, low, high), see within_difficulty. num_problems: keeps the first so many of the rest.
     Raises DataError if nothing is left, naming the filter that dropped the last problem.
     """
     kept = list(problems)
@@ -67,7 +69,7 @@ def select(
             "evaluation_problems": overlap.num_evaluation,
             "evaluation_problems_covered": len(overlap.covered),
         }
-        account.lines.append(f"overlap with {name}: {overlap}; these are left out")
+        account.lines.append(f"overlap with {name}: {overlap} and are left out")
         _refuse_empty(kept, "task.exclude_overlap_with", f"every problem overlaps {name}")
     if difficulty is not None:
         key, low, high = difficulty

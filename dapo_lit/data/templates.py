@@ -1,38 +1,46 @@
-"""From a problem to prompt tokens: templates in files, as plain text or as chat messages.
+"""Prompt templates: from a problem to prompt tokens, as plain text or as chat messages.
 
 A template file is YAML with two keys:
 
-    answer_format: answer_line          how the response is asked to give its answer (see AnswerFormat)
+    answer_format: answer_line          the form in which the prompt asks for the answer (see AnswerFormat)
     text: "Question: {problem}\\nAnswer:"
 
-or, instead of `text`, `messages`: a list of {role, content} that ends with the user's message. `{problem}` stands
-exactly once, in the text or in the last message; worked examples are part of the file. Braces are otherwise ordinary
+or, instead of `text`, `messages`: a list of {role, content} that ends with the user's message. `{problem}` occurs
+exactly once, in the text or in the last message. Worked examples are part of the file. Other braces are ordinary
 characters, so LaTeX needs no escaping.
 """
 
 import difflib
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Self
 
 import yaml
+from pydantic import ConfigDict, ValidationError, model_validator, with_config
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = dict[str, str]
 AnswerFormat = Literal["answer_line", "boxed", "hash", "none"]
-"""`Answer: 72` on a line of its own, `\\boxed{72}`, `#### 72`, or nothing asked for (the policy knows its form)."""
+"""`Answer: 72` on a line of its own, `\\boxed{72}`, `#### 72`, or no request (the policy knows its format)."""
 
 PLACEHOLDER = "{problem}"
-# What a template must contain to ask for its declared format.
+# What a template with this format must contain.
 MARKS: dict[AnswerFormat, str] = {"answer_line": "Answer:", "boxed": r"\boxed", "hash": "#", "none": ""}
 
 
-@dataclass(frozen=True)
+@with_config(ConfigDict(extra="forbid"))
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PromptTemplate:
-    """A prompt with a place for the problem; exactly one of `text` and `messages` is set.
+    """A prompt with a placeholder for the problem; exactly one of `text` and `messages` is set.
 
     >>> PromptTemplate("short", "none", text="Q: {problem} A:").render("2 + 3")
     'Q: 2 + 3 A:'
@@ -43,16 +51,29 @@ class PromptTemplate:
     text: str | None = None
     messages: tuple[Message, ...] = ()
 
-    def __post_init__(self) -> None:
-        error = _fault(self)
-        if error:
-            raise ValueError(f"template {self.name}: {error}")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.text is None) == (not self.messages):
+            raise ValueError("needs exactly one of text and messages")
+        if self.messages and self.messages[-1]["role"] != "user":
+            raise ValueError("the last message must have the role user: the policy answers it")
+        everything = self.text or "\n".join(message["content"] for message in self.messages)
+        if not self._text_with_problem.count(PLACEHOLDER) == everything.count(PLACEHOLDER) == 1:
+            raise ValueError(f"{PLACEHOLDER} must occur exactly once, in the text or in the last message")
+        if MARKS[self.answer_format] not in everything:
+            mark = MARKS[self.answer_format]
+            raise ValueError(f"declares answer_format {self.answer_format} but does not contain {mark!r}")
+        return self
+
+    @property
+    def _text_with_problem(self) -> str:
+        return self.text if self.text is not None else self.messages[-1]["content"]
 
     @classmethod
     def load(cls, name_or_path: str) -> "PromptTemplate":
-        """A shipped template by name (`dapo`), or any by the path of its file (`prompts/mine.yaml`).
+        """A shipped template by name (`dapo`), or any template by the path of its file (`prompts/mine.yaml`).
 
-        Raises ValueError, naming the file, if there is none or if it is not a template.
+        Raises ValueError, naming the file, if there is no such file or it is not a template.
         """
         if name_or_path.endswith((".yaml", ".yml")):
             try:
@@ -65,8 +86,8 @@ class PromptTemplate:
                 close = difflib.get_close_matches(name_or_path, shipped_templates(), n=1)
                 hint = f"did you mean {close[0]}? " if close else ""
                 raise ValueError(
-                    f"task.template={name_or_path}: no such template; {hint}there are {', '.join(shipped_templates())};"
-                    " a template of your own is named by the path of its .yaml file"
+                    f"task.template={name_or_path}: no such template; {hint}shipped: {', '.join(shipped_templates())};"
+                    " give the path of the .yaml file for a template of your own"
                 )
             content = shipped.read_text(encoding="utf-8")
         return _parse(name_or_path, content)
@@ -76,53 +97,53 @@ class PromptTemplate:
         if self.text is not None:
             return self.text.replace(PLACEHOLDER, problem_text)
         *before, last = self.messages
-        return [*map(dict, before), {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)}]
+        return [
+            *(message.copy() for message in before),
+            {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)},
+        ]
 
     def encode(self, problem_text: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
         """The prompt's token ids.
 
-        Chat goes through the tokenizer's own chat template with the generation prompt behind it; text gets the special
-        tokens that the tokenizer adds by itself (a BOS token for some base models).
-        Raises ValueError for a chat template with a tokenizer that has none.
+        Messages go through the tokenizer's chat template with the generation prompt appended; text gets the special
+        tokens that the tokenizer adds (a BOS token for some base models).
+        Raises ValueError for messages if the tokenizer has no chat template.
         """
         prompt = self.render(problem_text)
         if isinstance(prompt, str):
             return list(tokenizer(prompt)["input_ids"])
         if not tokenizer.chat_template:
             raise ValueError(
-                f"task.template={self.name} is a chat, and the tokenizer of {tokenizer.name_or_path or 'this policy'} "
+                f"task.template={self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
         # return_dict defaults to True in transformers 5 and to False in 4.
         return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False))
 
     def around_problem(self) -> tuple[str, str]:
-        """What stands before and after the problem, in the text or in the last message."""
-        before, _, after = self._holder().partition(PLACEHOLDER)
+        """The parts before and after the problem, in the text or in the last message."""
+        before, _, after = self._text_with_problem.partition(PLACEHOLDER)
         return before, after
-
-    def _holder(self) -> str:
-        return self.text if self.text is not None else self.messages[-1]["content"]
 
 
 def shipped_templates() -> list[str]:
-    """Names of the templates that come with the package."""
+    """Names of the templates in the package."""
     folder = files("dapo_lit.data") / "prompt_templates"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def check_agreement(template: PromptTemplate, extraction: str) -> None:
-    """Refuse a reward that looks for the answer in another place than the prompt asks for.
+    """Refuses a reward that expects another answer format than the prompt asks for: right answers would count as wrong.
 
-    Every right answer would count as wrong. `auto` reads every format, and a template that asks for none leaves the
-    choice to the reward. Raises ValueError naming task.template and reward.extraction.
+    `auto` reads every format, and a template that asks for none fits every reward.
+    Raises ValueError naming task.template and reward.extraction.
     """
     if extraction == "auto" or template.answer_format in ("none", extraction):
         return
     agreeing = [name for name in shipped_templates() if PromptTemplate.load(name).answer_format == extraction]
-    hint = f", or task.template to one that asks for it ({', '.join(agreeing)})" if agreeing else ""
+    hint = f", or task.template to one with that format ({', '.join(agreeing)})" if agreeing else ""
     raise ValueError(
-        f"task.template={template.name} asks for the answer as {template.answer_format}, and "
+        f"task.template={template.name} asks for the answer as {template.answer_format}, but "
         f"reward.extraction={extraction} reads another format: right answers would count as wrong. "
         f"Set reward.extraction={template.answer_format} (or auto){hint}"
     )
@@ -134,43 +155,19 @@ def _parse(name: str, content: str) -> PromptTemplate:
     except yaml.YAMLError as error:
         raise ValueError(f"template {name}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"template {name}: must have the keys answer_format and either text or messages")
-    unknown = set(fields) - {"answer_format", "text", "messages"}
-    if unknown:
-        raise ValueError(
-            f"template {name}: unknown key {sorted(map(str, unknown))[0]}; keys are answer_format, text, messages"
-        )
-    messages = fields.get("messages") or []
-    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
-        raise ValueError(f"template {name}: messages must be a list of {{role: system|user|assistant, content: text}}")
-    text = fields.get("text")
-    if text is not None and not isinstance(text, str):
-        raise ValueError(f"template {name}: text must be text")
-    return PromptTemplate(name, fields.get("answer_format", "absent"), text, tuple(messages))
+        raise ValueError(f"template {name}: needs the keys answer_format and either text or messages")
+    try:
+        return PromptTemplate(name, **{str(key): value for key, value in fields.items()})
+    except ValidationError as error:
+        raise ValueError(f"template {name}: " + "; ".join(map(_fault, error.errors()))) from None
 
 
-def _is_message(message: object) -> bool:
-    return (
-        isinstance(message, dict)
-        and set(message) == {"role", "content"}
-        and message["role"] in ("system", "user", "assistant")
-        and isinstance(message["content"], str)
-    )
-
-
-def _fault(template: PromptTemplate) -> str | None:
-    """What is wrong with the template, None if nothing is."""
-    if template.answer_format not in get_args(AnswerFormat):
-        return f"answer_format is {template.answer_format}; declare one of {', '.join(get_args(AnswerFormat))}"
-    if (template.text is None) == (not template.messages):
-        return "needs exactly one of text and messages"
-    if template.messages and template.messages[-1]["role"] != "user":
-        return "the last message must be the user's: the policy answers it"
-    everything = template.text or "\n".join(message["content"] for message in template.messages)
-    holder = template.text or template.messages[-1]["content"]
-    if holder.count(PLACEHOLDER) != 1 or everything.count(PLACEHOLDER) != 1:
-        return f"{PLACEHOLDER} must stand exactly once, in the text or in the last message"
-    mark = MARKS[template.answer_format]
-    if mark not in everything:
-        return f"declares answer_format {template.answer_format} and never shows the policy {mark!r}"
-    return None
+def _fault(details: ErrorDetails) -> str:
+    key = ".".join(map(str, details["loc"]))
+    match details["type"]:
+        case "value_error":
+            return details["msg"].removeprefix("Value error, ")
+        case "unexpected_keyword_argument":
+            return f"unknown key {key}; keys are answer_format, text, messages"
+        case _:
+            return f"{key}: {details['msg']}"

@@ -1,4 +1,4 @@
-"""A model to evaluate, from wherever it is: a run, a checkpoint, an HF folder, a GGUF file, a hub id."""
+"""Opens a model to evaluate: from a run, a checkpoint, an HF folder, a GGUF file or a hub id."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 from dapo_lit.runs.resume import read_tree
 
 EDGE = 1024
-"""Values at each end of a tensor that its digest covers beside its sum."""
+"""Number of values at each end of a tensor that go into the digest, in addition to its sum."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits of the weights, the same for a checkpoint and the folder it was exported to."""
+        """8 hexadecimal digits of the weights; equal for a checkpoint and its exported folder."""
         digest = hashlib.blake2b(digest_size=4)
         for name, tensor in sorted(self.model.state_dict().items()):
             flat = tensor.detach().reshape(-1)
@@ -41,10 +41,10 @@ class Subject:
 
 
 def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
-    """The model at `where`, or of the config's policy if that is None.
+    """The model at `where`, or the config's policy if that is None.
 
     Raises:
-        ConfigError: a run without a checkpoint, or a policy that is made by training alone.
+        ConfigError: a run without a checkpoint, or a policy without a path.
         FileNotFoundError: no such model.
     """
     if where is None:
@@ -66,15 +66,15 @@ def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
 
 
 def run_of(place: Path) -> Path:
-    """The folder of the run that a checkpoint file lies in, or the folder itself."""
+    """The run folder of a checkpoint file; a folder is returned unchanged."""
     return place.parent.parent if place.suffix == ".ckpt" else place
 
 
 def run_config(run: Path) -> Config:
-    """The resolved config that a run was started with.
+    """The resolved config of a run.
 
     Raises:
-        ConfigError: there is none, or it is of another version.
+        ConfigError: there is none, or it does not fit the schema.
     """
     tree = read_tree(run)
     try:
@@ -84,18 +84,18 @@ def run_config(run: Path) -> Config:
 
 
 def open_run_subject(place: Path) -> tuple[Subject, Config]:
-    """The policy of a run's newest checkpoint, or of one checkpoint, on the CPU, and the config that trained it.
+    """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config.
 
     Raises:
-        ConfigError: no run there, a config of another version, no checkpoint, a damaged one, adapters of another base.
+        ConfigError: no run, an unreadable config, no checkpoint, a damaged one, or adapters of another base.
     """
     run = run_of(place)
     config = run_config(run)
     chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)
     if chosen is None or not chosen.exists():
-        raise ConfigError(f"{place}: no checkpoint there; a run writes them every trainer.checkpoint_every steps")
+        raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")
     if reason := fault(chosen):
-        raise ConfigError(f"{chosen} is damaged ({reason}); name another of {chosen.parent}")
+        raise ConfigError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
     saved = policy_weights(chosen)
@@ -105,8 +105,8 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
         base, here = base_fingerprint(chosen), fingerprint(model)
         if base != here:
             raise ConfigError(
-                f"{chosen} holds adapters of another base than {folder} (fingerprint {base}, not {here}); put the "
-                "policy that the run began with back in its place"
+                f"{chosen} holds adapters for another base than {folder} (fingerprint {base}, not {here}); restore the "
+                "policy that the run was started with"
             )
         merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
     return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

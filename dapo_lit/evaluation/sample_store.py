@@ -1,8 +1,7 @@
-"""The samples of an evaluation on disk, so that a kill loses seconds and nothing is sampled twice.
+"""The samples of an evaluation on disk, as Parquet with one row a sample.
 
-While it runs, finished samples go to `parts/`, a file at a time under its final name, so every file there is whole. At
-the end they are merged into `samples.parquet`, one row a sample. Nothing of an earlier evaluation is dropped: more
-problems or more samples a problem add to what is there.
+During an evaluation, finished samples are written to `parts/`, atomically, so that a kill loses seconds of work. At the
+end they are merged into `samples.parquet`. Earlier samples are kept: a larger evaluation only adds what is missing.
 """
 
 import os
@@ -11,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dapo_lit.evaluation.sampled import EvaluatedSample, SampleName
+from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
+from dapo_lit.runs.parquet import write_parquet
 
 SCHEMA = pa.schema(
     [
@@ -33,14 +34,14 @@ SCHEMA = pa.schema(
 
 
 class SampleFiles:
-    """The samples in one folder."""
+    """The samples in one folder, which grow while an evaluation runs."""
 
     def __init__(self, folder: Path) -> None:
         self.merged = folder / "samples.parquet"
         self._parts = folder / "parts"
 
     def read(self) -> dict[SampleName, EvaluatedSample]:
-        """All samples that are on disk; one that a kill left in a part and in the merged file is there once."""
+        """All samples on disk; duplicates that a kill during `merge` left are removed."""
         found: dict[SampleName, EvaluatedSample] = {}
         for file in self._files():
             for row in pq.read_table(file, schema=SCHEMA).to_pylist():
@@ -49,14 +50,14 @@ class SampleFiles:
         return found
 
     def append(self, samples: Sequence[EvaluatedSample]) -> None:
-        """Writes samples that are not yet on disk; they are when this returns."""
+        """Writes further samples; they are on disk when this returns."""
         if samples:
             self._parts.mkdir(parents=True, exist_ok=True)
-            # Time and process make the name unique: a second process in the same folder costs work, not samples.
+            # The name is unique, so a second process in the same folder overwrites nothing.
             _write(self._parts / f"{time.time_ns()}_{os.getpid()}.parquet", samples)
 
     def merge(self) -> None:
-        """Everything into `samples.parquet`, sorted by problem and sample."""
+        """Moves all samples into `samples.parquet`, sorted by problem and sample."""
         files, samples = self._files(), self.read()
         self.merged.parent.mkdir(parents=True, exist_ok=True)
         _write(self.merged, sorted(samples.values(), key=lambda s: s.name))
@@ -69,10 +70,16 @@ class SampleFiles:
 
 
 def _write(path: Path, samples: Sequence[EvaluatedSample]) -> None:
-    beside = path.with_suffix(".unfinished")
+    unfinished = path.with_suffix(".unfinished")
     table = pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA)
-    with beside.open("wb") as file:
+    with unfinished.open("wb") as file:
         pq.write_table(table, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    unfinished.replace(path)
+
+
+def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
+    """eval/<benchmark>/step_000050.parquet: the samples of an evaluation during training."""
+    rows = [asdict(sample) for sample in evaluation.samples]
+    write_parquet(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))

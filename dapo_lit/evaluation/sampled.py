@@ -1,4 +1,4 @@
-"""Sampled evaluation: k responses to each problem, avg@k, unbiased pass@k, cons@k."""
+"""Sampled evaluation: k responses to each problem; avg@k, unbiased pass@k and cons@k."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,10 +16,10 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import Prompt
 
 EVALUATION_STEP = -1
-"""In the place of the rollout step: every evaluation of a run draws the same noise, whatever the step."""
+"""Used as rollout step of the sample keys, so that every evaluation of a run draws the same noise."""
 
 SampleName = tuple[str, str, int]
-"""(problem id, question digest, sample index): what was asked, and which of its samples this is."""
+"""(problem id, question digest, sample index)."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,19 @@ class EvaluatedSample:
 
     problem_id: str
     question_digest: str
-    """Of prompt and reference answer: a sample of a question that has changed is not taken for one of this."""
+    """Hash of the prompt and the reference answer, so that cached samples of an edited question are not reused."""
     sample_index: int
     response: str
     extracted: str | None
-    """The answer that was found in it."""
+    """The answer that was found in the response."""
     correct: bool
     timed_out: bool
     """The verifier's deadline passed; counts as wrong."""
     num_tokens: int
-    """With the EOS token."""
+    """Includes the EOS token."""
     truncated: bool
     logprob: float
-    """Of the whole response, nats, under the distribution it was drawn from."""
+    """Of the whole response, in nats, under the distribution that it was sampled from."""
 
     @property
     def name(self) -> SampleName:
@@ -49,7 +49,7 @@ class EvaluatedSample:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All samples, problem by problem, k each."""
+    """The samples of an evaluation, problem by problem, k each."""
 
     samples: list[EvaluatedSample]
     k: int
@@ -79,7 +79,7 @@ def evaluate(
     sampling: Sampling,
     ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """Samples k responses to every prompt with the engine's weights and scores them; each rank some of the prompts."""
+    """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts."""
     own = [prompts[position] for position in ranks.own(prompts)]
     samples = list(evaluated_samples(own, k, engine, verifier, decode, sampling))
     parts = ranks.gather(samples if ranks.tells else [])
@@ -95,9 +95,9 @@ def evaluated_samples(
     sampling: Sampling,
     done: Collection[SampleName] = (),
 ) -> Iterator[EvaluatedSample]:
-    """Yields each sample when its score is there; those named in `done` are not sampled again.
+    """Yields each sample when it is scored, except those named in `done`.
 
-    A sample's noise depends on seed, problem and index alone: the samples of two halves are those of a whole.
+    A sample's noise depends only on seed, problem and index, so an interrupted evaluation gives the same samples.
     """
     digests = {p.problem.id: question_digest(p) for p in prompts}
     references = {
@@ -138,7 +138,7 @@ def evaluated_samples(
 
 
 def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSample], verifier: Verifier) -> Evaluation:
-    """The first k samples of every prompt, in order, with the votes on their answers.
+    """The evaluation of the first k samples of every prompt.
 
     Raises:
         ValueError: a sample is missing.
@@ -147,7 +147,7 @@ def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSamp
     names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(k)]
     missing = [name for name in names if name not in found]
     if missing:
-        raise ValueError(f"{len(missing)} samples are missing, sample {missing[0][2]} of {missing[0][0]} first")
+        raise ValueError(f"{len(missing)} samples are missing, the first is sample {missing[0][2]} of {missing[0][0]}")
     ordered = [found[name] for name in names]
     rows = [ordered[start : start + k] for start in range(0, len(ordered), k)]
     answers = [[(s.extracted, s.correct) for s in row] for row in rows]
@@ -155,7 +155,7 @@ def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSamp
 
 
 def question_digest(prompt: Prompt) -> str:
-    """16 hexadecimal digits of the prompt's tokens and the reference answer."""
+    """Hash of the prompt's tokens and the reference answer, 16 hexadecimal digits."""
     text = f"{','.join(map(str, prompt.ids))}|{prompt.problem.answer}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -1,11 +1,13 @@
-"""Majority votes over equivalent answers: who votes for what, and what k votes decide."""
+"""Majority votes among equivalent answers: cons@k."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import comb
 
 import numpy as np
+
+from dapo_lit.data.answer_classes import Equivalent, class_heads
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Ballot:
     wrong: tuple[int, ...]
     """Samples of each class of equivalent wrong answers."""
     silent: int
-    """Samples without an answer; they vote for nothing."""
+    """Samples without an answer; they have no vote."""
 
     @property
     def num_samples(self) -> int:
@@ -28,45 +30,25 @@ Answers = Sequence[tuple[str | None, bool]]
 """(answer, correct) of each sample of a problem."""
 
 
-def ballots(problems: Sequence[Answers], equivalent: Callable[[list[tuple[str, str]]], list[bool]]) -> list[Ballot]:
-    """One ballot a problem. Right answers are one class; wrong ones are one class where `equivalent` says so.
-
-    `equivalent` gets all pairs of different wrong answers of all problems in one call. An answer joins the first class,
-    in order of appearance, whose first answer it is equivalent to.
-    """
-    wrong = [_distinct(answer for answer, correct in answers if not correct) for answers in problems]
-    # Without a right answer every vote is lost, whatever the classes.
-    asked = [
-        (index, pair)
-        for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True))
-        if any(correct for _, correct in answers)
-        for pair in combinations(texts, 2)
-    ]
-    verdicts = equivalent([pair for _, pair in asked]) if asked else []
-    same = {key for key, verdict in zip(asked, verdicts, strict=True) if verdict}
-    found = []
-    for index, (texts, answers) in enumerate(zip(wrong, problems, strict=True)):
-        classes: dict[str, list[str]] = {}
-        for text in texts:
-            head = next((first for first in classes if (index, (first, text)) in same), text)
-            classes.setdefault(head, []).append(text)
-        votes = [answer for answer, correct in answers if not correct and answer is not None]
-        found.append(
-            Ballot(
-                right=sum(correct for _, correct in answers),
-                wrong=tuple(sum(vote in members for vote in votes) for members in classes.values()),
-                silent=sum(answer is None and not correct for answer, correct in answers),
-            )
+def ballots(problems: Sequence[Answers], equivalent: Equivalent) -> list[Ballot]:
+    """One ballot a problem. All right answers form one class; wrong answers are grouped by class_heads."""
+    wrong = [[answer for answer, correct in answers if not correct and answer is not None] for answers in problems]
+    # Without a right answer the vote is lost, whatever the classes are: no verdicts are needed.
+    has_right = [any(correct for _, correct in answers) for answers in problems]
+    groups = [[*dict.fromkeys(votes)] if right else [] for votes, right in zip(wrong, has_right, strict=True)]
+    heads = class_heads(groups, equivalent)
+    return [
+        Ballot(
+            right=sum(correct for _, correct in answers),
+            wrong=tuple(Counter(head.get(vote, vote) for vote in votes).values()),
+            silent=sum(answer is None and not correct for answer, correct in answers),
         )
-    return found
-
-
-def _distinct(answers: Iterable[str | None]) -> list[str]:
-    return [answer for answer in dict.fromkeys(answers) if answer is not None]
+        for answers, votes, head in zip(problems, wrong, heads, strict=True)
+    ]
 
 
 def consensus(ballot: Ballot) -> float:
-    """cons@n over all samples: 1 if the right answer has the most votes, shared evenly with classes that tie.
+    """cons@n over all n samples: 1 if the right answer has the most votes, 1/t if t classes share the most votes.
 
     >>> consensus(Ballot(right=2, wrong=(2, 1), silent=3))
     0.5
@@ -78,11 +60,11 @@ def consensus(ballot: Ballot) -> float:
 
 
 def consensus_curve(ballot: Ballot) -> list[float]:
-    """cons@k for k = 1..n: the mean of `consensus` over all subsets of k of the n samples, exactly.
+    """cons@k for k = 1..n: the exact mean of `consensus` over all subsets of k of the n samples.
 
-    A subset is decided by how many samples r of the right class, how many of each wrong class, and how many silent ones
-    it holds. For each r the subsets in which no wrong class has more than r are counted by a polynomial in x (samples)
-    and y (classes with exactly r, the ties): (1 + x)^silent * prod_c (sum_{s<r} C(c, s) x^s + y C(c, r) x^r).
+    The result for a subset depends on its number r of right samples and on the numbers of each wrong class. For each r,
+    the subsets in which no wrong class has more than r are counted by a polynomial in x (samples) and y (wrong classes
+    with exactly r): (1 + x)^silent * prod_c (sum_{s<r} C(c, s) x^s + y C(c, r) x^r).
 
     >>> consensus_curve(Ballot(right=1, wrong=(1,), silent=0))
     [0.5, 0.5]

@@ -1,4 +1,4 @@
-"""Seconds of a rollout step by phase, from a stated model: what each phase moves and multiplies, over what can do it.
+"""Predicts the seconds of a rollout step by phase: bytes and operations of each phase over the hardware's rates.
 
 With N parameters (N_b without embedding and head), L layers, attention width d_a, keys and values of kv bytes a token,
 g GPUs of F operations and B bytes a second, sequences of s = prompt + response tokens:
@@ -10,7 +10,7 @@ g GPUs of F operations and B bytes a second, sequences of s = prompt + response 
   full checkpointing one forward more
 - optimiser: 28 bytes a parameter; synchronisation: 2 N bytes through the network, or into the engine's memory
 
-Efficiencies are fitted on one published run (plan_anchors.py).
+The efficiencies are fitted on one published run (published_runs.py).
 """
 
 import math
@@ -68,13 +68,13 @@ class Shape:
 
     @property
     def cache_bytes(self) -> float:
-        """Keys and values of a token, bf16."""
+        """Bytes of a token's keys and values in bf16."""
         return 2.0 * self.layers * self.key_heads * self.head_dim * 2
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a rollout step does."""
+    """The sizes of a rollout step."""
 
     num_prompts: int
     samples: int
@@ -84,16 +84,16 @@ class Step:
     groups_generated: float | None = None
     """None: num_prompts / keep_frac."""
     rescored: bool = True
-    """pi_old from a forward pass of the trainer."""
+    """pi_old comes from a forward pass of the trainer."""
     recomputes: float = 1.0
-    """Forward passes that checkpointing adds: 1 full, 0 none, about 0.5 selective."""
+    """Forward passes added by activation checkpointing: 1 full, 0 none, about 0.5 selective."""
     critic: bool = False
-    """A value model of the policy's size is scored and trained beside it (PPO)."""
+    """A value model of the policy's size is scored and trained too (PPO)."""
 
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Shares of the hardware's rates."""
+    """Achieved shares of the hardware's peak rates."""
 
     decode: float
     score: float
@@ -110,20 +110,20 @@ class Phase:
 def phases(
     shape: Shape, step: Step, work: Workload, hardware: Hardware, gpus: int, efficiency: Efficiency, state_gib: float
 ) -> list[Phase]:
-    """Every phase of a synchronous step, engine and trainer on the same GPUs, one after the other.
+    """The phases of a synchronous step, with engine and trainer taking turns on the same GPUs.
 
     Args:
-        state_gib: of a GPU's memory that the training state keeps during rollouts.
+        state_gib: memory of a GPU that the training state occupies during rollouts.
     """
     flops, bandwidth = hardware.tflops * 1e12, hardware.bandwidth_gb_s * 1e9
     mean = min(work.mean_response_tokens, step.limit_tokens)
-    squares = mean * min(mean * math.exp(work.length_spread**2), step.limit_tokens)  # E[length^2], log-normal and cut
+    squares = mean * min(mean * math.exp(work.length_spread**2), step.limit_tokens)  # E[length^2], truncated log-normal
     groups = step.groups_generated or step.num_prompts / max(work.keep_frac, 1e-3)
     generated = groups * step.samples
     tp = min(work.engine_tensor_parallel, gpus)
     engines = gpus // tp
     free = hardware.memory_gb * 1e9 * work.engine_memory_frac * tp - state_gib * 2**30 * tp - 2 * shape.parameters
-    context = work.prompt_tokens + squares / mean / 2  # of a live sequence: long ones live longer
+    context = work.prompt_tokens + squares / mean / 2  # mean over running sequences: long ones run longer
     batch = max(1.0, min(free / (context * shape.cache_bytes), generated / engines))
 
     def decode(sequences: float, tokens: float) -> tuple[float, str]:
@@ -154,7 +154,7 @@ def phases(
 
 
 def _sync_seconds(shape: Shape, hardware: Hardware, gpus: int, tp: int) -> float:
-    """Every engine GPU receives all layers in bf16, one after the other, and keeps its part."""
+    """Every engine GPU receives all layers in bf16, one by one, and keeps its part."""
     link = hardware.network_gb_s if gpus > 8 else hardware.nvlink_gb_s
     gathered = 2 * shape.parameters * (1 - 1 / gpus) / (link * 1e9)
     return max(gathered, 2 * shape.parameters / (tp * hardware.bandwidth_gb_s * 1e9))

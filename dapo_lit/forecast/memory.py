@@ -1,8 +1,8 @@
-"""Memory of a training step on each GPU, from a simulation of the real module: no weights, no GPU, no other process.
+"""Predicts a training step's memory on each GPU by simulating the real module, without weights, GPU or other processes.
 
-FakeTensorMode gives tensors shapes and no storage, a fake process group the true number of ranks, and FSDPMemTracker
-counts what lives at each moment of forward and backward. The optimiser's step stays outside, because the simulation
-would count its states whole; they are two tensors the size of the shards, and are added.
+FakeTensorMode creates tensors without storage, a fake process group has the real number of ranks, and FSDPMemTracker
+tracks memory through forward and backward. The optimiser's step is not simulated, because its states would be counted
+unsharded; they are two tensors of the size of the shards, and are added.
 """
 
 from collections.abc import Iterable
@@ -37,12 +37,12 @@ STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB of one GPU."""
+    """Memory of one GPU, in GiB."""
 
     training: dict[str, float]
-    """By part, at the peak of forward and backward, and the optimiser's states."""
+    """By part: the peak of forward and backward, and the optimiser's states."""
     parameters: int
-    """Of the whole policy."""
+    """Number of parameters of the whole policy."""
 
     @property
     def peak(self) -> float:
@@ -50,7 +50,7 @@ class Memory:
 
     @property
     def state(self) -> float:
-        """What stays during rollouts: shards and optimiser states, of a value model and a reference too."""
+        """Memory that stays in use during rollouts: shards and optimiser states, also of value model and reference."""
         return sum(self.training[part] for part in STAYS if part in self.training)
 
 
@@ -58,7 +58,7 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
     """Simulates one micro-batch of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
     Args:
-        quick: simulate 4 and 8 layers and extend to all; from 4 layers on every part is linear in them.
+        quick: simulate 4 and 8 layers and extrapolate; from 4 layers on every part is linear in their number.
 
     Raises:
         ConfigError: the policy's config has no architecture to simulate.
@@ -71,11 +71,11 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
         return _simulate(config, architecture, layers)
     four, eight = (_simulate(config, architecture, n) for n in (4, 8))
 
-    def extended(low: float, high: float) -> float:
+    def extrapolated(low: float, high: float) -> float:
         return low + (high - low) / 4 * (layers - 4)
 
-    parts = {name: extended(four.training[name], eight.training[name]) for name in four.training}
-    return Memory(parts, round(extended(four.parameters, eight.parameters)))
+    parts = {name: extrapolated(four.training[name], eight.training[name]) for name in four.training}
+    return Memory(parts, round(extrapolated(four.parameters, eight.parameters)))
 
 
 def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memory:
@@ -96,10 +96,10 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
         with mode:
             model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
             checkpoint_layers(model, settings.activation_checkpointing)
-            shard(model, mesh, dtype=getattr(torch, chosen), head_alone=False)
+            shard(model, mesh, dtype=getattr(torch, chosen), separate_head=False)
             count = sum(p.numel() for p in model.parameters())
             trained = _local_bytes(p for p in model.parameters() if p.requires_grad)
-            beside = _beside(config, model)
+            other_models = _other_models(config, model)
             ids = torch.zeros(tokens, dtype=torch.int64)
             rows = torch.arange(tokens // 10, tokens)
             tracker = FSDPMemTracker(model)
@@ -112,7 +112,7 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     named = {str(getattr(key, "value", key)): float(value) / GIB for key, value in peak.items()}
     parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
-    return Memory(parts | {"optimiser states": 2 * trained / GIB} | beside, count)
+    return Memory(parts | {"optimiser states": 2 * trained / GIB} | other_models, count)
 
 
 def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMode) -> PreTrainedModel:
@@ -121,7 +121,7 @@ def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMo
     if lora is None:
         with mode:
             return AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
-    with torch.device("meta"):  # peft moves what it makes, which the mode refuses
+    with torch.device("meta"):  # peft moves new adapters to a device, which FakeTensorMode refuses
         model = AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
     add_adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
     with mode:
@@ -130,9 +130,9 @@ def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMo
     return model
 
 
-def _beside(config: Config, model: PreTrainedModel) -> dict[str, float]:
-    """GiB of the models beside a sharded policy, by arithmetic: their own forward passes need less than the policy's
-    updates, during which a value model's gradients are there as well."""
+def _other_models(config: Config, model: PreTrainedModel) -> dict[str, float]:
+    """GiB of reference and value model, by arithmetic. Their forward passes need less memory than the policy's updates,
+    during which the value model's gradients exist too."""
     found: dict[str, float] = {}
     if config.algorithm.kl.beta and config.policy.lora is None:
         narrow = getattr(torch, config.trainer.sharding.dtype or config.policy.dtype).itemsize
@@ -146,12 +146,12 @@ def _beside(config: Config, model: PreTrainedModel) -> dict[str, float]:
 
 
 def _local_bytes(parameters: Iterable[Any]) -> int:
-    """Of this rank's shards."""
+    """Bytes of this rank's shards."""
     return sum(p.to_local().numel() * p.element_size() for p in parameters)
 
 
 def nearest_fit(config: Config, capacity_gib: float) -> str | None:
-    """The first single change, the least first, whose simulated peak is within the capacity; None if none is."""
+    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does."""
     settings = config.trainer
     changes: list[tuple[str, dict[str, Any]]] = []
     for stronger in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[

@@ -1,7 +1,6 @@
-"""Published runs: one that the efficiencies are fitted on, two that are predicted with them, untouched.
+"""Published step times: one run to which the efficiencies are fitted, and two that they predict.
 
-What the sources do not state is an assumption, named below; an error of a prediction is the model's and the
-assumptions' together.
+`assumed` names what the sources do not state; the error of a prediction comes from the model and these assumptions.
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ class Anchor:
     hardware: Hardware
     gpus: int
     published: dict[str, float]
-    """Seconds: of phases, or of the whole `step`."""
+    """Seconds of phases, or of the whole `step`."""
 
 
 def _hardware(name: str, memory: float, tflops: float, bandwidth: float, network: float, nvlink: float) -> Hardware:
@@ -82,13 +81,13 @@ PREDICTED = (
 
 
 def fitted() -> Efficiency:
-    """Three efficiencies from the three phases of one run: each phase is inversely proportional to its own."""
+    """Three efficiencies from three phases of one run: a phase's time is inversely proportional to its own."""
     found = seconds(FITTED, Efficiency(1.0, 1.0, 1.0))
     return Efficiency(*(found[name] / FITTED.published[name] for name in ("decode", "old log-probs", "updates")))
 
 
 def seconds(anchor: Anchor, efficiency: Efficiency) -> dict[str, float]:
-    """Modelled seconds by phase, and of the whole `step`."""
+    """Predicted seconds by phase, and of the whole `step`."""
     state = 12 * anchor.shape.parameters / anchor.gpus / 2**30
     found: list[Phase] = phases(anchor.shape, anchor.step, anchor.work, anchor.hardware, anchor.gpus, efficiency, state)
     return {phase.name: phase.seconds for phase in found} | {"step": sum(phase.seconds for phase in found)}

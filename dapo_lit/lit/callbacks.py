@@ -9,7 +9,7 @@ import torch
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
-from dapo_lit.evaluation.table import write_evaluation
+from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks

@@ -1,7 +1,7 @@
 """Advantages without a value network: group-relative (DAPO Eq. 9), leave-one-out, and the whitening of a batch.
 
-Group-relative and leave-one-out know no discount: every token of a completion carries the advantage of the completion.
-With a value network: returns.py.
+Group-relative and leave-one-out have no discount: every token of a completion gets the completion's advantage. With a
+value network: returns.py.
 """
 
 import torch
@@ -18,15 +18,14 @@ def group_advantages(
 ) -> Tensor:
     """DAPO Eq. 9: `A_i = (R_i - mean(R_1..R_G)) / (std(R_1..R_G) + epsilon)`, for each prompt on its own.
 
-    A group whose rewards are all equal, up to float rounding, gets exactly 0: it says nothing about which
-    completion was better. Completions that carry no loss belong in `rewards` all the same, because leaving them out
-    would move the mean and the std of the others.
+    A group whose rewards are all equal, up to float rounding, gets exactly 0. Completions without loss belong in
+    `rewards` too: leaving them out would move the mean and the std of the others.
 
     Args:
-        rewards: [P, G] rewards after shaping, one row a prompt; any real dtype, computed in float64.
+        rewards: [P, G] after shaping, one row per prompt; any real dtype, computed in float64.
         scale_by_std: False leaves out the division (Dr. GRPO, arXiv 2503.20783).
         unbiased_std: divide the squared deviations by G - 1 (torch's default and the authors' code), not by G.
-        epsilon: added to the std, in the unit of the rewards; the paper does not state it, the authors' code has 1e-6.
+        epsilon: added to the std, in the unit of the rewards; the authors' code has 1e-6, the paper no number.
 
     Returns:
         [P, G] advantages in units of the group's std (of the reward, where `scale_by_std` is False), detached,
@@ -39,9 +38,9 @@ def group_advantages(
     tensor([[ 1.,  1., -1., -1.]])
     """
     if rewards.ndim != 2:
-        raise ValueError(f"rewards must be [P, G] (prompts, samples a prompt), got shape {tuple(rewards.shape)}")
+        raise ValueError(f"rewards must be [P, G] (prompts, samples per prompt), got shape {tuple(rewards.shape)}")
     if rewards.shape[1] < 2:
-        raise ValueError(f"rewards needs G >= 2 samples a prompt to compare, got G = {rewards.shape[1]}")
+        raise ValueError(f"rewards needs G >= 2 samples per prompt to compare, got G = {rewards.shape[1]}")
     result_dtype = at_least_float32(rewards).dtype
     values = rewards.detach().double()
     deviation = values - values.mean(dim=1, keepdim=True)
@@ -60,16 +59,7 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
     """RLOO (arXiv 2402.14740, section 2.2): `A_i = R_i - mean of the other G - 1 rewards of the prompt`.
 
     Unbiased, because the baseline does not contain the completion's own reward. It is G / (G - 1) times the centred
-    reward of Dr. GRPO.
-
-    Args:
-        rewards: [P, G] rewards, one row a prompt.
-
-    Returns:
-        [P, G] in the unit of the rewards, detached, float32 or the wider dtype of `rewards`.
-
-    Raises:
-        ValueError: `rewards` is not [P, G], or G < 2.
+    reward of Dr. GRPO. Takes, returns and raises what `group_advantages` does; in the unit of the rewards.
 
     >>> leave_one_out_advantages(torch.tensor([[1.0, 0.0, -1.0]]))
     tensor([[ 1.5000,  0.0000, -1.5000]])
@@ -89,8 +79,8 @@ def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor
         epsilon: added to the variance.
 
     Returns:
-        [N], detached, float32 or wider. Tokens outside the mask are shifted and scaled by the same numbers. All 0
-        where the tokens in the mask are equal up to rounding, or fewer than two.
+        [N], detached, float32 or wider. Tokens outside the mask are shifted and scaled by the same numbers. All 0 if
+        the tokens in the mask are equal up to rounding, or fewer than two.
     """
     values = at_least_float32(advantages.detach())
     chosen = values[mask.bool()].double()

@@ -1,13 +1,13 @@
-"""Weights for the gap between the policy that a token was sampled from and pi_old, the one that the ratio starts from.
+"""Weights for the gap between mu, the distribution that a token was sampled from, and pi_old, where the ratio starts.
 
-The engine computes with other kernels, and perhaps in another precision, than the trainer: its mu differs from pi_old
-on the same weights. PPO takes the gap for none. With mu kept beside pi_old the objective is
+The engine computes with other kernels than the trainer, and perhaps in another precision: mu differs from pi_old on the
+same weights. PPO ignores the gap. With mu kept separate from pi_old the objective is
 
     E_mu[ w(pi_old / mu) * min(r A, clip(r) A) ],    r = pi / pi_old,
 
-where w = pi_old / mu would be exact and unbounded. The three functions bound it in three ways. They are constants of
-an update (detached), multiply the policy's loss of a token alone, and change no denominator: a token of weight 0 counts
-where it counted before, as in the expectations of the sources. Where mu = pi_old all weights are 1, bit for bit.
+where w = pi_old / mu would be exact and unbounded. The three functions bound it in three ways. The weights are
+detached, multiply only the policy loss of a token, and change no denominator: a token of weight 0 still counts, as in
+the expectations of the sources. Where mu = pi_old all weights are 1, bit for bit.
 """
 
 import torch
@@ -32,7 +32,7 @@ def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: fl
         The weights in that shape, float32 or wider.
 
     Raises:
-        ValueError: a cap below 1, which would shrink tokens that both agree on.
+        ValueError: a cap below 1.
 
     >>> truncated_weights(torch.tensor([0.3, 0.6]).log(), torch.tensor([0.6, 0.2]).log(), cap=2.0)
     tensor([0.5000, 2.0000])
@@ -54,7 +54,7 @@ def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float
         high: at least 1.
 
     Raises:
-        ValueError: a band without 1, which would mask tokens that both agree on.
+        ValueError: a band without 1.
 
     >>> icepop_weights(torch.tensor([0.3, 0.3]).log(), torch.tensor([0.5, 0.9]).log(), low=0.5, high=5.0)
     tensor([0.6000, 0.0000])

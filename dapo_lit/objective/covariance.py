@@ -5,13 +5,14 @@ paper's section 3). Both look at each token's addend of it,
 
     Cov_t = (log pi(y_t) - mean log pi) (A_t - mean A),
 
-and act on few tokens where it is large. Means are over the tokens of the mini-batch that carry loss.
+and act on few tokens where it is large. Means are over the tokens of the mini-batch that carry loss. The first three
+arguments are those of every loss (losses.py), each [N], for a whole mini-batch.
 """
 
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import at_least_float32, clipped_policy_loss, importance_ratio
+from dapo_lit.objective.losses import at_least_float32, clipped_policy_loss, clipped_tokens, importance_ratio
 
 
 def token_covariance(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -42,9 +43,6 @@ def clip_cov_loss(
     PPO's clip stays in place, as in the authors' code, and tokens that it cuts are not among the candidates.
 
     Args:
-        logprobs: [N] log-probabilities (nats) of the sampled tokens under the policy being trained: a whole mini-batch.
-        old_logprobs: [N] the same under the policy before the update.
-        advantages: [N].
         mask: [N] bool, the tokens that carry loss.
         clip_low, clip_high: as in `clipped_policy_loss`.
         frac: share of the tokens that is held back at most; at least one token is. The paper: 2e-4.
@@ -56,10 +54,10 @@ def clip_cov_loss(
     """
     loss = clipped_policy_loss(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high)
     mask = mask.bool()
-    ratio, signs = importance_ratio(logprobs, old_logprobs).detach(), at_least_float32(advantages)
-    clipped = ((signs > 0) & (ratio > 1 + clip_high)) | ((signs < 0) & (ratio < 1 - clip_low))
+    ratio = importance_ratio(logprobs, old_logprobs).detach()
+    low, high, _ = clipped_tokens(ratio, at_least_float32(advantages), clip_low=clip_low, clip_high=clip_high)
     covariance = token_covariance(logprobs, advantages, mask)
-    candidates = (mask & ~clipped & (covariance > cov_low) & (covariance < cov_high)).nonzero().flatten()
+    candidates = (mask & ~(low | high) & (covariance > cov_low) & (covariance < cov_high)).nonzero().flatten()
     count = min(len(candidates), max(1, int(frac * int(mask.sum()))))
     order = torch.randperm(len(candidates), generator=generator).to(candidates.device)
     held_back = torch.zeros_like(mask)
@@ -81,9 +79,6 @@ def kl_cov_loss(
     The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token.
 
     Args:
-        logprobs: [N] log-probabilities (nats) of the sampled tokens under the policy being trained: a whole mini-batch.
-        old_logprobs: [N] the same under the policy before the update.
-        advantages: [N].
         mask: [N] bool, the tokens that carry loss.
         frac: share of the tokens that is penalised; at least one token is. The paper: 2e-3 at 7B, 2e-4 at 32B.
         coefficient: loss a nat. The paper: 1.

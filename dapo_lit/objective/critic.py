@@ -1,4 +1,4 @@
-"""The value function of PPO: its loss, and what tells whether it is any good."""
+"""The value function of PPO: its loss, and statistics of how good it is."""
 
 import torch
 from torch import Tensor
@@ -39,14 +39,9 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, c
 def critic_statistics(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, *, clip: float | None
 ) -> Statistics:
-    """The sums behind `critic/*`, which add up over micro-batches, updates and ranks.
+    """The sums behind `critic/*` over the tokens in `mask` [N], which add up over micro-batches, updates and ranks.
 
-    Args:
-        values: [N] of the value function being trained.
-        old_values: [N] before the updates of the step.
-        returns: [N] what is fitted to.
-        mask: [N] bool, the tokens that count.
-        clip: as in `clipped_value_loss`.
+    Other arguments as in `clipped_value_loss`.
     """
     loss = clipped_value_loss(values, old_values, returns, clip=clip)
     unclipped = clipped_value_loss(values, old_values, returns, clip=None)
@@ -60,7 +55,7 @@ def critic_statistics(
         "critic_error": returns.double() - old_values.double(),
         "critic_error_squared": (returns.double() - old_values.double()).square(),
     }
-    # Filled rather than chosen from: the host need not know how many there are.
+    # Masked by filling: selecting would make the host wait for the count.
     sums = {name: value.masked_fill(~chosen, 0).sum(dtype=torch.float64) for name, value in kept.items()}
     return Statistics({"critic_tokens": chosen.sum(dtype=torch.float64)} | sums, {})
 

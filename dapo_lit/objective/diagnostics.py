@@ -1,9 +1,13 @@
-"""What the policy did during the updates of a step: clipping, drift, entropy, mismatch, gradient noise.
+"""Statistics of the policy during the updates of a step: clipping, drift, entropy, mismatch, gradient noise.
 
-`policy_statistics` and `mismatch_statistics` give sums and counts, which add up over micro-batches, updates and ranks,
-and apart from them maxima, which reduce by max. `merge` joins two of them, `finish` divides at the very end and gives
-the metrics their names. Everything is over response tokens, whatever the loss masks, so no switch moves a definition.
-`gradient_noise` stands alone: gradients are already global, summing them over ranks again would be wrong.
+The `*_statistics` functions give sums and counts, which add up over micro-batches, updates and ranks, and maxima, which
+reduce by max. `merge` joins two of them, `finish` divides at the very end and gives the metrics their names. Everything
+is over response tokens, whatever the loss masks, so no switch changes a definition. `gradient_noise` is separate:
+gradients are already global.
+
+Arguments throughout: `logprobs`, log-probabilities (nats) of the sampled tokens under the policy being trained, [B, T]
+or [N]; `old_logprobs`, the same under the policy before the update; `response_mask`, bool, True at response tokens. All
+of one shape; values outside the mask are ignored, also NaN.
 """
 
 from typing import NamedTuple
@@ -11,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import MAX_LOG_RATIO, importance_ratio, kl_penalty
+from dapo_lit.objective.losses import MAX_LOG_RATIO, clipped_tokens, importance_ratio, kl_penalty
 
 
 class Statistics(NamedTuple):
@@ -26,30 +30,6 @@ class Statistics(NamedTuple):
     """Reduce by sum, over micro-batches, updates and ranks."""
     maxima: dict[str, Tensor]
     """Reduce by max; -inf where there was nothing to take the maximum of."""
-
-
-def clipped_at(
-    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
-
-    Args:
-        ratio, advantages: of each token, one shape.
-        clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
-
-    Returns:
-        Three bool tensors of that shape; a token is past one bound at most.
-
-    >>> low, high, dual = clipped_at(torch.tensor([1.3, 1.3, 0.7]), torch.tensor([1.0, -1.0, -1.0]),
-    ...                              clip_low=0.2, clip_high=0.28, clip_dual=None)
-    >>> low.tolist(), high.tolist(), dual.tolist()
-    ([False, False, True], [True, False, False], [False, False, False])
-    """
-    return (
-        (advantages < 0) & (ratio < 1 - clip_low),
-        (advantages > 0) & (ratio > 1 + clip_high),
-        (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual)),
-    )
 
 
 @torch.no_grad()
@@ -72,20 +52,17 @@ def policy_statistics(
     - `clip/symmetric_high_frac`: A > 0 and ratio > 1 + clip_low, whatever clip_high is: a symmetric clip cuts these.
     - `clip/high_prob_mean`, `clip/high_prob_max`: old-policy probability of the up-clipped tokens (DAPO Fig. 3a).
     - `policy/kl_old`: mean of `ratio - 1 - log ratio` (k3), with tokens of the old policy an unbiased estimate of
-      KL(old || new), in nats a token; log-ratios clamped to +-20, as in the loss.
+      KL(old || new), in nats per token; log-ratios clamped to +-20, as in the loss.
     - `policy/prob_mean`: mean of exp(old_logprobs), the probability that the sampled tokens had before the update, so
       that it does not depend on the number of updates a step (DAPO Fig. 7d).
     - `policy/entropy`, `policy/entropy_seq_mean`: mean over tokens; mean over completions of their mean (nats).
 
     Args:
-        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, [B, T] or [N].
-        old_logprobs: the same under the policy before the update, in that shape.
-        advantages: of each token, broadcastable to that shape.
-        response_mask: bool, True at response tokens, that shape. Values elsewhere are ignored, also NaN.
+        advantages: of each token, broadcastable.
         clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
-        entropy: nats of the full next-token distribution at each token, that shape.
-        completion_tokens: response tokens of the whole completion that a token belongs to, broadcastable to that
-            shape. None counts each row of [B, T], which is wrong where rows are packed or cut; [N] needs it.
+        entropy: nats of the full next-token distribution at each token.
+        completion_tokens: response tokens of the whole completion that a token belongs to, broadcastable. None counts
+            each row of [B, T], which is wrong where rows are packed or cut; [N] needs it.
 
     Raises:
         ValueError: [N] without `completion_tokens`, or shapes that differ.
@@ -106,9 +83,9 @@ def policy_statistics(
     old_prob = old_logprobs.double().exp()
     clipped_low, clipped_high, clipped_dual = (
         mask & found
-        for found in clipped_at(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+        for found in clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
     )
-    symmetric_high = mask & (advantages > 0) & (ratio > 1 + clip_low)
+    _, symmetric_high, _ = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_low)
     # 1 / length summed over a completion's tokens is 1: the mean of means adds up over any split of a completion.
     share = torch.where(mask, 1.0 / completion_tokens.double().clamp(min=1.0), 0.0)
     sums = {
@@ -116,7 +93,7 @@ def policy_statistics(
         "completions": _total(share),
         "clip_low": _total(clipped_low),
         "clip_high": _total(clipped_high),
-        "clip_symmetric_high": _total(symmetric_high),
+        "clip_symmetric_high": _total(mask & symmetric_high),
         "clip_dual": _total(clipped_dual),
         "clip_high_prob": _total(old_prob * clipped_high),
         "kl_old": _total(torch.expm1(log_ratio) - log_ratio),
@@ -130,17 +107,16 @@ def policy_statistics(
 
 @torch.no_grad()
 def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, response_mask: Tensor) -> Statistics:
-    """The sums behind `mismatch/*`: trainer against engine on the same weights, where both should agree.
+    """The sums behind `mismatch/*`: trainer against engine on the same weights.
 
     - `mismatch/kl`: mean of `r - 1 - log r` with r = trainer / engine (k3), an estimate of KL(engine || trainer) in
-      nats a token; log-ratios clamped to +-20.
+      nats per token; log-ratios clamped to +-20.
     - `mismatch/prob_diff_max`: largest absolute difference in the probability of a sampled token.
 
     Args:
-        trainer_logprobs: log-probabilities (nats) of the sampled tokens in the trainer, under the weights that sampled
-            them: `old_logprobs` where those are recomputed, else `logprobs` of a step's first update. [B, T] or [N].
-        rollout_logprobs: the same as the engine gave them, in that shape.
-        response_mask: bool, True at response tokens, that shape. Values elsewhere are ignored, also NaN.
+        trainer_logprobs: in the trainer, under the weights that sampled the tokens: `old_logprobs` where those are
+            recomputed, else `logprobs` of a step's first update.
+        rollout_logprobs: the same as the engine gave them.
 
     Raises:
         ValueError: shapes that differ.
@@ -162,8 +138,7 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, resp
 def correction_statistics(weights: Tensor) -> Statistics:
     """The sums behind `mismatch/correction_mean`, the mean weight, and `mismatch/masked_frac`, the share of weight 0.
 
-    Args:
-        weights: of each response token, any shape, as objective/correction.py gives them.
+    weights: of each response token, from objective/correction.py.
     """
     sums = {
         "corrected_tokens": _total(torch.ones_like(weights)),
@@ -175,15 +150,10 @@ def correction_statistics(weights: Tensor) -> Statistics:
 
 @torch.no_grad()
 def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor) -> Statistics:
-    """The sum behind `policy/kl_ref`: mean of k3, an estimate of KL(policy || reference) in nats a token.
+    """The sum behind `policy/kl_ref`: mean of k3, an estimate of KL(policy || reference) in nats per token.
 
-    k3 whatever estimator a loss uses, log-ratios clamped to +-20. The tokens are those of the old policy, so that it is
-    an estimate of the policy's own divergence at the first update alone.
-
-    Args:
-        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, any shape.
-        ref_logprobs: the same under the frozen reference, in that shape.
-        response_mask: bool, True at response tokens, that shape. Values elsewhere are ignored, also NaN.
+    k3 whatever estimator a loss uses, log-ratios clamped to +-20. The tokens are those of the old policy, so it
+    estimates the policy's own divergence at the first update only.
     """
     mask = response_mask.bool()
     penalty = kl_penalty(logprobs.double(), ref_logprobs.double(), "k3")
@@ -191,7 +161,7 @@ def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor, response_mask: 
 
 
 def merge(first: Statistics, second: Statistics) -> Statistics:
-    """Both together: sums added, maxima by max; a part that only one has is kept."""
+    """Adds the sums and takes the maximum of the maxima; a part that only one has is kept."""
     sums, maxima = dict(first.sums), dict(first.maxima)
     for name, value in second.sums.items():
         sums[name] = sums[name] + value if name in sums else value
@@ -203,8 +173,7 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
 def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, float | None]:
     """The metrics under their frozen names, from parts reduced over micro-batches, updates and ranks.
 
-    None where a count is 0 or a part is missing: no clipped token has no mean probability. One transfer from the
-    device a part; call it once a step.
+    None where a count is 0 or a part is missing. It waits for the device once per part: call it once per step.
     """
     total = {name: float(value) for name, value in sums.items()}
     largest = {name: float(value) for name, value in maxima.items()}
@@ -248,9 +217,9 @@ def gradient_noise(
         (sum_u |g_u - m|^2 / (U - 1)) / |m|^2
         = U^2 / (U - 1) * (sum_u |g_u|^2 - |sum_u g_u|^2 / U) / |sum_u g_u|^2
 
-    so one running sum of the gradient is all the memory it needs. 1 means that the noise of one update is as large as
-    the mean gradient. The mean of U noisy gradients is itself too long, so the ratio levels off at U where there is
-    noise only. Updates of one step start from different weights: drift between them counts as noise.
+    so it needs one running sum of the gradient in memory. 1 means that the noise of one update is as large as the mean
+    gradient. With nothing but noise the ratio levels off at U, as the mean of U noisy gradients is itself too long.
+    Updates of one step start from different weights: drift between them counts as noise.
 
     Args:
         sum_of_squared_norms: sum over the updates of the squared global gradient norm.

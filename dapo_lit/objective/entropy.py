@@ -7,8 +7,8 @@ from torch import Tensor
 def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
     """Forking tokens (arXiv 2506.01939, section 5): True at the share `frac` of the tokens with the highest entropy.
 
-    The threshold is that of the mini-batch. The others' loss is multiplied by 0 and the denominator stays the number of
-    all tokens, as in the paper's equation.
+    The threshold is that of the mini-batch. The other tokens' loss is 0 and the denominator stays the number of all
+    tokens, as in the paper's equation.
 
     Args:
         entropy: [N] nats of the full next-token distribution at each token of a mini-batch.
@@ -16,7 +16,7 @@ def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
         frac: share that is kept, in (0, 1]; the paper's main result has 0.2.
 
     Returns:
-        [N] bool. Tokens of exactly the threshold's entropy are kept all, so ties can make them more than `frac`.
+        [N] bool. All tokens at exactly the threshold are kept, so ties can make them more than `frac`.
 
     Raises:
         ValueError: `frac` outside (0, 1].

@@ -1,13 +1,18 @@
-"""The policy loss of DAPO per token (Eq. 8 to 10), the weight of each token (Eq. 12), and KL penalties.
+"""Losses of single tokens (DAPO Eq. 8 to 10 and two relatives), the weight of each token (Eq. 12), and KL penalties.
 
 The loss of a mini-batch is
 
     loss = sum_b  weight_b * sum_t  mask_bt * token_loss_bt
 
-with `token_loss` from `clipped_policy_loss` and `weight` from `completion_weights`. The weights hold the only
-denominator. They are computed once for the whole mini-batch over all ranks, before the first micro-batch, so any split
-into micro-batches or ranks adds up to the same loss and gradient (but for `microbatch`, which is there to be compared).
-What a strategy that averages over ranks divides by is the caller's to undo; nothing here knows of ranks.
+with `token_loss` from, say, `clipped_policy_loss` and `weight` from `completion_weights`. All normalisation is in the
+weights. They are computed once for the whole mini-batch over all ranks, before the first micro-batch, so any split into
+micro-batches or ranks adds up to the same loss and gradient (except `microbatch`, which exists for comparison).
+Nothing here knows about ranks: the caller undoes what a strategy that averages over ranks divides by.
+
+Every loss starts with the same three tensors: `logprobs`, the log-probabilities (nats) of the sampled tokens under the
+policy being trained, any shape; `old_logprobs`, the same under the policy before the update; `advantages`, one per
+token. The last two are broadcastable with `logprobs`. It returns the loss of each token in that shape, float32 or
+wider, not masked yet. The caller leaves out positions without loss by selection or `torch.where`: 0 * NaN is NaN.
 """
 
 from typing import Literal
@@ -28,22 +33,55 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """`r = pi(token) / pi_old(token)` of DAPO Eq. 9, as the exponential of a difference in log space.
+    """`r = pi(token) / pi_old(token)` of DAPO Eq. 9, in (2e-9, 5e8), differentiable in `logprobs`.
 
-    The log-ratio is clamped to +-20 nats, as in verl. Beyond, the exponential overflows float32 (from 88 nats on), and
-    one such token would make the loss of the whole mini-batch infinite. A clamped token has no gradient. Nothing is
-    lost by that: at -20 the true gradient is below 1e-8 of an ordinary one, and at +20 either the clip removes it
-    (A > 0) or it would be 5e8 times an ordinary one (A < 0), which no optimiser survives.
-
-    Args:
-        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, any shape.
-        old_logprobs: the same under the policy before the update, broadcastable with `logprobs`.
-
-    Returns:
-        The ratio, in (2e-9, 5e8), float32 or wider, differentiable in `logprobs`.
+    The log-ratio is clamped to +-20 nats, as in verl. Beyond that the exponential overflows float32 (from 88 nats on),
+    and one such token would make the loss of the whole mini-batch infinite. A clamped token has no gradient. Nothing is
+    lost: at -20 the true gradient is below 1e-8 of an ordinary one, and at +20 either the clip removes it (A > 0) or it
+    would be 5e8 times an ordinary one (A < 0), which no optimiser survives.
     """
     log_ratio = at_least_float32(logprobs) - at_least_float32(old_logprobs)
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def clipped_tokens(
+    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
+
+    Args:
+        ratio, advantages: of each token, broadcastable.
+        clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
+
+    Returns:
+        Three bool tensors; a token is past one bound at most.
+
+    >>> low, high, dual = clipped_tokens(
+    ...     torch.tensor([1.3, 1.3, 0.7]), torch.tensor([1.0, -1.0, -1.0]), clip_low=0.2, clip_high=0.28
+    ... )
+    >>> low.tolist(), high.tolist(), dual.tolist()
+    ([False, False, True], [True, False, False], [False, False, False])
+    """
+    return (
+        (advantages < 0) & (ratio < 1 - clip_low),
+        (advantages > 0) & (ratio > 1 + clip_high),  # DAPO 3.1 clip-higher: the two bounds are decoupled
+        (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual)),
+    )
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None = None
+) -> Tensor:
+    """`-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`: the min keeps the bound of a clipped token, else its ratio.
+
+    Differentiable in `ratio`, which may be that of a token or of a completion. With a dual clip the loss of tokens with
+    A < 0 is at most `-clip_dual * A`.
+    """
+    low, high, dual = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+    ratio = torch.where(low, 1 - clip_low, torch.where(high, 1 + clip_high, ratio))
+    if clip_dual is not None:
+        ratio = torch.where(dual, clip_dual, ratio)
+    return -advantages * ratio
 
 
 def clipped_policy_loss(
@@ -59,36 +97,54 @@ def clipped_policy_loss(
 
     With `clip_low == clip_high` it is the clip of PPO and GRPO (Eq. 1 and 5). The dual clip (arXiv 1912.09729;
     verl's `clip_ratio_c`, which the authors' scripts set to 10) bounds the loss of tokens with A < 0 by
-    `-clip_dual * A`: the min alone leaves those unbounded as the ratio grows.
+    `-clip_dual * A`: the min by itself leaves those unbounded as the ratio grows.
 
     Args:
-        logprobs: log-probabilities (nats) of the sampled tokens under the policy being trained, [B, T], [N] or any.
-        old_logprobs: the same under the policy before the update, broadcastable with `logprobs`.
-        advantages: of each token, broadcastable with `logprobs` ([B, 1], [B, T], [N]).
         clip_low: how far the ratio may fall below 1 where A < 0; in [0, 1].
         clip_high: how far the ratio may rise above 1 where A > 0; at least 0.
         clip_dual: largest ratio that counts where A < 0, above 1; None for no bound.
 
-    Returns:
-        The loss of each token in the broadcast shape, float32 or wider, masked by nothing yet. Positions that carry
-        no loss are the caller's to leave out, by selection or `torch.where`: 0 * NaN is NaN.
-
     Raises:
         ValueError: a bound outside its range.
     """
-    if not 0 <= clip_low <= 1:
-        raise ValueError(f"clip_low must lie in [0, 1], got {clip_low}")
-    if clip_high < 0:
-        raise ValueError(f"clip_high must be at least 0, got {clip_high}")
+    _check_bounds(clip_low, clip_high)
     if clip_dual is not None and clip_dual <= 1:
         raise ValueError(f"clip_dual must be above 1, or tokens that no update has moved are clipped; got {clip_dual}")
     ratio = importance_ratio(logprobs, old_logprobs)
     advantages = at_least_float32(advantages)
-    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)  # DAPO 3.1 clip-higher: the two bounds are decoupled
-    loss = torch.maximum(-advantages * ratio, -advantages * clipped_ratio)
-    if clip_dual is None:
-        return loss
-    return torch.where(advantages < 0, torch.minimum(loss, -advantages * clip_dual), loss)
+    return clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
+
+
+def reinforce_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """`-A log pi(token)` (Williams 1992; what RLOO, arXiv 2402.14740, minimises): no ratio and no clip.
+
+    Correct on-policy only: with several updates per step, the later ones use samples of an older policy uncorrected.
+    `old_logprobs` is not used. The value means little, the gradient is that of the expected reward.
+    """
+    return -at_least_float32(advantages) * at_least_float32(logprobs)
+
+
+def cispo_loss(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
+) -> Tensor:
+    """CISPO (MiniMax-M1, arXiv 2506.13585, Eq. 4 and 5): `-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi`.
+
+    The clipped ratio weighs REINFORCE and is itself constant (sg), so that every token keeps a gradient: where PPO's
+    clip drops a token, CISPO bounds its weight. The paper has no lower bound, which is clip_low = 1 here.
+
+    Raises:
+        ValueError: a bound outside its range, as in `clipped_policy_loss`.
+    """
+    _check_bounds(clip_low, clip_high)
+    weight = importance_ratio(logprobs, old_logprobs).detach().clamp(1 - clip_low, 1 + clip_high)
+    return -weight * at_least_float32(advantages) * at_least_float32(logprobs)
+
+
+def _check_bounds(clip_low: float, clip_high: float) -> None:
+    if not 0 <= clip_low <= 1:
+        raise ValueError(f"clip_low must lie in [0, 1], got {clip_low}")
+    if clip_high < 0:
+        raise ValueError(f"clip_high must be at least 0, got {clip_high}")
 
 
 def completion_weights(
@@ -99,23 +155,23 @@ def completion_weights(
     aggregation: Aggregation,
     max_response_tokens: int,
 ) -> Tensor:
-    """The weight that each loss token of a completion carries in the loss of its mini-batch (DAPO 3.3, Eq. 12).
+    """The weight of each loss token of a completion in the loss of its mini-batch (DAPO 3.3, Eq. 12).
 
-    Call it once a mini-batch, with all completions of all ranks. With N completions that have loss tokens:
+    Call it once per mini-batch, with all completions of all ranks. With M completions that have loss tokens:
 
     | aggregation | weight of a token of completion b | source |
     |---|---|---|
     | `minibatch` | 1 / loss tokens of the mini-batch | the DAPO authors' code: every token weighs the same |
     | `group` | 1 / (groups with loss tokens * loss tokens of b's group) | Eq. 8 and 12 as printed, mean over prompts |
-    | `sample` | 1 / (N * loss tokens of b) | GRPO, Eq. 5: every completion weighs the same |
-    | `constant` | 1 / (N * max_response_tokens) | Dr. GRPO, arXiv 2503.20783 |
-    | `microbatch` | n / (N * loss tokens of b's micro-batch of n completions) | older trainers: a mean of means |
+    | `sample` | 1 / (M * loss tokens of b) | GRPO, Eq. 5: every completion weighs the same |
+    | `constant` | 1 / (M * max_response_tokens) | Dr. GRPO, arXiv 2503.20783 |
+    | `microbatch` | m / (M * loss tokens of b's micro-batch of m completions) | older trainers: a mean of means |
 
-    A completion without loss tokens weighs 0 and counts in no denominator. For `constant` this is a choice: Dr. GRPO's
-    code divides by the completions including the masked ones. Without masked completions the two are the same.
+    A completion without loss tokens weighs 0 and counts in no denominator; one with some masked tokens counts with the
+    others. For `constant` this is a choice: Dr. GRPO's code also counts fully masked completions.
 
     Args:
-        loss_tokens: [B] number of tokens of each completion that carry loss, integer, 0 for a masked completion.
+        loss_tokens: [B] number of tokens of each completion whose loss mask is True, integer.
         group_index: [B] integers, equal for the completions of one prompt and unique to it within the mini-batch.
         aggregation: what weighs the same, see above.
         micro_batch: [B] integers, equal for the completions of one micro-batch of one rank; only `microbatch` uses it.
@@ -141,14 +197,14 @@ def completion_weights(
     if max_response_tokens < 1:
         raise ValueError(f"max_response_tokens must be at least 1, got {max_response_tokens}")
     tokens = loss_tokens.double()
-    carries_loss = tokens > 0
-    num_completions = carries_loss.sum(dtype=torch.float64)
+    has_loss = tokens > 0
+    num_completions = has_loss.sum(dtype=torch.float64)
     match aggregation:
         case "minibatch":  # DAPO 3.3 token-level loss
             denominator = tokens.sum().expand_as(tokens)
         case "group":
             group_tokens = _sums(tokens, group_index)
-            num_groups = len(torch.unique(group_index[carries_loss]))
+            num_groups = len(torch.unique(group_index[has_loss]))
             denominator = num_groups * group_tokens
         case "sample":
             denominator = num_completions * tokens
@@ -157,13 +213,13 @@ def completion_weights(
         case "microbatch":
             if micro_batch is None or micro_batch.shape != loss_tokens.shape:
                 raise ValueError("aggregation microbatch needs micro_batch, [B] as loss_tokens")
-            share = _sums(carries_loss.double(), micro_batch) / num_completions
+            share = _sums(has_loss.double(), micro_batch) / num_completions
             denominator = _sums(tokens, micro_batch) / share
         case _:
             raise ValueError(
                 f"aggregation must be minibatch, group, sample, constant or microbatch, got {aggregation!r}"
             )
-    return torch.where(carries_loss, 1.0 / denominator, 0.0)
+    return torch.where(has_loss, 1.0 / denominator, 0.0)
 
 
 def _sums(values: Tensor, index: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta:
         outcomes: [B] reward of each completion.
         kl: [N] penalty of each token in nats, an estimate against the reference; None for no penalty.
         lengths: [B] tokens of each completion, at least 1.
-        beta: reward that a nat costs.
+        beta: what a nat costs, in the unit of the reward.
 
     Returns:
         [N] float64, detached.
@@ -40,16 +40,7 @@ def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta:
 def discounted_returns(rewards: Tensor, lengths: Tensor, *, gamma: float) -> Tensor:
     """`G_t = sum_{k >= t} gamma^(k - t) r_k` within each completion; with gamma = 1 the advantage of REINFORCE++.
 
-    Args:
-        rewards: [N] of each token.
-        lengths: [B] tokens of each completion, at least 1.
-        gamma: discount a token, in [0, 1].
-
-    Returns:
-        [N], the dtype of `rewards` or float32 if that is narrower.
-
-    Raises:
-        ValueError: lengths that do not fit, gamma outside [0, 1].
+    [N]; arguments and errors as in `gae`.
     """
     return gae(rewards, torch.zeros_like(rewards), lengths, gamma=gamma, lam=1.0)[0]
 
@@ -61,14 +52,14 @@ def gae(rewards: Tensor, values: Tensor, lengths: Tensor, *, gamma: float, lam: 
         A_t = delta_t + gamma lam A_{t+1}
         return_t = A_t + V_t, what the value function is fitted to: the TD(lam) return
 
-    lam = 1 gives the discounted return minus V_t, lam = 0 the one-step error. A completion that was cut off at the
-    limit ends as well: nothing is bootstrapped beyond the last token.
+    lam = 1 gives the discounted return minus V_t, lam = 0 the one-step error. A truncated completion ends like any
+    other: nothing is bootstrapped beyond its last token.
 
     Args:
         rewards: [N] of each token.
         values: [N] V of the state before each token, in the unit of the rewards.
         lengths: [B] tokens of each completion, at least 1.
-        gamma: discount a token, in [0, 1].
+        gamma: discount per token, in [0, 1].
         lam: lambda, in [0, 1].
 
     Returns:

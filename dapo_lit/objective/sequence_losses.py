@@ -1,13 +1,15 @@
 """Losses whose importance ratio belongs to a whole completion: GSPO, its token variant, and GMPO.
 
-Each returns one value a token, so that the weights of losses.py apply; the papers' mean over completions of 1 / |y_i|
-times the sum over tokens is `completion_weights(..., aggregation="sample")`.
+Each returns one value per token, so that the weights of losses.py apply; the papers' mean over completions of 1 / |y_i|
+times the sum over tokens is `completion_weights(..., aggregation="sample")`. Arguments are those of every loss
+(losses.py), each [N], and `completions`, [N] integers that are equal for the tokens of one completion, all of which
+must be there.
 """
 
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import MAX_LOG_RATIO, at_least_float32
+from dapo_lit.objective.losses import MAX_LOG_RATIO, at_least_float32, clipped_surrogate
 
 
 def gspo_loss(
@@ -24,10 +26,7 @@ def gspo_loss(
         s_i = (pi(y_i) / pi_old(y_i))^(1 / |y_i|) = exp(mean_t log(pi(y_it) / pi_old(y_it)))
 
     Args:
-        logprobs: [N] log-probabilities (nats) of the sampled tokens under the policy being trained.
-        old_logprobs: [N] the same under the policy before the update.
         advantages: [N]; the mean over a completion's tokens is its advantage.
-        completions: [N] integers, equal for the tokens of one completion, all of which must be there.
         clip_low, clip_high: the paper has 3e-4 and 4e-4 (section 5.1): a mean over tokens moves far less than a token.
 
     Returns:
@@ -36,7 +35,7 @@ def gspo_loss(
     advantage = completion_mean(at_least_float32(advantages), completions)
     log_ratio = at_least_float32(logprobs) - at_least_float32(old_logprobs)
     ratio = completion_mean(log_ratio, completions).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
+    return clipped_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high)
 
 
 def gspo_token_loss(
@@ -53,12 +52,12 @@ def gspo_token_loss(
     Equal in value to s_i, but each token keeps an advantage of its own. With one advantage a completion and the
     completion's tokens weighing the same, value and gradient are those of GSPO.
 
-    Args and returns as in `gspo_loss`; `advantages` are used token by token.
+    `advantages` are used token by token.
     """
     logprobs, advantages = at_least_float32(logprobs), at_least_float32(advantages)
     log_ratio = completion_mean(logprobs.detach() - at_least_float32(old_logprobs), completions)
     ratio = (log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) + logprobs - logprobs.detach()).exp()
-    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
+    return clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
 def gmpo_loss(
@@ -76,10 +75,7 @@ def gmpo_loss(
     A > 0, at exp(-clip_low) where A < 0. The paper clips at (e^-0.4, e^0.4).
 
     Args:
-        logprobs: [N] log-probabilities (nats) of the sampled tokens under the policy being trained.
-        old_logprobs: [N] the same under the policy before the update.
         advantages: [N]; the mean over a completion's tokens is its advantage.
-        completions: [N] integers, equal for the tokens of one completion, all of which must be there.
         clip_low, clip_high: bounds of a token's log-ratio in nats, not of the ratio.
 
     Returns:

@@ -1,14 +1,14 @@
-"""What happens to answers that are too long (DAPO 3.4): a soft penalty, the hard one it replaces, or a mask.
+"""Answers that are too long (DAPO 3.4): a soft penalty, the hard punishment it replaces, or a mask.
 
-All three only look at a completion's length and whether it was cut off. Dynamic sampling and accuracy decide on
-correctness, never on what comes out of here.
+All three look only at a completion's length and whether it was cut off. Dynamic sampling and accuracy use correctness,
+never the results of these functions.
 """
 
 import torch
 from torch import Tensor
 
 
-def soft_overlong_penalty(
+def soft_overlong_punishment(
     lengths: Tensor, *, max_response_tokens: int, cache_tokens: int, factor: float = 1.0
 ) -> Tensor:
     """DAPO Eq. 13, soft overlong punishment, to be added to the correctness reward of right and wrong answers alike.
@@ -19,16 +19,15 @@ def soft_overlong_penalty(
         ((L_max - L_cache) - |y|) / L_cache  L_max - L_cache < |y| <= L_max
         -1                                   L_max < |y|
 
-    L_max includes the cache. The paper's "expected maximum length" of 16,384 tokens with a cache of 4,096 is
-    L_max = 20,480: 16,384 tokens -> 0, 18,432 -> -0.5, 20,480 -> -1. A generator that stops at L_max never enters the
-    third interval. With a cache of 0 the second one is empty: only what exceeds the limit is punished, which such a
-    generator never does, so the penalty has no effect.
+    L_max includes the cache: the paper's "expected maximum length" of 16,384 tokens with a cache of 4,096 is
+    L_max = 20,480. A generator that stops at L_max never reaches the third interval, so a cache of 0, which empties the
+    second one, means no penalty.
 
     Args:
         lengths: tokens of each response, the EOS token included, any shape.
-        max_response_tokens: L_max in tokens, the hard limit of generation.
-        cache_tokens: L_cache in tokens, the stretch below the limit over which the penalty grows; 0 to L_max - 1.
-        factor: the size of the full penalty, in the unit of the reward; not negative (the authors' code has 1).
+        max_response_tokens: L_max, the hard limit of generation.
+        cache_tokens: L_cache, the stretch below the limit over which the penalty grows; 0 to L_max - 1.
+        factor: size of the full penalty, in the unit of the reward; not negative (the authors' code has 1).
 
     Returns:
         float64 in [-factor, 0], the shape of `lengths`.
@@ -36,7 +35,7 @@ def soft_overlong_penalty(
     Raises:
         ValueError: `cache_tokens` outside [0, max_response_tokens), or a negative `factor`.
 
-    >>> soft_overlong_penalty(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
+    >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """
     if not 0 <= cache_tokens < max_response_tokens:
@@ -45,7 +44,7 @@ def soft_overlong_penalty(
         )
     if factor < 0:
         raise ValueError(f"factor must not be negative, or long answers are rewarded; got {factor}")
-    lengths = lengths.double()
+    lengths = lengths.double()  # DAPO 3.4 soft overlong punishment
     if cache_tokens == 0:
         share = (lengths > max_response_tokens).double()
     else:
@@ -54,39 +53,22 @@ def soft_overlong_penalty(
 
 
 def hard_overlong_punishment(correct: Tensor, truncated: Tensor) -> Tensor:
-    """A truncated answer counts as wrong whatever it says: the default that DAPO 3.4 starts from and Eq. 13 replaces.
+    """True where an answer is right and finished: a truncated one counts as wrong whatever it says.
 
-    Args:
-        correct: bool, the verdict of the rule on each answer, any shape.
-        truncated: bool, True where the answer was cut off at the limit, the same shape.
-
-    Returns:
-        bool, True where the answer is right and finished.
-
-    Raises:
-        ValueError: an argument that is not boolean.
+    The default that DAPO 3.4 starts from and Eq. 13 replaces. Both arguments are bool, of one shape; ValueError if not.
     """
     _require_bool("correct", correct)
     _require_bool("truncated", truncated)
     return correct & ~truncated
 
 
-def overlong_filter_mask(truncated: Tensor) -> Tensor:
-    """Overlong filtering (DAPO 3.4): True where a completion carries loss, which a truncated one does not.
+def overlong_filtering(truncated: Tensor) -> Tensor:
+    """[B] bool, False for truncated completions, which carry no loss; `truncated` is [B] bool, ValueError if not.
 
-    It acts on the loss alone: a filtered completion stays in its group, so in the mean and std of Eq. 9.
-
-    Args:
-        truncated: [B] bool, True where the answer was cut off at the limit.
-
-    Returns:
-        [B] bool, to be combined with the response mask.
-
-    Raises:
-        ValueError: `truncated` is not boolean.
+    Only the loss is masked: a filtered completion stays in its group, so in the mean and std of Eq. 9.
     """
     _require_bool("truncated", truncated)
-    return ~truncated
+    return ~truncated  # DAPO 3.4 overlong filtering
 
 
 def _require_bool(name: str, values: Tensor) -> None:

@@ -1,14 +1,13 @@
 """Causal attention over packed sequences: all tokens in one row, no padding, no mask of tokens x tokens.
 
-Responses to one prompt may share it: its tokens are in the row once, and the gradients of all its sequences meet there
-(the idea of prefix grouping, arXiv 2506.05433).
+Responses to one prompt may share its tokens: the prompt is in the row once and receives the gradients of all its
+responses (prefix grouping, arXiv 2506.05433).
 
-Registered with transformers, so that every model whose attention goes through its interface computes it. On a GPU in
-half precision it is one variable-length flash kernel. Elsewhere sequences of similar length are laid side by side for
-the attention alone (fewer calls than one a sequence, a little padding), while everything else in the model, which
-treats each token by itself, sees the packed row.
+The function is registered with transformers, so every model that uses its attention interface can run it. On a GPU in
+half precision it is one variable-length flash kernel. Elsewhere, sequences of similar length are batched (with a little
+padding) for the attention only; the rest of the model works on single tokens and sees the packed row.
 
-A forward pass without a layout is that of transformers' `sdpa`, masks included.
+Without a layout, a forward pass is transformers' `sdpa`, masks included.
 """
 
 from collections.abc import Sequence
@@ -25,61 +24,60 @@ from transformers.masking_utils import sdpa_mask
 
 NAME = "dapo_packed"
 SIMILAR = 1.25
-"""Sequences share a batch of the attention while the longest is at most this times the shortest."""
+"""The longest sequence of a bucket is at most this many times as long as the shortest."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences of similar length."""
+    """Sequences of similar length, padded to the longest."""
 
     num_sequences: int
     width: int
-    """Tokens of the longest."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where T packed tokens belong. Tensors lie on the device of the model.
+    """Which sequence each of T packed tokens belongs to. Tensors are on the model's device.
 
-    The tokens are those of segments, one after the other. A segment is a sequence, or a prompt, or one of the
-    responses that continue a prompt: a sequence is then the prompt and the response.
+    The row is a concatenation of segments. A segment is a whole sequence, a shared prompt, or a response that continues
+    a shared prompt (the sequence is then prompt + response).
     """
 
     positions: Tensor
     """[1, T] of each token in its sequence."""
     gather: Tensor
-    """[R] packed token of each place in the buckets, bucket after bucket; pads repeat a sequence's last token."""
+    """[R] index of the packed token at each place of the buckets; padding repeats a sequence's last token."""
     restore: Tensor
-    """[T] place in the buckets of each packed token, of a prompt in its first sequence."""
+    """[T] place of each packed token in the buckets; a prompt's tokens are taken from its first sequence."""
     buckets: tuple[Bucket, ...]
     cumulative_queries: Tensor
-    """[segments + 1] int32: first token of each segment, and T."""
+    """[segments + 1] int32: index of each segment's first token, and T."""
     longest_query: int
     keys: Tensor | None
-    """[K] packed tokens that each segment attends to, segment after segment: its prompt's and its own. None: all T."""
+    """[K] indices of the tokens that each segment attends to (its prompt's and its own), concatenated. None: all T."""
     cumulative_keys: Tensor
     """[segments + 1] int32."""
     longest_key: int
 
 
 def layout(lengths: Sequence[int], prompts: Sequence[int] | None = None, device: torch.device | str = "cpu") -> Layout:
-    """The layout of segments that follow each other.
+    """The layout of consecutive segments.
 
     Args:
         lengths: tokens of each segment, at least 1.
-        prompts: for each segment the index of the one that it continues, or -1. None: it continues none.
+        prompts: for each segment the index of the prompt segment that it continues, or -1. None: all -1.
 
     >>> layout([2, 3]).positions.tolist()
     [[0, 1, 0, 1, 2]]
     >>> layout([2, 3, 1], prompts=[-1, 0, 0]).positions.tolist()  # two responses to one prompt
     [[0, 1, 2, 3, 4, 2]]
     """
-    # Arrays of the host throughout: the device is not waited for.
+    # NumPy throughout, so that nothing waits for the device.
     own = np.array(lengths)
     ends = own.cumsum()
     starts, total = ends - own, int(ends[-1])
     parents = np.full_like(own, -1) if prompts is None else np.array(prompts)
-    # Of each segment the tokens of its prompt, and where that starts.
+    # The number of prompt tokens of each segment, and where the prompt starts.
     before = np.where(parents < 0, 0, own[parents])
     before_starts = starts[parents]
     whole = before + own
@@ -87,7 +85,7 @@ def layout(lengths: Sequence[int], prompts: Sequence[int] | None = None, device:
     is_sequence[parents[parents >= 0]] = False
 
     def tokens(segments: np.ndarray, width: int) -> np.ndarray:
-        """[segments, width] packed tokens of their sequences, the last one repeated."""
+        """[segments, width] indices of their sequences' tokens, the last one repeated."""
         place = np.minimum(np.arange(width), whole[segments, None] - 1)
         in_prompt = place < before[segments, None]
         return place + np.where(in_prompt, before_starts[segments, None], (starts - before)[segments, None])
@@ -141,16 +139,16 @@ def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> 
     """Last hidden states [T, hidden] of packed tokens.
 
     Args:
-        model: a causal language model of transformers; its attention is set to this one.
+        model: a causal language model of transformers; its attention implementation is set to this one.
         input_ids: [T] on the model's device.
-        packed: the layout of those tokens.
+        packed: the layout of these tokens.
     """
     if model.config._attn_implementation != NAME:
         model.set_attn_implementation(NAME)
     output = model.base_model(
         input_ids=input_ids[None],
         position_ids=packed.positions,
-        # With four dimensions transformers passes it on as it is, instead of building a mask of T x T.
+        # transformers passes a four-dimensional mask on unchanged instead of building one of T x T.
         attention_mask=input_ids.new_empty(0, 0, 0, 0),
         use_cache=False,
         packed_layout=packed,
@@ -175,9 +173,10 @@ def packed_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls. query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D].
+    """The attention function for transformers.
 
-    Dropout is not applied: a policy's log-probs must not depend on it.
+    query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
+    log-probs must not depend on it.
     """
     if packed_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
@@ -185,21 +184,21 @@ def packed_attention(
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
         out = _variable_length(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
     else:
-        out = _side_by_side(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
+        out = _bucketed(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
     return out[None], None
 
 
 def _variable_length(
     query: Tensor, key: Tensor, value: Tensor, packed: Layout, scaling: float | None, window: int | None
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # imports kernels that a CPU build need not have
+    from torch.nn.attention.varlen import varlen_attn  # imports kernels that a CPU build may lack
 
     if packed.keys is not None:
         key, value = key.index_select(0, packed.keys), value.index_select(0, packed.keys)
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:  # torch 2.11 has no enable_gqa
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    # The kernel aligns the last query with the last key, so a response sees its whole prompt.
+    # The kernel aligns the last query with the last key, so a response attends to its whole prompt.
     out = varlen_attn(
         query,
         key,
@@ -215,10 +214,10 @@ def _variable_length(
     return out
 
 
-def _side_by_side(
+def _bucketed(
     query: Tensor, key: Tensor, value: Tensor, packed: Layout, scaling: float | None, window: int | None
 ) -> Tensor:
-    """[T, heads, D] -> the same: one attention a bucket."""
+    """[T, heads, D] -> [T, heads, D], with one attention call a bucket."""
     gathered = [x.index_select(0, packed.gather) for x in (query, key, value)]
     sizes = [bucket.num_sequences * bucket.width for bucket in packed.buckets]
     grouped = query.shape[1] != key.shape[1]
@@ -230,7 +229,7 @@ def _side_by_side(
             place = torch.arange(bucket.width, device=query.device)
             distance = place[:, None] - place
             mask = (distance >= 0) & (distance < window)
-        # The pads stand at the end, where no token of the sequence sees them.
+        # Padding is at the end, so causal attention hides it from every token of the sequence.
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
         )

@@ -1,8 +1,8 @@
-"""Base policies that the framework makes itself: a small model, pre-trained on demonstrations, cached as an HF folder.
+"""Base policies: small models pre-trained here on demonstrations and cached as HF folders.
 
-A base is a pure function of its spec: the architecture and the seed fix the initial weights, each stage adds a fixed
-number of supervised updates. (A pure function up to the rounding of the machine: another CPU or torch version may
-differ in the last bits.) Stages are cached one by one, so bases that share their first stages share that work too.
+A base policy is a function of its spec, up to rounding on another CPU or torch version: architecture and seed fix the
+initial weights, each stage adds a fixed number of supervised updates. Every stage is cached, so base policies with the
+same first stages share that work.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from dapo_lit.policy.save import save_policy
 from dapo_lit.policy.tokenizer import character_tokenizer
 
 _BUILD = 1
-"""Raise it when the same spec makes another model than before, so that cached bases are built anew."""
+"""Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
 
 
 class Demonstration(Protocol):
@@ -42,14 +42,14 @@ class Demonstrations(Protocol):
     """A seeded source of demonstrations, such as dapo_lit.tasks.chain_sum.Mixture."""
 
     def recipe(self) -> Mapping[str, object]:
-        """All that decides what `stream` yields, beside the seed; JSON values."""
+        """Everything except the seed that determines what `stream` yields, as JSON values."""
 
     def stream(self, seed: int) -> Iterator[Demonstration]: ...
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of supervised training."""
+    """One stage of supervised training."""
 
     demonstrations: Demonstrations
     updates: int
@@ -64,14 +64,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class BaseSpec:
-    """What a base policy is made from. Without stages it is a random initialisation."""
+    """The ingredients of a base policy. Without stages it is a random initialisation."""
 
     name: str
-    """What the progress bar calls it; bases of other names that are made alike share a folder."""
+    """Label of the progress bar; not part of the cache key."""
     architecture: Mapping[str, object]
-    """Arguments of an HF config, `model_type` among them; vocabulary size and token ids are filled in."""
+    """Arguments of an HF config, including `model_type`; vocabulary size and token ids are filled in."""
     characters: str
-    """The vocabulary, beside pad and EOS."""
+    """The vocabulary, in addition to pad and EOS."""
     seed: int = 0
     stages: tuple[Stage, ...] = ()
 
@@ -95,10 +95,10 @@ def default_cache() -> Path:
 
 
 def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = True) -> Path:
-    """The HF folder of the base (config, safetensors, tokenizer, generation config), built if the cache lacks it.
+    """The HF folder of the base policy (config, safetensors, tokenizer, generation config), built if it is not cached.
 
-    A folder under its final name is complete: it is written beside and renamed. A second process that wants the same
-    base waits for the first; one that is killed leaves nothing that a later build takes for a base.
+    The folder is written under a temporary name and renamed when complete. A file lock makes a second process with the
+    same spec wait for the first.
     """
     cache = cache or default_cache()
     folder = cache / spec.folder_name()
@@ -115,14 +115,14 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = 
             _train_stage(model, tokenizer, spec, progress)
         else:
             model = random_model(spec.architecture, tokenizer, spec.seed)
-        for left in cache.glob(f".building-{folder.name}-*"):  # By a process that was killed: the lock is ours.
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in cache.glob(f".building-{folder.name}-*"):  # from a killed process: this one holds the lock
+            shutil.rmtree(leftover, ignore_errors=True)
         save_policy(folder, model, tokenizer, {"base.json": spec.recipe()})
     return folder
 
 
 def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A model with random weights, fixed by the seed; float32. Torch's global generator is left as it was.
+    """A float32 model with random weights, determined by the seed. Torch's global generator is not changed.
 
     Weights are drawn with standard deviation 1/sqrt(hidden_size) unless the architecture gives `initializer_range`:
     the 0.02 of transformers suits models some thousand wide and makes tiny ones learn slowly.
@@ -151,7 +151,7 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
     seed = 1000 * spec.seed + len(spec.stages)
     drawn = list(islice(stage.demonstrations.stream(seed), stage.updates * stage.batch_size))
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # As fast as more for a tiny model, and sums are rounded the same way everywhere.
+    torch.set_num_threads(1)  # as fast as more for a tiny model, and the same rounding everywhere
     try:
         train_supervised(
             model,

@@ -7,11 +7,11 @@ from transformers import PreTrainedModel
 
 
 class Critic(nn.Module):
-    """A head that begins at 0, on a backbone of its own, begun as a copy of the policy's, or on the policy's.
+    """A linear head on a copy of the policy's backbone, or on the policy's backbone itself.
 
-    With a head of zeros the first values are 0, the middle of a reward of +-1, whatever the hidden states are, and no
-    random number is drawn. A shared backbone saves the memory of a second one, not its time: values have a forward pass
-    of their own. A copy of a policy with adapters has adapters of its own, and trains those.
+    The head starts at zero: the first values are 0, the middle of a reward of +-1, and no random number is drawn. A
+    shared backbone saves memory but not time, because values have their own forward pass. The copy of a policy with
+    adapters trains its own adapters.
     """
 
     def __init__(self, policy: PreTrainedModel, *, shares_backbone: bool) -> None:

@@ -1,4 +1,4 @@
-"""The divergence of the policy from the reference over the whole vocabulary, at each response token."""
+"""The exact KL divergence of the policy from the reference, over the whole vocabulary, at each response token."""
 
 import torch
 from torch import Tensor
@@ -20,18 +20,18 @@ def token_full_kl(
     ref_weight: Tensor | None,
     temperature: float,
 ) -> Tensor:
-    """KL(policy || reference) of the next-token distributions (temperature applied), exact, nats, [n].
+    """[n] KL(policy || reference) of the next-token distributions (temperature applied), in nats.
 
-    Both models run over the tokens in every update: the reference's [N, V] distributions are too many to keep. Logits
-    of both exist for a chunk of tokens at a time, and are computed again in backward.
+    Both models run in every update, because the reference's [N, V] distributions are too large to keep. Logits exist
+    for a chunk of tokens at a time and are recomputed in backward.
 
     Args:
         policy: with gradient.
         input_ids: [T] packed tokens.
         packed: their layout.
         rows: [n] the packed token whose hidden state predicts each response token.
-        ref_hidden: [n, hidden] the reference's states there.
-        ref_weight: [V, hidden] of its head; None: the policy's own, which is not trained.
+        ref_hidden: [n, hidden] the reference's hidden states of these rows.
+        ref_weight: [V, hidden] the reference's head; None: the policy's head, which is not trained.
     """
     hidden = hidden_states(policy, input_ids, packed, rows)
     weight = policy.get_output_embeddings().weight

@@ -1,15 +1,15 @@
-"""Log-probs and entropy of the response tokens from the policy's hidden states, without [tokens, vocabulary].
+"""Log-probs and entropies of the response tokens from hidden states, without a [tokens, vocabulary] tensor.
 
-Only the positions that predict a response token go through the language-model head, in chunks of tokens. Two ways:
+Only the positions that predict a response token go through the language-model head, in chunks of tokens:
 
-- `token_logprobs` gives differentiable log-probs. Its backward pass computes a chunk's logits again: four products of
-  hidden states and head in all. Any loss can follow, also one that needs all tokens first.
-- `token_loss` takes a loss that is a sum over tokens. What it says of a token is known as soon as the token's log-prob
-  is, so the gradient is made in the forward pass: three products, and nothing is kept but the gradients.
+- `token_logprobs` returns differentiable log-probs for any loss. Its backward pass recomputes the logits: four matrix
+  products of hidden states and head in all.
+- `token_loss` takes a loss that is a sum over tokens. The loss of a token depends only on its own log-prob, so the
+  gradient is computed in the forward pass: three products, and only the gradients are kept.
 
-Products take the dtype of the weights, or float32 with `fp32`, where hidden states and head are copied; everything
-between them, and the sum of the head's gradient, is float32 or wider. A head that is tied to the embedding gets its
-gradient added to the embedding's by autograd.
+Matrix products use the dtype of the weights, or float32 with `fp32` (which copies hidden states and head). All other
+arithmetic, and the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the
+embedding's.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from transformers import PreTrainedModel
 from dapo_lit.policy.attention import Layout, packed_hidden
 
 CHUNK_ELEMENTS = 1 << 22
-"""Logits held at once: 16 MB in fp32. Larger chunks are no faster."""
+"""Number of logits in a chunk: 16 MB in fp32. Larger chunks are no faster."""
 
 LossOfTokens = Callable[[Tensor, slice], Tensor]
-"""(log-probs [c], which of the n tokens they are) -> loss of each [c], weighted; differentiable in the log-probs."""
+"""(log-probs [c], slice of the n tokens) -> weighted loss of each token [c], differentiable in the log-probs."""
 
 
 def token_logprobs(
@@ -39,7 +39,7 @@ def token_logprobs(
     entropy_gradient: bool = False,
     fp32: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Scores `targets` under the sampling distribution (temperature applied), in fp32.
+    """Log-probs and entropies of `targets` under the sampling distribution (temperature applied), in fp32.
 
     Args:
         model: a causal language model of transformers.
@@ -47,10 +47,11 @@ def token_logprobs(
         packed: their layout.
         rows: [n] the packed token whose hidden state predicts each target.
         targets: [n].
-        fp32: the head's products in float32 where the weights are narrower.
+        entropy_gradient: the entropies have a gradient too.
+        fp32: compute the head in float32 even if the weights are narrower.
 
     Returns:
-        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary, with `entropy_gradient` too.
+        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
     weight = model.get_output_embeddings().weight
@@ -69,14 +70,14 @@ def token_loss(
     temperature: float,
     fp32: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of a loss over tokens, its gradient made on the way.
+    """The sum of a loss over tokens, with its gradient computed in the forward pass.
 
     Args:
-        hidden: [n, hidden size] states that predict the targets.
+        hidden: [n, hidden size] hidden states that predict the targets.
         weight: [V, hidden size] of the head.
         targets: [n].
-        loss_of_tokens: called once a chunk. It must look at no other tokens than those it is given.
-        fp32: the head's products in float32 where the weights are narrower.
+        loss_of_tokens: called once a chunk; must depend on the chunk's tokens only.
+        fp32: compute the head in float32 even if the weights are narrower.
 
     Returns:
         The loss, differentiable in `hidden` and `weight`; log-probs [n] and entropies [n], detached.
@@ -96,23 +97,23 @@ def _chunks(tokens: int, vocabulary: int) -> list[slice]:
 
 
 def _centred(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """[c, V] logits over the temperature, each row's largest subtracted; float32 or wider."""
+    """[c, V] logits / temperature minus each row's maximum; float32 or wider."""
     logits = torch.mm(hidden, weight.t())
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
     return logits.sub_(logits.amax(-1, keepdim=True))
 
 
 def _measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probs [c] of the targets, entropies [c], probabilities [c, V], logarithms [c] of what they were divided by.
+    """Log-probs [c] of the targets, entropies [c], probabilities [c, V], log normalisers [c].
 
-    The sum over the vocabulary is torch's own, which adds in pairs; log_softmax on the CPU adds one after the other,
-    and its log-probs are three times as far from float64 at a vocabulary of 49k.
+    `sum` adds pairwise, log_softmax on the CPU sequentially: its log-probs are three times as far from float64 at a
+    vocabulary of 49k.
     """
     p = centred.exp()
     total = p.sum(-1)
     p.div_(total[:, None])
     log_total = total.log()
-    # 0 * -inf is NaN: a token that is never sampled adds nothing.
+    # Clamped because 0 * -inf is NaN: a token of probability 0 adds nothing.
     entropy = log_total - torch.linalg.vecdot(p, centred.clamp(min=torch.finfo(centred.dtype).min))
     return centred.gather(-1, targets[:, None]).squeeze(-1) - log_total, entropy, p, log_total
 
@@ -123,7 +124,7 @@ def _back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperatur
 
 
 class _Sums:
-    """Gradients of hidden states and head, chunk by chunk."""
+    """Accumulates the gradients of hidden states and head over chunks."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, needs_hidden: bool, needs_weight: bool) -> None:
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -188,7 +189,7 @@ class _Loss(torch.autograd.Function):
             centred = _centred(hidden[chunk], weight, temperature)
             logprobs[chunk], entropy[chunk], p, _ = _measure(centred, targets[chunk])
             del centred
-            with torch.enable_grad():  # the formula stands once, in objective/; only [c] numbers are differentiated
+            with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
                 leaf = logprobs[chunk].detach().requires_grad_()
                 part = loss_of_tokens(leaf, chunk).sum()
                 (slopes,) = torch.autograd.grad(part, leaf)

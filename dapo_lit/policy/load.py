@@ -1,4 +1,4 @@
-"""Models and tokenizers from a hub id, a local HF folder or a GGUF file, and every token that ends a response."""
+"""Loads models and tokenizers from a hub id, a local HF folder or a GGUF file, and finds all their EOS tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 _MARK = "zqz"
-"""Words of an assistant that no chat template contains."""
+"""A text that no chat template contains."""
 
 
 def load_model(
@@ -18,10 +18,10 @@ def load_model(
 ) -> PreTrainedModel:
     """A causal language model in evaluation mode, on the CPU.
 
-    `attn_implementation`: as in transformers; None leaves the choice to it. The weights of a GGUF file are dequantised.
+    `attn_implementation`: as in transformers; None: its default. The weights of a GGUF file are dequantised.
     Raises FileNotFoundError, with what to do, if there is no such model.
     """
-    place, extra = _place(path)
+    place, extra = _locate(path)
     if extra:
         extra = {**extra, "quantization_config": GgufConfig(dequantize=True)}
     if attn_implementation is not None:
@@ -35,9 +35,11 @@ def load_model(
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies with the model. Without a pad token of its own it pads with an EOS token: masks are made
-    from lengths, never from pad ids. Raises FileNotFoundError as load_model does."""
-    place, extra = _place(path)
+    """The model's tokenizer. If it has no pad token, EOS is used: masks are made from lengths, never from pad ids.
+
+    Raises FileNotFoundError like load_model.
+    """
+    place, extra = _locate(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **extra)
     except OSError as error:
@@ -48,8 +50,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Every token that ends a response, ascending: of the generation config, of the config, the tokenizer's, and the
-    one that closes an assistant's turn in its chat template. With only one of them counted, finished responses look
+    """All tokens that end a response, ascending: those of the generation config, the config and the tokenizer, and the
+    one that closes an assistant's turn in the chat template. If one were missed, finished responses would count as
     truncated. Raises ValueError if there is none."""
     found: set[int] = set()
     for ids in (
@@ -60,25 +62,23 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     ):
         found.update([ids] if isinstance(ids, int) else ids or [])
     if not found:
-        raise ValueError("neither the model nor its tokenizer names an EOS token; responses could never end")
+        raise ValueError("neither the model nor its tokenizer has an EOS token; responses could never end")
     return tuple(sorted(found))
 
 
 def end_id(tokenizer: PreTrainedTokenizerBase, *, chat: bool) -> int:
-    """The token that a response is taught to end with: in a chat the one that closes the assistant's turn, else EOS.
+    """The token that ends responses in supervised training: in a chat the end of the assistant's turn, otherwise EOS.
 
     Raises ValueError if there is none.
     """
-    found = _end_of_turn(tokenizer) if chat else None
-    if found is None:
-        found = tokenizer.eos_token_id
-    if found is None:
-        raise ValueError("the tokenizer names no EOS token; responses could never end")
-    return found
+    for found in (_end_of_turn(tokenizer) if chat else None, tokenizer.eos_token_id):
+        if found is not None:
+            return int(found)
+    raise ValueError("the tokenizer has no EOS token; responses could never end")
 
 
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The first special token after an assistant's words in the chat template."""
+    """The first special token after an assistant's message in the chat template."""
     if not tokenizer.chat_template:
         return None
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK}]
@@ -87,8 +87,8 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next((i for i in tokenizer.encode(tail, add_special_tokens=False) if i in special), None)
 
 
-def _place(path: str | Path) -> tuple[str, dict[str, object]]:
-    """Where transformers should look, and the argument that names a GGUF file."""
+def _locate(path: str | Path) -> tuple[str, dict[str, object]]:
+    """The path for transformers, and the keyword argument that names a GGUF file."""
     local = Path(path).expanduser()
     if local.suffix == ".gguf":
         if not local.is_file():
@@ -98,32 +98,34 @@ def _place(path: str | Path) -> tuple[str, dict[str, object]]:
         return str(local), {}
     if local.exists() or local.is_absolute():
         raise _missing(path, f"no config.json in {local}")
-    _ask_the_hub(path)
+    _check_hub(path)
     return str(path), {}
 
 
-def _ask_the_hub(path: str | Path) -> None:
-    """Passes if the hub's local cache or the hub has the model. Without a network this fails at once, where a download
-    tries again for most of a minute."""
+def _check_hub(path: str | Path) -> None:
+    """Raises FileNotFoundError if neither the hub's local cache nor the hub has the model.
+
+    Without a network this fails at once, whereas a download would retry for most of a minute.
+    """
     try:
         if not isinstance(try_to_load_from_cache(str(path), "config.json"), str):
             HfApi().model_info(str(path), timeout=10)
-    except Exception as error:  # Of the HTTP client, of the hub, of an id that is none: all mean the same here.
+    except Exception as error:  # from the HTTP client, the hub or an invalid id: the model is not there
         raise _missing(path, error) from error
 
 
 def _missing(path: str | Path, reason: object) -> FileNotFoundError:
     first_line = str(reason).strip().partition("\n")[0]
     return FileNotFoundError(
-        f"policy.path: there is no model {str(path)!r}: no local HF folder or GGUF file has this name, and the model "
-        f"hub did not give one ({first_line}). Without a network, set policy.path to a local folder; "
+        f"policy.path: there is no model {str(path)!r}: no local HF folder or GGUF file has this name, and "
+        f"the model hub could not provide it ({first_line}). Without a network, set policy.path to a local folder; "
         "`make model` puts SmolLM2-135M-Instruct into models/smollm2_135m."
     )
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keeps the bars for reading and writing weights off the terminal."""
+    """Hides transformers' progress bars for reading and writing weights."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

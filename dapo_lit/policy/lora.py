@@ -1,11 +1,11 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): y = (W + scale B A) x, where only A and B are trained.
 
-`peft` puts them beside the matrices of the layers. Here is what a policy in training needs of them: first values that
-depend on the seed and the name alone, the base without them as a reference, the product merged into the matrix for an
-engine or an export, and a fingerprint of the base, which a checkpoint with adapters alone must find again.
+`peft` inserts the adapters. This file adds what training needs: initial values that depend only on seed and name, the
+base without adapters as reference policy, merging for engines and exports, and a fingerprint of the base, which must
+match when a checkpoint that holds only adapters is loaded.
 
-Left out: adapters on the head and the embedding, whose weights are read directly (policy/head.py), and dropout, because
-the importance ratio must be 1 before the first update.
+Left out: adapters on head and embedding, whose weights are read directly (policy/head.py), and dropout, because the
+importance ratio must be 1 before the first update.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 NAME = "default"
-"""Of the adapter, in the names of its tensors."""
+"""Name of the adapter, part of its tensors' names."""
 EDGE = 8
-"""Values of each tensor of the base that its fingerprint covers."""
+"""Number of values of each base tensor that go into the fingerprint."""
 
 
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str]) -> None:
-    """Puts adapters beside every matrix named in `targets`, in place, and stops the gradient of all else.
+    """Adds adapters to every matrix named in `targets`, in place, and freezes all other parameters.
 
-    Their values are undefined before `first_values`; the model may be on the meta device. Adapters are float32 where
-    the matrices are narrower: an update of a bfloat16 number by a small learning rate is lost in its rounding.
+    Their values are undefined until `first_values` is called; the model may be on the meta device. Adapters are always
+    float32: updates of bfloat16 numbers with a small learning rate are lost to rounding.
 
     Raises:
-        ValueError: the model has no matrix of a name.
+        ValueError: the model has no matrix with one of the names.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes a second, and most runs have no use for it
 
     found = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if missing := sorted(set(targets) - found):
         raise ValueError(
-            f"policy.lora.target_modules: the policy has no matrices {', '.join(missing)}, only "
+            f"policy.lora.target_modules: the policy has no matrices {', '.join(missing)}; it has "
             f"{', '.join(sorted(found))}"
         )
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none")
@@ -52,7 +52,7 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter's name is that of an adapter."""
+    """Whether a parameter with this name belongs to an adapter."""
     return ".lora_" in name
 
 
@@ -61,15 +61,15 @@ def has_adapters(model: nn.Module) -> bool:
 
 
 def base_name(name: str) -> str:
-    """The name that a parameter has in the model without adapters."""
+    """The parameter's name in the model without adapters."""
     return name.replace(".base_layer.", ".")
 
 
 @torch.no_grad()
 def first_values(model: nn.Module, seed: int) -> None:
-    """A uniform within ±1 / sqrt(inputs), as peft's, B zero, so that training begins with the base.
+    """Initialises A uniformly within ±1 / sqrt(inputs), like peft, and B to zero: training starts at the base.
 
-    Each A is drawn by a generator of its own, keyed by the seed and its name: the same in shards, on any rank.
+    Each A has its own generator, keyed by seed and name, so that shards get the same values on any number of ranks.
     """
     for name, parameter in model.named_parameters():
         if not is_adapter(name):
@@ -90,7 +90,7 @@ def first_values(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """The base that the adapters stand beside: what training began with."""
+    """Disables the adapters inside the block: the model is the base that training started from."""
     layers = _layers(model).values()
     for layer in layers:
         layer._disable_adapters = True  # its enable_adapters() would change requires_grad as well
@@ -102,7 +102,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def scales(model: nn.Module) -> dict[str, float]:
-    """Name of each matrix with an adapter -> what its product counts."""
+    """Name of each matrix with an adapter -> the factor of its product B A."""
     return {name: layer.scaling[NAME] for name, layer in _layers(model).items()}
 
 
@@ -113,10 +113,10 @@ def merged_matrix(matrix: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 @torch.no_grad()
 def merge(model: PreTrainedModel, adapters: Mapping[str, Tensor], scale: float) -> None:
-    """Adds saved adapters (name -> tensor) to the matrices of a model without any, in place.
+    """Adds saved adapters (name -> tensor) to the matrices of a model without adapters, in place.
 
     Raises:
-        KeyError: an A without its B, or of a matrix that the model does not have.
+        KeyError: a B is missing, or the model has no such matrix.
     """
     parameters = dict(model.named_parameters())
     for name, a in adapters.items():
@@ -127,9 +127,9 @@ def merge(model: PreTrainedModel, adapters: Mapping[str, Tensor], scale: float) 
 
 
 def fingerprint(model: nn.Module) -> int:
-    """CRC-32 of the first values of every tensor that is not an adapter's; of a sharded model on the first rank alone.
+    """CRC-32 of the first values of every base tensor; of a sharded model, comparable on rank 0 only.
 
-    It tells another base, or a base that was trained on, and reads next to nothing.
+    It detects another base or a base that was trained further, and reads very little.
     """
     value = 0
     for name, parameter in sorted(model.named_parameters()):
@@ -145,6 +145,6 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 
 
 def only_trained(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint of adapters holds: the base is where it was, and does not change."""
+    """The trained tensors of a state dict: a checkpoint of adapters leaves out the base, which does not change."""
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return {name: tensor for name, tensor in state.items() if name in trained}

@@ -1,8 +1,7 @@
-"""Supervised training of a causal language model on responses: how base policies are made, and `sft`.
+"""Supervised training of a causal language model on responses, for base policies and `sft`.
 
-Plain AdamW on one process. The loss is the mean over the response tokens of a batch, EOS included, prompts excluded;
-a batch is cut into micro-batches of similar length under that one denominator, so padding costs little and the
-gradient is that of the whole random batch.
+AdamW in one process. The loss is the mean over a batch's response tokens, EOS included, prompts excluded. Micro-batches
+of similar length share the batch's denominator, so padding is small and the gradient is that of the random batch.
 """
 
 import random
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedModel
 
 Row = tuple[Sequence[int], Sequence[int]]
-"""(prompt_ids, response_ids); the response ends with its EOS token where it has an end."""
+"""(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
 
 _NO_LABEL = -100
 
@@ -37,11 +36,11 @@ def train_supervised(
 ) -> list[float]:
     """Trains `model` in place and returns the loss (nats a response token) of every update.
 
-    The learning rate rises linearly over the first `warmup_frac` of the updates and falls linearly to zero at the end.
-    Rows are drawn without replacement, shuffled anew each time through. `progress`: label of a bar with ETA on a
-    terminal, of a line every tenth of the way elsewhere; None: silent.
+    The learning rate rises linearly over the first `warmup_frac` of the updates and then falls linearly to zero. Rows
+    are drawn without replacement and reshuffled in every epoch. `progress`: label of the progress bar on a terminal, or
+    of a line every tenth of the updates elsewhere; None: silent.
 
-    Raises ValueError when there are no rows or a row has no response.
+    Raises ValueError if there are no rows or a row has no response.
     """
     if not rows or not all(len(response) for _, response in rows):
         raise ValueError("supervised training needs rows, each with at least one response token")
@@ -79,18 +78,21 @@ def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batc
 
 
 def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum over the labelled tokens of -log p(token | what stands before it), nats. ids and labels: [B, T]; label -100
-    marks a token that is not counted. Rows are padded on the right, where causal attention needs no mask."""
+    """Sum over the labelled tokens of -log p(token | preceding tokens), in nats.
+
+    ids, labels: [B, T]; a token with label -100 does not count. Rows are padded on the right, so causal attention needs
+    no mask.
+    """
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     targets = labels[:, 1:]
     counted = targets != _NO_LABEL
-    # Only the counted positions reach the head: with a large vocabulary the logits are the largest tensor.
+    # Only counted positions go through the head: with a large vocabulary the logits are the largest tensor.
     logits = model.get_output_embeddings()(hidden[counted])
     return F.cross_entropy(logits.float(), targets[counted], reduction="sum")
 
 
 def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids and labels, [B, T]; the pad id is 0, which no loss or attention of a counted token ever sees."""
+    """ids and labels, [B, T]; padded with id 0, which affects neither loss nor attention of a counted token."""
     longest = max(len(prompt) + len(response) for prompt, response in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     labels = torch.full((len(rows), longest), _NO_LABEL)
@@ -102,7 +104,7 @@ def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch
 
 
 def random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
-    """Endless; a batch may straddle two times through the rows."""
+    """Endless batches; a batch may span two epochs."""
     rng = random.Random(f"supervised/{seed}")
     order: list[int] = []
     while True:
@@ -112,7 +114,7 @@ def random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[
 
 
 def _with_progress(updates: int, label: str | None, losses: list[float]) -> Iterator[int]:
-    """Counts the updates and shows how far they are, with the loss of the last one."""
+    """Counts the updates and shows the progress, with the last loss."""
     console = Console(stderr=True)
     if label is None or not console.is_terminal:
         for update in range(updates):

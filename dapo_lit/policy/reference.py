@@ -1,4 +1,4 @@
-"""The frozen policy that a KL term holds the trained one to."""
+"""The frozen reference policy of a KL term."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from dapo_lit.policy.lora import has_adapters, without_adapters
 
 
 class Reference:
-    """What a policy was when training began: never trained, saved or synced.
+    """The policy as it was at the start of training: never trained, saved or synchronised.
 
-    Of a policy with adapters it is the policy itself without them. Of any other it is a copy, made from the initial
-    weights, which a resumed run has again before its checkpoint is loaded. It is no module: as a part of the
-    LightningModule a copy would be in every checkpoint and among the parameters of the strategy.
+    For a policy with adapters it is the policy with its adapters disabled, otherwise a copy of the initial weights (a
+    resumed run has them before it loads its checkpoint). It is not an nn.Module: Lightning would save it in every
+    checkpoint and give its parameters to the strategy.
     """
 
     def __init__(self, policy: PreTrainedModel) -> None:
@@ -25,7 +25,7 @@ class Reference:
 
     @contextmanager
     def on(self, device: torch.device) -> Iterator[PreTrainedModel]:
-        """The model to ask while the context is open; a copy that is not sharded moves to `device` the first time."""
+        """The model to use inside the block; an unsharded copy moves to `device` on first use."""
         if self.is_policy:
             with without_adapters(self.model):
                 yield self.model
@@ -35,7 +35,7 @@ class Reference:
             yield self.model
 
     def rest(self) -> None:
-        """A sharded copy gives up what it gathered; of a policy in shards its own backward pass does so."""
+        """Frees the gathered weights of a sharded copy; a sharded policy's backward pass frees its own."""
         for module in (self.model, self.model.get_output_embeddings()):
             if isinstance(module, FSDPModule) and not self.is_policy:
                 module.reshard()

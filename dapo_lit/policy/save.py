@@ -1,4 +1,4 @@
-"""A policy as an HF folder that is either whole or not there."""
+"""Saves a policy as an HF folder, atomically."""
 
 import json
 import shutil
@@ -14,12 +14,12 @@ from dapo_lit.policy.load import no_progress_bars
 def save_policy(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, notes: Mapping[str, Mapping[str, object]]
 ) -> None:
-    """Writes config, safetensors, tokenizer and `notes` (file name -> JSON object) beside `folder`, then renames.
+    """Writes config, safetensors, tokenizer and `notes` (file name -> JSON object); `folder` appears when complete.
 
-    Raises FileExistsError if the folder is there.
+    Raises FileExistsError if `folder` exists.
     """
     if folder.exists():
-        raise FileExistsError(f"{folder} is there already; move it away or choose another folder")
+        raise FileExistsError(f"{folder} already exists; move it away or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
     try:
@@ -28,7 +28,7 @@ def save_policy(
         tokenizer.save_pretrained(building)
         for name, content in notes.items():
             (building / name).write_text(json.dumps(content, indent=2) + "\n")
-        building.chmod(0o755)  # mkdtemp's 0700 would shut out others
+        building.chmod(0o755)  # mkdtemp's 0700 would lock out other users
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""The policy in shards (FSDP2): a group of parameters a layer, the head, the rest; loading and gathering by group.
+"""Sharding of the policy (FSDP2): one parameter group a layer, one for the head, one for the rest.
 
-What is asked of a sharded model goes through its method `run`, which gathers what is needed before and shards it again
-after; the model's own forward, which would make logits of all tokens, is not called. Gradients are summed over the
-ranks, not averaged: the loss is divided by one denominator that counts all ranks' tokens.
+Functions of a sharded model are called through its method `run`, which gathers the weights before and reshards them
+after; the model's own forward is not used because it computes logits of all tokens. Gradients are summed over ranks,
+not averaged, because the loss is already divided by the token count of all ranks.
 """
 
 import json
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
-    """Has backward compute activations again: of no layer, of all, or all but the costly half of each (selective).
+    """Recomputes activations in backward: for no layer, for all layers, or all but the costly half of each (selective).
 
-    The layers' own names and the state dict stay as they are.
+    Layer names and the state dict do not change.
     """
     if recomputed == "none":
         return
@@ -50,7 +50,7 @@ def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
 
 
 def _keep_costly() -> Any:
-    """Keeps every other matrix product and all of attention, as torchtitan's selective checkpointing does."""
+    """Keeps every other matrix product and all attention outputs, like torchtitan's selective checkpointing."""
     products = 0
     product = torch.ops.aten.mm.default
 
@@ -73,15 +73,15 @@ def shard(
     tensor_mesh: DeviceMesh | None = None,
     dtype: torch.dtype | None = None,
     cpu_offload: bool = False,
-    head_alone: bool = True,
+    separate_head: bool = True,
 ) -> None:
-    """Turns the parameters into shards over `mesh`, in place. The model may be on the meta device.
+    """Shards the parameters over `mesh`, in place. The model may be on the meta device.
 
     Args:
-        mesh: one dimension (data parallel), or two (copies, shards within one).
-        tensor_mesh: the devices that share each layer's matrices; None: tensor parallelism is off.
-        head_alone: an untied head is a group of its own, gathered when the hidden states are there.
+        mesh: one dimension (data parallel), or two (replicas, shards within a replica).
+        tensor_mesh: the devices that share each layer's matrices; None: no tensor parallelism.
         dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
+        separate_head: an untied head is a group of its own, gathered after the last layer.
     """
     precision = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False
@@ -93,8 +93,8 @@ def shard(
             parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
         fully_shard(layer, **group)
     head = model.get_output_embeddings()
-    if head_alone and head is not None and not model.config.tie_word_embeddings:
-        fully_shard(head, **group)  # a tied one is the embedding, which is in the root's group
+    if separate_head and head is not None and not model.config.tie_word_embeddings:
+        fully_shard(head, **group)  # a tied head is the embedding, which is in the root's group
     fully_shard(model, **group)
     _sum_gradients(model)
     model.run = MethodType(_run, model)
@@ -102,7 +102,7 @@ def shard(
 
 
 def shard_value_head(head: nn.Linear, mesh: DeviceMesh, *, cpu_offload: bool = False) -> None:
-    """Shards the head of a value model as a group of its own, which stays in its dtype (float32)."""
+    """Shards the head of a value model as a group of its own, in its own dtype (float32)."""
     offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     fully_shard(head, mesh=mesh, offload_policy=offload)
     _sum_gradients(head)
@@ -124,7 +124,7 @@ _TENSOR_PLAN = {
 
 
 def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """`function(model, *args, **kwargs)`, with the weights of a sharded model gathered for it."""
+    """`function(model, *args, **kwargs)`, with the weights of a sharded model gathered."""
     if isinstance(model, FSDPModule):
         gathered: Any = model
         result: T = gathered.run(function, *args, **kwargs)
@@ -135,16 +135,16 @@ def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs
 def _run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     head = model.get_output_embeddings()
     own_group = isinstance(head, FSDPModule)
-    if own_group:  # its weight is read directly, so that its forward, which would gather it, is never called
+    if own_group:  # its weight is read directly; its forward, which would gather it, is never called
         head.unshard()
     result = function(model, *args, **kwargs)
-    if own_group and not torch.is_grad_enabled():  # else backward does it
+    if own_group and not torch.is_grad_enabled():  # otherwise backward reshards it
         head.reshard()
     return result
 
 
 def gathered_head(model: PreTrainedModel) -> Tensor:
-    """[V, hidden] of the head; of a sharded model it stays gathered until the model is sharded again."""
+    """[V, hidden] weight of the head; a sharded head stays gathered until the model is resharded."""
     head = model.get_output_embeddings()
     for module in (model, head):
         if isinstance(module, FSDPModule):
@@ -153,18 +153,18 @@ def gathered_head(model: PreTrainedModel) -> Tensor:
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a local HF folder without weights (on the meta device); buffers such as rotary frequencies exist.
+    """The model of a local HF folder with parameters on the meta device; buffers such as rotary frequencies are real.
 
     Raises:
-        FileNotFoundError: there are no safetensors there; `load_shards` reads those alone.
+        FileNotFoundError: the folder has no safetensors, the only format that `load_shards` reads.
     """
     if not list(Path(folder).glob("*.safetensors")):
         raise FileNotFoundError(
-            f"policy.path={folder}: trainer.strategy=fsdp reads safetensors, and there are none in this folder"
+            f"policy.path={folder}: trainer.strategy=fsdp needs safetensors, but the folder has none"
         )
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
-    model.tie_weights()  # the context gave each module a parameter of its own
+    model.tie_weights()  # the context gave each module its own parameter
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model.eval()
@@ -172,16 +172,16 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
 
 @torch.no_grad()
 def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device) -> None:
-    """Gives every shard memory on `device` and reads its part of the safetensors: no rank holds more than its shards.
+    """Allocates every shard on `device` and reads its part of the safetensors: no rank holds more than its shards.
 
-    model: a causal language model, or one without its head. Adapters are left undefined.
+    model: a causal language model, or its base model without head. Adapters are left undefined.
 
     Raises:
-        KeyError: the files lack a parameter of the model.
+        KeyError: a parameter of the model is not in the files.
     """
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     model.to_empty(device=device)
-    for module, name, buffer in buffers:  # these had their values
+    for module, name, buffer in buffers:  # to_empty lost their values
         module._buffers[name] = None if buffer is None else buffer.to(device)
     places = _files_of_tensors(Path(folder))
     tied = model.config.tie_word_embeddings
@@ -193,7 +193,7 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
         if name not in places:
             if tied and name == "lm_head.weight":
                 continue
-            raise KeyError(f"{folder}: no tensor {name!r} in the safetensors; they are of another architecture")
+            raise KeyError(f"{folder}: no tensor {name!r} in the safetensors; they belong to another architecture")
         _read(parameter, places[name], name)
 
 
@@ -209,7 +209,7 @@ def _read(parameter: Tensor, file: Path, name: str) -> None:
             local = parameter.to_local()
             if local.numel():
                 local.copy_(opened.get_slice(name)[rows])
-        else:  # a matrix that is cut in two ways: one at a time passes through whole
+        else:  # a matrix sharded in two dimensions: read whole, one matrix at a time
             whole = opened.get_tensor(name).to(parameter.dtype)
             cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
             parameter.to_local().copy_(cut.to_local())
@@ -227,10 +227,10 @@ def _files_of_tensors(folder: Path) -> dict[str, Path]:
 
 
 def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter whole, under its name in the state dict, one group after the other: no rank holds two groups.
+    """Every full parameter with its name in the state dict, group by group, so that no rank holds two groups.
 
-    A collective: all ranks take all tensors, in this order, and copy each before they ask for the next. Adapters are
-    merged into their matrices. A tied head comes under both names.
+    A collective: all ranks must take all tensors, in this order, and copy each before asking for the next. Adapters are
+    merged into their matrices. A tied head is yielded under both names.
     """
     sharded: list[tuple[str, Any]] = [
         (name, module) for name, module in model.named_modules() if isinstance(module, FSDPModule)
@@ -257,9 +257,9 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors under the names of the model without adapters: each adapter's product is added to its matrix.
+    """The tensors of the model without adapters, by name: each adapter's product is added to its matrix.
 
-    A matrix and its adapter must come in one call.
+    A matrix and its adapter must be in the same call.
     """
     tensors = dict(named)
     factors = scales(model)

@@ -1,8 +1,8 @@
 r"""The paper's answer transformation (DAPO 3.5, appendix A): a problem rewritten so that its answer is an integer.
 
 A model writes four sections: the format of the answer (`k - m\sqrt{n}`), the rewritten statement (asking for
-k + m + n), its solution, and the integer. Here are the pure parts: what the model is asked, how its text is read, and
-which rewritings are refused before they are solved. Sampling is dapo_lit.preparation.transformation's business.
+k + m + n), its solution, and the integer. This file has the text functions: the question to the model, the parser of
+its text, and the checks that reject a rewriting before it is solved. Sampling is in transformation.py.
 """
 
 import re
@@ -14,8 +14,8 @@ from dapo_lit.data.problem import Problem
 HEADINGS = ("ANSWER FORMAT", "REWRITTEN STATEMENT", "SOLUTION", "INTEGER ANSWER")
 """The four steps, in their order."""
 Reason = Literal["unfinished", "malformed", "not_integer", "unchanged", "quotes_answer", "inconsistent"]
-"""Why a problem is rejected: the text was cut off, lacks a section, names no integer, states the old problem, gives its
-answer away, or its solutions do not agree with the integer."""
+"""Why a problem is rejected: the text was cut off, lacks a section, has no integer answer, repeats the old problem,
+reveals its answer, or its solutions do not agree with the integer."""
 
 _HEADING = re.compile(rf"^[#*<\s]*(?:\d\.\s*)?({'|'.join(HEADINGS)})[>*:#\s]*$", re.MULTILINE)
 _INTEGER = re.compile(r"[-\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)")
@@ -41,7 +41,7 @@ class Rewriting:
 
 
 def question(problem: Problem) -> str:
-    """What stands in the template: the statement and its answer.
+    """The text for the prompt template: statement and answer.
 
     >>> question(Problem("a", "What is 1/2 + 1/3?", "5/6"))
     'Problem:\\nWhat is 1/2 + 1/3?\\n\\nAnswer:\\n5/6'
@@ -50,7 +50,7 @@ def question(problem: Problem) -> str:
 
 
 def integer(text: str) -> int | None:
-    r"""The integer that `text` is, dollar signs, a box and commas aside; None if it is anything else.
+    r"""`text` as an integer, ignoring dollar signs, a box and commas; None if it is anything else.
 
     >>> integer("$1,080$."), integer(r"\boxed{-3}"), integer("11 - 2\\sqrt{6}")
     (1080, -3, None)
@@ -64,10 +64,10 @@ def integer(text: str) -> int | None:
 
 
 def parse_rewriting(text: str) -> Rewriting:
-    """The sections of a model's text; what stands before the first heading is passed over.
+    """The sections of a model's text; text before the first heading is ignored.
 
     Raises RejectedError: `malformed` if a section is missing, empty, repeated or out of order; `not_integer` if the
-    last one is no integer.
+    last one is not an integer.
     """
     found = list(_HEADING.finditer(text))
     names = [match[1].upper() for match in found]
@@ -88,9 +88,9 @@ def parse_rewriting(text: str) -> Rewriting:
 
 
 def check_rewriting(original: Problem, rewriting: Rewriting) -> None:
-    """Raises RejectedError: `unchanged` if the statement is the original's, `quotes_answer` if it holds the old answer.
+    """RejectedError: `unchanged` if the statement is the original's, `quotes_answer` if it contains the old answer.
 
-    An old answer of fewer than four characters is not looked for: `1/2` may stand in any statement.
+    Answers of fewer than four characters are not searched for: `1/2` may occur in any statement.
     """
     new, old, answer = (_squeezed(text) for text in (rewriting.statement, original.problem, original.answer))
     if new == old:

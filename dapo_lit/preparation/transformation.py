@@ -1,7 +1,7 @@
-"""Answer transformation with a sampler: problems are rewritten, the rewritten ones solved several times and checked.
+"""Answer transformation with a sampler: rewrites problems, then solves each rewriting several times to check it.
 
-Self-consistency is the test: a rewriting is kept if more than half of its solutions give the integer it claims. Rejects
-keep the reason and the text. A problem whose answer is an integer already goes through as it is.
+A rewriting is kept if more than half of its solutions give its integer (self-consistency). Rejects keep the reason and
+the text. A problem whose answer is already an integer is kept unchanged.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from dapo_lit.preparation.rewriting import (
 from dapo_lit.rewards.pool import Reference, Verifier
 
 REWRITING_STEP, SOLVING_STEP = 0, 1
-"""In the place of the rollout step: the two draw different noise."""
+"""Used as rollout steps of the sample keys, so that rewriting and solving draw different noise."""
 
 
 @dataclass(frozen=True)
 class Transformed:
-    """A problem with an integer answer; `rewriting` is None where it had one from the start."""
+    """A problem with an integer answer; `rewriting` is None if it already had one."""
 
     original: Problem
     rewriting: Rewriting | None
@@ -37,10 +37,10 @@ class Transformed:
     num_solutions: int
     """Solutions sampled; 0 without rewriting."""
     num_agreeing: int
-    """Those that give `answer`."""
+    """Solutions that give `answer`."""
 
     def row(self) -> dict[str, Any]:
-        """A row that is a problem file's, with what it came from beside it."""
+        """A row of a problem file, with the original problem in further columns."""
         rewriting = self.rewriting
         return {
             "id": self.original.id,
@@ -62,7 +62,7 @@ class Reject:
     reason: Reason
     detail: str
     text: str
-    """What the model wrote."""
+    """The model's text."""
 
     def row(self) -> dict[str, Any]:
         original = {"id": self.original.id, "problem": self.original.problem, "answer": self.original.answer}
@@ -71,10 +71,10 @@ class Reject:
 
 @dataclass(frozen=True)
 class Transformer:
-    """What the transformation runs on.
+    """The engine, prompts and settings of a transformation.
 
-    encode_rewriting, encode_solving: text to prompt ids, with the template of each. attempts: rewritings sampled a
-    problem, of which the first that can be used is checked. solutions: k, the times it is solved. verifier: reads a
+    encode_rewriting, encode_solving: text to prompt ids, each with its template. attempts: rewritings sampled for each
+    problem; the first usable one is checked. solutions: how often a rewritten problem is solved. verifier: reads a
     solution's answer and compares it with the integer.
     """
 
@@ -89,7 +89,7 @@ class Transformer:
     solutions: int
 
     def transform(self, problems: Sequence[Problem], chunk: int = 64) -> Iterator[Transformed | Reject]:
-        """One outcome a problem, in their order; `chunk` problems are under way at once."""
+        """One outcome a problem, in order; `chunk` problems are sampled at once."""
         for start in range(0, len(problems), chunk):
             yield from self._transform(problems[start : start + chunk])
 
@@ -114,7 +114,7 @@ class Transformer:
         return [outcomes[problem.id] for problem in problems]
 
     def _check(self, problems: Sequence[Problem], usable: dict[str, Rewriting]) -> dict[str, Transformed | Reject]:
-        """Solves each rewritten problem k times; kept if more than half of the solutions give its integer."""
+        """Solves each rewritten problem; it is kept if more than half of the solutions give its integer."""
         prompts = {p.id: tuple(self.encode_solving(usable[p.id].statement)) for p in problems}
         solved = self._sample(prompts, SOLVING_STEP, self.solutions, self.solving)
         pairs = [(Reference(p.id, str(usable[p.id].answer)), text) for p in problems for text, _ in solved[p.id]]
@@ -151,7 +151,7 @@ class Transformer:
 
 
 def first_usable(problem: Problem, texts: Sequence[tuple[str, bool]]) -> Rewriting | Reject:
-    """The first rewriting that can be used, or why the first attempt cannot."""
+    """The first usable rewriting, or the reject of the first attempt if none is usable."""
     rejects = []
     for text, finished in texts:
         try:

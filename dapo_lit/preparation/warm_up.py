@@ -1,4 +1,4 @@
-"""Supervised warm-up: from a file of rows and a policy to a Hugging Face folder."""
+"""Supervised warm-up: trains a policy on a file of rows and writes a Hugging Face folder."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -23,17 +23,17 @@ from dapo_lit.rewards.pool import Verifier
 
 
 def warm_up(config: SftConfig) -> Path:
-    """Trains and writes the policy; the folder. Prints what became of the rows.
+    """Trains and writes the policy, prints what became of the rows, and returns the folder.
 
     Raises:
-        DataError: a row that cannot be used, or none that is left.
-        ConfigError: a folder that is there already, a template that does not fit the policy.
+        DataError: rows that cannot be used, or none left.
+        ConfigError: the folder already exists, or the template does not fit the policy.
     """
     if config.data is None:
         return Path(policy_folder(config.policy, config.task))
     output = Path(config.output).expanduser()
     if output.exists():
-        raise ConfigError(f"output={config.output} is there already; move it away or choose another folder")
+        raise ConfigError(f"output={config.output} already exists; move it away or choose another folder")
     torch.manual_seed(config.seed)
     counts: dict[str, int] = {}
     rows = load_demonstrations(config.data)
@@ -49,7 +49,7 @@ def warm_up(config: SftConfig) -> Path:
     freeze_first_layers(model, config.policy.freeze_frac)
     settings = config.training
     updates = ceil(settings.epochs * len(encoded) / settings.batch_size)
-    print(f"rows: {len(encoded):,} to train on, {len(rows) - len(encoded):,} above training.max_tokens left out")
+    print(f"rows: {len(encoded):,} to train on; left out, above training.max_tokens: {len(rows) - len(encoded):,}")
     losses = train_supervised(
         model,
         encoded,
@@ -72,7 +72,7 @@ def warm_up(config: SftConfig) -> Path:
 
 
 def keep_agreeing(rows: Sequence[PromptResponse], settings: AgreementFilter, path: str) -> list[PromptResponse]:
-    """The rows that give the majority answer of their prompt; DataError if there are none."""
+    """The rows with the majority answer of their prompt; DataError if there are none."""
     answers = [extract(row.response, settings.extraction) for row in rows]
     with Verifier(rule=settings.rule, extraction=settings.extraction) as verifier:
         vote = agreeing(
@@ -89,11 +89,11 @@ def keep_agreeing(rows: Sequence[PromptResponse], settings: AgreementFilter, pat
 
 
 def encode_rows(rows: Sequence[PromptResponse], config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> list[Row]:
-    """Token ids of the rows that fit into training.max_tokens; every response ends with the token that ends responses.
+    """Token ids of the rows that fit into training.max_tokens, each response followed by its end token.
 
     Raises:
-        DataError: a response that has no token in the policy's vocabulary, or no row that fits.
-        ConfigError: a template that the policy's tokenizer cannot use.
+        DataError: a row without a token in the policy's vocabulary, or no row that fits.
+        ConfigError: the policy's tokenizer cannot use the template.
     """
     try:
         template = PromptTemplate.load(config.task.template)

@@ -1,4 +1,4 @@
-"""A benchmark ready to be asked: its problems as prompts of one policy, its verifier, its limit within the context."""
+"""Opens a benchmark for one policy: encoded prompts, verifier, response limit within the policy's context."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ DATA_FOLDER = "DAPO_LIT_DATA"
 
 @dataclass(frozen=True)
 class OpenBenchmark:
-    """A benchmark with the prompts of one policy."""
+    """A benchmark prepared for one policy."""
 
     settings: Benchmark
     prompts: list[Prompt]
@@ -30,11 +30,11 @@ class OpenBenchmark:
     decode: Callable[[Sequence[int]], str]
     verifier: Verifier
     messages: list[str]
-    """What was changed to fit the policy."""
+    """Changes that were made to fit the policy."""
 
     @property
     def max_tokens(self) -> int:
-        """Of the longest prompt and its response."""
+        """Tokens of the longest prompt plus the response limit."""
         return max(len(p.ids) for p in self.prompts) + self.sampling.max_response_tokens
 
 
@@ -48,23 +48,23 @@ def open_benchmark(
     deadline_s: float = 2.0,
     workers: int = 2,
 ) -> OpenBenchmark:
-    """Reads the problems, encodes their prompts and shortens the response limit to the policy's context.
+    """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context.
 
     Raises:
         DataError: the problems cannot be read, or the rule cannot use a reference answer.
-        ConfigError: template and extraction or tokenizer do not agree, or a prompt fills the context.
+        ConfigError: the template does not fit extraction or tokenizer, or a prompt fills the context.
     """
     chosen = benchmark_problems(benchmark)[:limit]
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
     faults = [f"{p.id}: {fault}" for p in chosen if (fault := verifier.check_answer(p.answer))]
     if faults:
-        raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; first {faults[0]}")
+        raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     try:
         template = PromptTemplate.load(benchmark.template)
         check_agreement(template, benchmark.extraction)
         prompts = [Prompt(p, tuple(template.encode(p.problem, tokenizer))) for p in chosen]
     except ValueError as error:
-        # The messages name the keys of a training run.
+        # The messages name the keys of a training config.
         text = str(error).replace("task.template", "benchmark.template").replace("reward.extr", "benchmark.extr")
         raise ConfigError(text) from None
     max_tokens, messages = response_limit(benchmark, prompts, policy)
@@ -82,7 +82,7 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     """All problems of a benchmark.
 
     Raises:
-        DataError: neither file nor hub id gives them; the message says where they were looked for.
+        DataError: neither the file nor the hub id can be read; the message says where it was searched.
     """
     if benchmark.source == "chain_sum":
         assert benchmark.num_problems is not None
@@ -93,28 +93,28 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     folder = os.environ.get(DATA_FOLDER)
     places = [Path(benchmark.path)] if benchmark.path else []
     places += [Path(folder) / benchmark.path] if folder and benchmark.path else []
-    there = next((str(place) for place in places if place.exists()), None)
-    # A path that is not there may be a hub id itself; what looks like a file name is not.
-    named = benchmark.path if benchmark.path and not Path(benchmark.path).suffix else None
-    source = there or named or benchmark.hub_id or benchmark.path
+    local = next((str(place) for place in places if place.exists()), None)
+    # A path that does not exist and has no suffix may be a hub id.
+    hub_path = benchmark.path if benchmark.path and not Path(benchmark.path).suffix else None
+    source = local or hub_path or benchmark.hub_id or benchmark.path
     assert source is not None
     try:
         return load_problems(source, limit=benchmark.num_problems)
     except DataError as error:
-        if there:
+        if local:
             raise
-        looked = f"; looked for {', '.join(map(str, places))} first" if places else ""
+        searched = f"; no local file {' or '.join(map(str, places))}" if places else ""
         raise DataError(
-            f"benchmark.path={benchmark.path}: {str(error).replace('task.path', 'benchmark.path')}{looked}. "
-            f"Set benchmark.path to a file or a hub id, or {DATA_FOLDER} in the environment to the folder that holds it"
+            f"benchmark.path={benchmark.path}: {str(error).replace('task.path', 'benchmark.path')}{searched}. Set "
+            f"benchmark.path to a file or a hub id, or the environment variable {DATA_FOLDER} to the file's folder"
         ) from None
 
 
 def response_limit(benchmark: Benchmark, prompts: Sequence[Prompt], policy: PretrainedConfig) -> tuple[int, list[str]]:
-    """The benchmark's limit, or what the longest prompt leaves of the policy's context, and a message if that is less.
+    """The benchmark's response limit, lowered to fit the policy's context, and a message if it was lowered.
 
     Raises:
-        ConfigError: it leaves nothing.
+        ConfigError: the longest prompt fills the context.
     """
     wanted = benchmark.max_response_tokens
     context = getattr(policy, "max_position_embeddings", None)
@@ -125,10 +125,10 @@ def response_limit(benchmark: Benchmark, prompts: Sequence[Prompt], policy: Pret
     if left < 1:
         raise ConfigError(
             f"benchmark {benchmark.name}: its longest prompt has {longest:,} tokens, "
-            f"and the policy's context is {context:,}"
+            f"but the policy's context is {context:,}"
         )
     message = (
-        f"{benchmark.name}: responses are limited to {left:,} tokens instead of {wanted:,}: the policy's context is "
-        f"{context:,} tokens and the longest prompt has {longest:,}"
+        f"{benchmark.name}: responses are limited to {left:,} tokens instead of {wanted:,}, because the policy's "
+        f"context is {context:,} tokens and the longest prompt has {longest:,}"
     )
     return left, [message]

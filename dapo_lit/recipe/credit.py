@@ -1,6 +1,7 @@
-"""From the rewards of a batch to the credit of each token, as the config asks for it."""
+"""From the rewards of a batch to the advantage of each token, as the config asks for it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,43 +11,43 @@ from dapo_lit.objective.advantages import group_advantages, leave_one_out_advant
 from dapo_lit.objective.losses import kl_penalty
 from dapo_lit.objective.returns import discounted_returns, gae, token_rewards
 from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.token_axis import Credit, Scores
+from dapo_lit.step.token_axis import TokenAxis
 
 
-def credit(algorithm: Algorithm) -> Callable[[TokenBatch, Scores], Credit]:
-    """(batch, scores) -> advantages and, with a critic, returns. Rewards are shaped already."""
+def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]:
+    """(batch, tokens) -> the tokens with advantages and, for a critic, returns. Rewards are shaped already."""
     settings, kl = algorithm.advantage, algorithm.kl
     beta = kl.beta if kl.where == "reward" else 0.0
 
-    def of_batch(batch: TokenBatch, scores: Scores) -> Credit:
+    def assign(batch: TokenBatch, tokens: TokenAxis) -> TokenAxis:
         lengths, penalty, returns = batch.response_lengths, None, None
         if beta:
-            assert scores.ref_logprobs is not None
+            assert tokens.ref_logprobs is not None
             assert kl.estimator != "full"  # the config refuses it
-            penalty = kl_penalty(scores.old_logprobs, scores.ref_logprobs, kl.estimator)
+            penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:
             case "group":
-                of_groups = group_advantages(
+                by_group = group_advantages(
                     _totals(rewards, batch),
                     scale_by_std=settings.scale_by_std,
                     unbiased_std=settings.unbiased_std,
                     epsilon=settings.epsilon,
                 )
-                advantages = of_groups.flatten()[batch.completion_of_token]
+                advantages = by_group.flatten()[batch.completion_of_token]
             case "leave_one_out":
                 advantages = leave_one_out_advantages(_totals(rewards, batch)).flatten()[batch.completion_of_token]
             case "returns":
                 advantages = discounted_returns(rewards, lengths, gamma=settings.gamma)
             case "gae":
-                assert scores.values is not None
-                advantages, returns = gae(rewards, scores.values, lengths, gamma=settings.gamma, lam=settings.lam)
+                assert tokens.values is not None
+                advantages, returns = gae(rewards, tokens.values, lengths, gamma=settings.gamma, lam=settings.lam)
                 returns = returns.float()
         if settings.whiten:
-            advantages = whiten(advantages, batch.carries_loss[batch.completion_of_token])
-        return Credit(advantages.float(), returns)
+            advantages = whiten(advantages, tokens.loss_mask)
+        return replace(tokens, advantages=advantages.float(), returns=returns)
 
-    return of_batch
+    return assign
 
 
 def _totals(rewards: Tensor, batch: TokenBatch) -> Tensor:
@@ -56,6 +57,6 @@ def _totals(rewards: Tensor, batch: TokenBatch) -> Tensor:
 
 
 def completion_means(values: Tensor, batch: TokenBatch) -> Tensor:
-    """[B] the mean of `values` [N] over each completion's tokens, float64; exact where they are equal."""
+    """[B] float64 mean of `values` [N] over each completion's tokens; exact where they are equal."""
     sums = torch.zeros(len(batch.sequences), dtype=torch.float64)
     return sums.index_add_(0, batch.completion_of_token, values.double()) / batch.response_lengths

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import Account, select
-from dapo_lit.data.sources import DataError, load_heldout, load_with_report
+from dapo_lit.data.sources import DataError, load_heldout, load_with_account
 from dapo_lit.tasks import arithmetic, chain_sum, four_sums
 
 
@@ -25,10 +25,11 @@ def problems(config: Config) -> Problems:
     """The task's training and held-out problems; a file is read and checked completely.
 
     Raises:
-        DataError: a missing file, a bad row, a reference answer that the reward rule cannot use.
+        DataError: a missing file, bad rows, a filter that leaves no problem.
+        ConfigError: task.options or the numbers of problems do not fit the generated task.
     """
     task = config.task
-    found = _all_problems(task)
+    found = _file_problems(task) if task.name == "file" else _generated_problems(task)
     difficulty = task.difficulty
     train = select(
         found.train,
@@ -41,29 +42,32 @@ def problems(config: Config) -> Problems:
     return replace(found, train=train)
 
 
-def _all_problems(task: Task) -> Problems:
-    match task.name:
-        case "chain_sum":
-            sums = chain_sum.Sums(**task.options)
-            return Problems(
-                chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
-                chain_sum.held_out_problems(task.num_heldout, sums=sums),
-                chain_sum.has_written_steps,
-            )
-        case "four_sums":
-            return Problems(four_sums.problems(), four_sums.problems())
-        case "arithmetic":
-            return Problems(
-                arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
-                arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
-            )
-        case "file":
-            account = Account()
-            train, report = load_with_report(str(task.path), "train")
-            if report is not None:
-                account.add_duplicates(report)
-            heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
-            return Problems(train, heldout, account=account)
+def _generated_problems(task: Task) -> Problems:
+    try:
+        match task.name:
+            case "chain_sum":
+                sums = chain_sum.Sums(**task.options)
+                return Problems(
+                    chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
+                    chain_sum.held_out_problems(task.num_heldout, sums=sums),
+                    chain_sum.has_written_steps,
+                )
+            case "arithmetic":
+                return Problems(
+                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
+                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+                )
+            case _:
+                return Problems(four_sums.problems(), four_sums.problems())
+    except (TypeError, ValueError) as error:
+        options = ", ".join(f"{key}={value}" for key, value in task.options.items())
+        raise ConfigError(f"task.options ({options}): {error}") from None
+
+
+def _file_problems(task: Task) -> Problems:
+    train, account = load_with_account(str(task.path), "train", skip_bad_rows=task.skip_bad_rows)
+    heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
+    return Problems(train, heldout, account=account)
 
 
 def _heldout(path: str, key: str) -> list[Problem]:

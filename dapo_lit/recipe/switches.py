@@ -1,76 +1,45 @@
-"""From config to plain values and functions: the one place where a technique's switch is read.
+"""From config to plain values and functions: the one file where the switches of the techniques are read.
 
-What comes out knows no switch any more. Each technique is marked at its line.
+What comes out knows no switch any more. Each technique is marked at its line, here and at its arithmetic.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dapo_lit.config import Algorithm, Config
+from dapo_lit.config import Algorithm, Config, ConfigError
 from dapo_lit.config.algorithm import Correction
 from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
-from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights, kl_penalty
-from dapo_lit.objective.shaping import overlong_filter_mask, soft_overlong_penalty
+from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss
+from dapo_lit.objective.losses import (
+    Aggregation,
+    cispo_loss,
+    clipped_policy_loss,
+    completion_weights,
+    reinforce_loss,
+)
+from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
+from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
 from dapo_lit.recipe.credit import credit
-from dapo_lit.recipe.policy_loss import PolicyLoss, policy_loss
+from dapo_lit.recipe.custom_loss import check_loss, custom_loss
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import CollectionRules, RewardFunction
 from dapo_lit.rollout.records import Group
-from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.token_axis import Credit, Scores
+from dapo_lit.step.objective import Objective, PolicyLoss
 
-
-@dataclass(frozen=True)
-class Objective:
-    """What the module minimises. Tensors in, tensors out."""
-
-    clip_low: float
-    clip_high: float
-    clip_dual: float | None
-    loss: PolicyLoss
-    entropy_bonus: float
-    """Nats of entropy count this much against the loss of a token."""
-    kl_beta: float
-    """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
-    kl_estimator: KLEstimator | Literal["full"]
-    credit: Callable[[TokenBatch, Scores], Credit]
-    """What each token of a batch earned."""
-    weights: Callable[..., Tensor]
-    """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of each completion's tokens."""
-    correction: Callable[[Tensor, Tensor, Tensor], Tensor] | None
-    """(old_logprobs, rollout_logprobs, completions), each [N] -> weight of each token's policy loss; None: all 1."""
-
-    def terms(
-        self,
-        logprobs: Tensor,
-        ref_logprobs: Tensor | None,
-        entropy: Tensor | None = None,
-        exact_kl: Tensor | None = None,
-    ) -> Tensor:
-        """[n] what stands beside the policy's own loss of each token: the divergence and the entropy bonus.
-
-        entropy: needed where there is a bonus.
-        """
-        terms = torch.zeros_like(logprobs)
-        if self.kl_beta and self.kl_estimator == "full":
-            assert exact_kl is not None
-            terms = terms + self.kl_beta * exact_kl
-        elif self.kl_beta and self.kl_estimator != "full" and ref_logprobs is not None:
-            terms = terms + self.kl_beta * kl_penalty(logprobs, ref_logprobs, self.kl_estimator)
-        if self.entropy_bonus and entropy is not None:
-            terms = terms - self.entropy_bonus * entropy
-        return terms
+BUILT_IN_LOSSES = ("clip", "reinforce", "cispo", "gspo", "gspo_token", "gmpo", "clip_cov", "kl_cov")
 
 
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
-    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for."""
+    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for.
+
+    Raises:
+        ConfigError: a policy loss that cannot be used.
+    """
     clip = algorithm.clip
-    high = clip.high if algorithm.techniques.clip_higher else clip.low  # DAPO 3.1 clip-higher
+    clip_high = clip.high if algorithm.techniques.clip_higher else clip.low  # DAPO 3.1 clip-higher
     aggregation: Aggregation = (
         algorithm.token_level_denominator
         if algorithm.techniques.token_level_loss  # DAPO 3.3 token-level loss
@@ -78,16 +47,67 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
     )
     return Objective(
         clip_low=clip.low,
-        clip_high=high,
+        clip_high=clip_high,
         clip_dual=clip.dual,
-        loss=policy_loss(algorithm, clip_high=high),
+        loss=policy_loss(algorithm, clip_high=clip_high),
         entropy_bonus=algorithm.entropy.bonus,
         kl_beta=algorithm.kl.beta if algorithm.kl.where == "loss" else 0.0,
         kl_estimator=algorithm.kl.estimator,
+        recomputes_old_logprobs=algorithm.old_logprobs == "recompute",
         credit=credit(algorithm),
         weights=partial(completion_weights, aggregation=aggregation, max_response_tokens=max_response_tokens),
         correction=correction(algorithm.correction),
     )
+
+
+def policy_loss(algorithm: Algorithm, *, clip_high: float) -> PolicyLoss:
+    """The loss that `algorithm.loss` names; `clip_high` is the upper bound in effect.
+
+    Raises:
+        ConfigError: no such loss, an option that it does not take, or one from outside that cannot be used.
+    """
+    name, low, high, dual = algorithm.loss, algorithm.clip.low, clip_high, algorithm.clip.dual
+
+    def built_in(
+        function: Callable[..., Tensor],
+        *,
+        needs: tuple[str, ...] = (),
+        takes: tuple[str, ...] = (),
+        **bounds: float | None,
+    ) -> PolicyLoss:
+        for key in algorithm.loss_options:
+            if key not in takes:
+                raise ConfigError(f"algorithm.loss_options.{key}: {name} has no such option")
+        filled = {**bounds, **algorithm.loss_options}
+        return PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac, frozenset(filled))
+
+    match name:
+        case "clip":
+            loss = built_in(clipped_policy_loss, clip_low=low, clip_high=high, clip_dual=dual)
+        case "reinforce":
+            loss = built_in(reinforce_loss)
+        case "cispo":
+            loss = built_in(cispo_loss, clip_low=low, clip_high=high)
+        case "gspo":
+            loss = built_in(gspo_loss, needs=("completions",), clip_low=low, clip_high=high)
+        case "gspo_token":
+            loss = built_in(gspo_token_loss, needs=("completions",), clip_low=low, clip_high=high)
+        case "gmpo":
+            loss = built_in(gmpo_loss, needs=("completions",), clip_low=low, clip_high=high)
+        case "clip_cov":
+            options = ("frac", "cov_low", "cov_high")
+            loss = built_in(clip_cov_loss, needs=("mask", "generator"), takes=options, clip_low=low, clip_high=high)
+        case "kl_cov":
+            loss = built_in(kl_cov_loss, needs=("mask",), takes=("frac", "coefficient"))
+        case _ if "." in name:  # package.module.function
+            loss = custom_loss(algorithm, {"clip_low": low, "clip_high": high, "clip_dual": dual})
+        case _:
+            raise ConfigError(
+                f"algorithm.loss={name}: no such loss; there are {', '.join(BUILT_IN_LOSSES)}, or give the path of a "
+                "function of your own: package.module.function"
+            )
+    check_loss(loss, name)
+    return loss
 
 
 def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
@@ -106,15 +126,17 @@ def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tenso
 
 
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
-    """Groups -> [P, G] bool, True where a completion carries loss."""
+    """Groups -> [N] bool, True for each response token that carries loss."""
 
-    def of_groups(groups: Sequence[Group]) -> Tensor:
-        truncated = torch.tensor([[c.truncated for c in g.completions] for g in groups])
+    def mask(groups: Sequence[Group]) -> Tensor:
+        completions = [c for group in groups for c in group.completions]
+        truncated = torch.tensor([c.truncated for c in completions])
+        kept = torch.ones_like(truncated)
         if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
-            return overlong_filter_mask(truncated)
-        return torch.ones_like(truncated)
+            kept = overlong_filtering(truncated)
+        return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions]))
 
-    return of_groups
+    return mask
 
 
 def reward_function(config: Config) -> RewardFunction:
@@ -122,14 +144,14 @@ def reward_function(config: Config) -> RewardFunction:
     overlong = config.algorithm.overlong
     limit = config.task.max_response_tokens
     # Eq. 13 for every possible length, once: a rollout step asks for thousands.
-    penalties = soft_overlong_penalty(
+    penalties = soft_overlong_punishment(
         torch.arange(limit + 1),
         max_response_tokens=limit,
         cache_tokens=overlong.cache_tokens,
         factor=overlong.penalty_factor,
     ).tolist()
     soft = config.algorithm.techniques.soft_overlong_punishment  # DAPO 3.4 soft overlong punishment
-    hard = overlong.hard_punishment and not soft
+    hard = overlong.hard_punishment and not soft  # what section 3.4 starts from
 
     def reward(score: Score, num_tokens: int, truncated: bool) -> tuple[float, float]:
         penalty = penalties[num_tokens]
@@ -144,7 +166,7 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
     return CollectionRules(
         num_prompts=algorithm.num_prompts,
         samples_per_prompt=algorithm.samples_per_prompt,
-        filter_unmixed=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
+        dynamic_sampling=algorithm.techniques.dynamic_sampling,  # DAPO 3.2 dynamic sampling
         max_rounds=sampling.max_rounds,
         on_exhausted=sampling.on_exhausted,
         carry_over=sampling.carry_over,

@@ -1,9 +1,9 @@
-"""A recorded step once more, under other switches: nothing is generated, everything else is the production path.
+"""Repeats a recorded step under other switches: nothing is generated, everything else is the production code.
 
 A recording is the training state before a step (`replay/step_000010.ckpt`, as a checkpoint) and the step's rollouts
 (`rollouts/step_000010.parquet`, discarded groups too). A replay resumes from that state, as an interrupted run does,
-with an engine that plays the recorded samples. Collection, verification, rewards, the filter, advantages, mini-batches,
-losses and updates are then those of a run, and under the recorded switches they give the recorded metrics.
+with an engine that plays back the recorded samples. Collection, verification, rewards, dynamic sampling, advantages,
+losses and updates run as in training, and under the recorded switches they give the recorded metrics.
 """
 
 import re
@@ -38,7 +38,7 @@ class Recording:
     config: Config
     checkpoint: Path
     samples: Mapping[SampleKey, Sample]
-    """Of the groups up to the last accepted one; finished ones that were carried in stand in the checkpoint."""
+    """Of the groups up to the last accepted one; finished groups that were carried in are in the checkpoint."""
 
     @property
     def num_groups(self) -> int:
@@ -46,7 +46,7 @@ class Recording:
 
 
 def recorded_steps(run: Path) -> list[int]:
-    """Steps of a run that can be replayed, ascending."""
+    """The steps of a run that can be replayed, ascending."""
     names = [re.fullmatch(r"step_(\d+)", p.stem) for p in (run / "replay").glob("step_*.ckpt")]
     steps = sorted(int(name[1]) for name in names if name)
     return [step for step in steps if rollouts_file(run, step).is_file()]
@@ -57,25 +57,25 @@ def rollouts_file(run: Path, step: int) -> Path:
 
 
 def open_recording(run: Path, step: int | None) -> Recording:
-    """Reads a recorded step; `None` is the only one there is.
+    """Reads a recorded step; `None` means the only one.
 
     Raises:
-        ConfigError: no run there, the step is not recorded (with those that are), a recording that cannot be used.
+        ConfigError: there is no run, the step is not recorded, or the recording cannot be used.
     """
     config, steps = run_config(run), recorded_steps(run)
     if not steps:
         raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")
-    told = f"recorded: {', '.join(map(str, steps))}"
+    recorded = f"recorded: {', '.join(map(str, steps))}"
     if step is None and len(steps) > 1:
-        raise ConfigError(f"{run}: which step? Name one, such as step={steps[0]} ({told})")
+        raise ConfigError(f"{run}: which step? Name one, such as step={steps[0]} ({recorded})")
     chosen = steps[0] if step is None else step
     if chosen not in steps:
-        raise ConfigError(f"{run}: step {chosen} is not recorded ({told})")
+        raise ConfigError(f"{run}: step {chosen} is not recorded ({recorded})")
     checkpoint = before_step(run, chosen)
     if checkpoint.is_dir():
         raise ConfigError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
     if reason := fault(checkpoint):
-        raise ConfigError(f"{checkpoint} is damaged ({reason}); {told}")
+        raise ConfigError(f"{checkpoint} is damaged ({reason}); {recorded}")
     rows = pd.read_parquet(rollouts_file(run, chosen))
     samples = [_sample(row) for row in rows[rows["examined"]].to_dict("records")]
     return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})
@@ -156,7 +156,7 @@ class PlaybackStream:
 
 
 class TokenLog:
-    """What the module tells of the updates of a step, token by token; the first gradient and their sum."""
+    """Observes the updates of a step: every token of every update, the first gradient and the sum of all."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Tensor]] = []
@@ -185,7 +185,7 @@ class TokenLog:
 
 @dataclass
 class Replayed:
-    """A step as it went under the switches of `config`."""
+    """A step as it was under the switches of `config`."""
 
     config: Config
     accepted: list[Group]
@@ -193,7 +193,7 @@ class Replayed:
     batch: TokenBatch | None
     """None: no group to learn from."""
     metrics: dict[str, float | None]
-    """Of the updates, under the names that a run logs."""
+    """Of the updates, under the names in metrics.jsonl."""
     log: TokenLog
 
 
@@ -205,7 +205,7 @@ class _OneStep(Callback):
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         collector = trainer.datamodule.collector
         for completion in (c for group in collector.carried for c in group.scored.values()):
-            # The state holds their rewards under the recorded switches.
+            # The checkpoint has their rewards under the recorded switches.
             completion.length_penalty, completion.reward_shaped = collector.reward(
                 completion.score, completion.num_tokens, completion.truncated
             )
@@ -220,7 +220,7 @@ class _OneStep(Callback):
 def replay(recording: Recording, config: Config) -> Replayed:
     """The recorded step with the switches of `config`, from the weights and the optimizer's state before it.
 
-    Where the filter keeps fewer groups than the step wants, the batch is smaller: nothing can be generated anew.
+    If dynamic sampling keeps fewer groups than the step wants, the batch is smaller: nothing new can be generated.
     """
     parts = Parts(config)
     datamodule = RolloutDataModule(config, parts)

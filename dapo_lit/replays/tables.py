@@ -1,4 +1,4 @@
-"""What a replay found: a row a token, and a row an arm beside the recorded one."""
+"""Tables of a replay: one row per token, and one row per arm, compared with the recorded arm."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.objective.diagnostics import clipped_at
+from dapo_lit.objective.diagnostics import clipped_tokens
 from dapo_lit.objective.losses import importance_ratio
 from dapo_lit.recipe.switches import objective
 from dapo_lit.replays.recorded_step import Replayed
@@ -19,11 +19,11 @@ NOT_CLIPPED = "no"
 
 
 def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.DataFrame:
-    """A row for each response token of the batch and epoch, in the order of the batch.
+    """One row per response token and epoch, in the order of the batch.
 
     Columns: `update` and `epoch` (from 1), `problem_id`, `attempt`, `sample_index`, `position` in the response,
     `token_id`, `text`, `old_logprob`, `logprob` at the update, `ratio`, `advantage`, `clipped` (low, high, dual or no),
-    `weight` of the token in the loss of its update, 0 where it is masked.
+    `weight` of the token in the loss of its update, 0 where the loss mask is False.
 
     Args:
         text_of: decodes token ids.
@@ -61,14 +61,14 @@ def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.Da
 
 def _bounds(arm: Replayed, ratio: Tensor, advantages: Tensor) -> np.ndarray:
     bounds = objective(arm.config.algorithm, arm.config.task.max_response_tokens)
-    low, high, dual = clipped_at(
+    low, high, dual = clipped_tokens(
         ratio, advantages, clip_low=bounds.clip_low, clip_high=bounds.clip_high, clip_dual=bounds.clip_dual
     )
     return np.select([low.numpy(), high.numpy(), dual.numpy()], ["low", "high", "dual"], NOT_CLIPPED)
 
 
 def summary_row(arm: Replayed, recorded: Replayed, tokens: pd.DataFrame) -> dict[str, float | int | None]:
-    """One arm beside the recorded one. Columns: docs/replay.md."""
+    """One arm compared with the recorded one. Columns: docs/replay.md."""
     mine, theirs = _trained(arm), _trained(recorded)
     shared = mine.keys() & theirs.keys()
     changes = [abs((mine[key].advantage or 0.0) - (theirs[key].advantage or 0.0)) for key in shared]
@@ -94,7 +94,7 @@ def summary_row(arm: Replayed, recorded: Replayed, tokens: pd.DataFrame) -> dict
 
 
 def cosine(first: Sequence[Tensor] | None, second: Sequence[Tensor] | None) -> float | None:
-    """Of two gradients, in float64; None where one of them is missing or 0."""
+    """The cosine of two gradients, in float64; None if one of them is missing or 0."""
     if first is None or second is None:
         return None
     product, squares, others = (

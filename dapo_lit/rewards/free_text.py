@@ -4,18 +4,29 @@ The first of these that is found, after any `</think>`:
 
 1. the last `\boxed{...}`, with those just before it that a comma, `and` or `or` joins to it;
 2. the rest of the line after the last `####`;
-3. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), up to the end of the sentence;
-4. the whole text, if it is no prose;
-5. the last formula between dollar signs or `\( \)`;
-6. the last number, with its sign, currency and percent.
+3. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), or an `A:` that starts the last line,
+   up to the end of the sentence;
+4. what follows the last `=` in a last line such as `So he pays 5 + 3 = 8 dollars.` (`so`, `thus`, `therefore` or
+   `hence`, and no formula after it);
+5. the whole text, if it is no prose;
+6. the last formula between dollar signs or `\( \)`;
+7. the last number, with its sign, currency and percent.
 
-Reading is generous, so a model is never trained on it by default: the templates of `extraction.py` are strict.
+A dollar sign opens a formula as in Markdown: no digit may follow the closing one, and what starts with a digit may not
+end in a space or an operator. So `$5 and gets $3` and `$20 - $13 = $7` are amounts of money. Calculator notes as in
+GSM8K (`3+4=<<3+4=7>>7`) are left out.
+
+A number in words is an answer where it is marked (`The answer is eight.`) or the whole text; it is not searched for in
+prose.
+
+Reading is generous, so a model is never trained on it by default: the templates of `templates.py` are strict.
 """
 
 import re
 
+from dapo_lit.answers.parse import MAX_ANSWER_CHARS
 from dapo_lit.answers.tokens import words
-from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract_hash, find_boxes, first_number, last_number
+from dapo_lit.rewards.templates import extract_hash, find_boxes, first_number, last_number
 
 TAIL_CHARS = 8000
 """The answer is looked for in this many characters at the end (boxes: anywhere)."""
@@ -29,12 +40,18 @@ _MARKER = re.compile(
     r"(?:\b(?:final\s+answer|answers?|result|réponse|respuesta|resposta|antwort|risposta|ответ)\b|答案|答え|回答|정답|उत्तर)[*_\s]*"
     r"(?:to\s+[^.\n]{1,60}?\s)?"
     r"(?::|：|=|\b(?:is|are|est|es|ist)\b\s*:?|是|为|は|은|(?=[$\\])|(?=[-+(]?[0-9][^\n]{0,20}(?:\n|$)))[*_\s]*"
-    r"|\bsolutions?\s+(?:is|are)\b\s*:?\s*",
+    r"|\bsolutions?\s+(?:is|are)\b\s*:?\s*"
+    r"|(?m:^)[ \t*_]*A[*_]*:(?=[^\n]*\s*\Z)[*_\s]*",
     re.IGNORECASE,
 )
+_CONCLUSION = re.compile(r"(?:^|[.;!?]\s)\s*(?:so|thus|therefore|hence)\b(.*)=([^=]+)$", re.IGNORECASE)
+_CALCULATION = re.compile(r"<<[^<>\n]{1,300}>>")
 _FORMULA = re.compile(
-    r"\$\$(?P<a>[^$]{1,1500}?)\$\$|(?<![\\$])\$(?P<b>(?:\\\$|[^$\n]){1,600}?)(?<!\\)\$|\\\((?P<c>.{1,600}?)\\\)|\\\[(?P<d>.{1,1500}?)\\\]",
-    re.DOTALL,
+    r"""\$\$(?P<a>[^$]{1,1500}?)\$\$
+      | (?<![\\$]) \$ (?![0-9][^$\n]{0,600}[-+*/=<(×÷−\s]\$) (?P<b>(?:\\\$|[^$\n]){1,600}?) (?<!\\) \$ (?![0-9])
+      | \\\( (?P<c>.{1,600}?) \\\)
+      | \\\[ (?P<d>.{1,1500}?) \\\]""",
+    re.DOTALL | re.VERBOSE,
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _TEXT_COMMAND = re.compile(r"\\(?:text|mbox|mathrm|textbf|operatorname|textit|begin|end)\s*\{[^{}]*\}")
@@ -58,12 +75,15 @@ def find_answer(text: str) -> str | None:
     boxed = _boxes(text)
     if boxed:
         return boxed
-    text = text[-TAIL_CHARS:]
+    text = _CALCULATION.sub("", text[-TAIL_CHARS:])
     if "####" in text:
         return extract_hash(text)
     marked = _after_marker(text)
     if marked:
         return marked
+    concluded = _after_conclusion(text)
+    if concluded:
+        return concluded
     bare = text.strip()
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
@@ -143,6 +163,17 @@ def _formulas(text: str) -> str | None:
             joined[-1] += "%"
         position = found.end()
     return ", ".join(joined) or None
+
+
+def _after_conclusion(text: str) -> str | None:
+    line = text.rstrip().rpartition("\n")[2][-MAX_BARE_CHARS:]
+    found = _CONCLUSION.search(line)
+    if found is None or _FORMULA.search(line, found.start(1)):
+        return None
+    value = found[2].strip().removesuffix(".")
+    number = first_number(value)
+    only_words_follow = number and value.startswith(number) and not re.search(r"[^\w\s,'-]", value[len(number) :])
+    return number if only_words_follow or is_prose(value) else value
 
 
 def _last_formula(text: str) -> str | None:

@@ -23,7 +23,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Reference:
-    """What a response is checked against.
+    """The reference a response is checked against.
 
     >>> Reference(problem_id="gsm8k-0", answer="5").answer
     '5'
@@ -38,7 +38,7 @@ class Reference:
 
 @dataclass
 class _Response:
-    """A response on its way to a score."""
+    """A response that has no score yet."""
 
     ticket: Ticket
     reference: Reference
@@ -46,9 +46,9 @@ class _Response:
     prediction: str | None
     correctness: Score | None = None
     values: dict[str, float] = field(default_factory=dict)
-    """Of the weighted rewards beside correctness."""
+    """Values of the weighted rewards other than correctness."""
     waiting: int = 0
-    """Answers from workers that are still to come."""
+    """Results of workers that are still missing."""
     error: str | None = None
 
 
@@ -56,11 +56,11 @@ class Verifier:
     """Turns (reference, response) pairs into scores: 1 if the response is right, else `wrong_value` (DAPO Eq. 7).
 
     `rule` and `extraction` decide what is right, or `function`, a path to a reward function of your own. `weights`
-    makes the value a weighted sum: names are `correctness` (1 or `wrong_value`, or the value of `function`), `format`,
-    `length`, or paths to reward functions. Worker processes start with the first response that needs one; they hold
-    `memory_mb` of address space at most, and a response that has no verdict after `deadline_s` is wrong.
+    makes the value a weighted sum of `correctness` (1 or `wrong_value`, or the value of `function`), `format`,
+    `length`, and reward functions named by their paths. Worker processes start with the first response that needs one;
+    each may hold `memory_mb` of address space, and a response without a verdict after `deadline_s` is wrong.
 
-    For one thread of one process. Raises ValueError for settings without a meaning, RuntimeError where the workers
+    Use it in one thread of one process. Raises ValueError for settings that make no sense, RuntimeError if the workers
     cannot run.
 
     >>> with Verifier(rule="numeric", extraction="hash") as verifier:
@@ -120,21 +120,21 @@ class Verifier:
         self._finish_if_complete(response)
 
     def collect(self) -> list[tuple[Ticket, Score]]:
-        """The scores that are ready, in the order they became so; never waits."""
+        """The scores that are ready, in the order in which they were decided; never waits."""
         self._advance(wait_s=0.0)
         ready, self._ready = self._ready, []
         return ready
 
     def drain(self) -> list[tuple[Ticket, Score]]:
-        """The scores of everything submitted and not yet collected; waits for them."""
+        """The scores of everything submitted and not yet collected; waits for all of them."""
         while self._tasks or any(self._batches.values()):
             self._advance(wait_s=0.5)
         return self.collect()
 
     def score(self, pairs: Sequence[tuple[Reference, str]]) -> list[Score]:
-        """The scores of `pairs`, in their order. Nothing else may be under way."""
+        """The scores of `pairs`, in their order. No other response may be pending."""
         if self._ready or self._tasks:
-            raise RuntimeError("score() while other responses are under way: drain() them first")
+            raise RuntimeError("score() while other responses are pending: call drain() first")
         for index, (reference, text) in enumerate(pairs):
             self.submit(index, reference, text)
         scores = dict(self.drain())
@@ -143,10 +143,10 @@ class Verifier:
     def equivalent(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         """Whether the answers of each pair, as `extract` returns them, are the same under the rule; for votes.
 
-        Nothing else may be under way.
+        No other response may be pending.
         """
         if self._ready or self._tasks:
-            raise RuntimeError("equivalent() while responses are under way: drain() them first")
+            raise RuntimeError("equivalent() while responses are pending: call drain() first")
         unweighted = dict.fromkeys(self.weights or (), 0.0)
         for index, (a, b) in enumerate(pairs):
             response = _Response(index, Reference("", b), a, a, values=dict(unweighted))
@@ -174,7 +174,7 @@ class Verifier:
     ) -> None:
         self.close()
 
-    # --- on the way to the workers --------------------------------------------------------------------------------
+    # --- to the workers --------------------------------------------------------------------------------
 
     def _compare(self, response: _Response) -> None:
         """Decides in process, from the cache, or sends the pair to a worker, once however many responses share it."""
@@ -262,7 +262,7 @@ class Verifier:
 
     def _take_rewards(self, path: str, responses: list[_Response], outcome: Outcome) -> None:
         if (outcome.timed_out or outcome.error) and len(responses) > 1:
-            for response in responses:  # one of them is to blame: each gets its own deadline
+            for response in responses:  # one of them is the cause: each is repeated with its own deadline
                 self._send(path, [response])
             return
         failed = Score(False, self.wrong_value, timed_out=outcome.timed_out, error=outcome.error)

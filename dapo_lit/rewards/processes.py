@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dapo_lit.rewards.channel import Buffers, decode_reply, encode_request
-from dapo_lit.rewards.nursery import EXITED
+from dapo_lit.rewards.fork_server import EXITED
 from dapo_lit.rewards.worker import BROKEN, DONE, FAILED, READY, Setup, Task
 
 PREFETCH = 16
@@ -25,9 +25,10 @@ GRACE_S = 1.0
 """A worker that outlives a deadline by this much, as seen by the owner, is killed from outside."""
 START_S = 120.0
 """The time a worker may take to import its functions."""
-MAX_STARTS_FAILED = 3
+MAX_DEATHS = 3
+"""Fork servers, and workers not yet ready, that may die without one outcome between them before the run ends."""
 
-_COMMAND = "import sys; sys.path[:] = {path!r}; from dapo_lit.rewards.nursery import main; main({fd}, {parent})"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from dapo_lit.rewards.fork_server import main; main({fd}, {parent})"
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Outcome:
 
 
 class _Worker:
-    def __init__(self, connection: socket.socket):
+    def __init__(self, connection: socket.socket, fork_server: "subprocess.Popen[bytes]"):
         self.connection = connection
+        self.fork_server = fork_server
         self.buffers = Buffers(connection)
         self.tasks: deque[Task] = deque()
         self.pid: int | None = None
@@ -66,19 +68,10 @@ class ProcessPool:
         self._workers: list[_Worker] = []
         self._queue: deque[Task] = deque()
         self._outcomes: list[Outcome] = []
-        self._starts_failed = 0
+        self._deaths = 0
         self._selector = selectors.DefaultSelector()
-        self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = _COMMAND.format(
-            path=[path or os.getcwd() for path in sys.path], fd=other.fileno(), parent=self._owner
-        )
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", command], pass_fds=[other.fileno()], env=environment, stdin=subprocess.DEVNULL
-        )
-        other.close()
-        self._control.send(pickle.dumps(setup))
-        self._finalizer = weakref.finalize(self, _shut_down, self._process, self._control, self._workers)
+        self._setup = setup
+        self._start_fork_server()
         for _ in range(count):
             self._start_worker()
 
@@ -116,21 +109,45 @@ class ProcessPool:
         self._finalizer()
 
     def pids(self) -> Iterator[int]:
-        """The process ids of the nursery and of the workers that are ready."""
+        """The process ids of the fork server and of the workers that are ready."""
         yield self._process.pid
         yield from (worker.pid for worker in self._workers if worker.pid is not None)
 
+    def _start_fork_server(self) -> None:
+        self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = _COMMAND.format(
+            path=[path or os.getcwd() for path in sys.path], fd=other.fileno(), parent=self._owner
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", command], pass_fds=[other.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
+        other.close()
+        self._control.send(pickle.dumps(self._setup))
+        self._finalizer = weakref.finalize(self, _shut_down, self._process, self._control, self._workers)
+
+    def _restart_fork_server(self) -> None:
+        """After something killed it, the kernel for lack of memory for instance."""
+        self._finalizer.detach()
+        self._control.close()
+        self._count_death(self._process.wait())
+        self._start_fork_server()
+
+    def _count_death(self, exit_code: int | None) -> None:
+        self._deaths += 1
+        if self._deaths >= MAX_DEATHS:
+            raise RuntimeError(f"the verifier's processes died {self._deaths} times in a row (exit code {exit_code})")
+
     def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
-        try:
-            socket.send_fds(self._control, [b"w"], [theirs.fileno()])
-        except OSError as error:
-            ours.close()
-            raise RuntimeError(f"the verifier's processes cannot start (exit code {self._process.poll()})") from error
-        finally:
-            theirs.close()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+            except OSError:  # the fork server is gone
+                self._restart_fork_server()
+                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
         ours.setblocking(False)
-        worker = _Worker(ours)
+        worker = _Worker(ours, self._process)
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
@@ -160,7 +177,6 @@ class ProcessPool:
             kind, number, result, *service = decode_reply(body)
             if kind == READY:
                 worker.pid, worker.since = result, time.monotonic()
-                self._starts_failed = 0
             elif kind == BROKEN:
                 raise RuntimeError(f"a reward function cannot be loaded: {result}")
             elif kind == EXITED:
@@ -168,6 +184,7 @@ class ProcessPool:
             elif kind in (DONE, FAILED) and worker.tasks and worker.tasks[0].number == number:
                 worker.tasks.popleft()
                 worker.since = time.monotonic()
+                self._deaths = 0
                 done = kind == DONE
                 self._outcomes.append(
                     Outcome(number, result if done else None, error=None if done else result, service_s=sum(service))
@@ -176,14 +193,18 @@ class ProcessPool:
             self._replace(worker)
 
     def _replace(self, worker: _Worker) -> None:
-        """Buries a dead worker: its first task is what killed it, the others start again."""
+        """Replaces a dead worker: its first task is what killed it and gets that outcome, the others start again.
+
+        A worker that died with its fork server, which therefore could not report how, had nothing to do with it.
+        """
         self._selector.unregister(worker.connection)
         worker.connection.close()
         self._workers.remove(worker)
-        if worker.pid is None:
-            self._starts_failed += 1
-            if self._starts_failed >= MAX_STARTS_FAILED:
-                raise RuntimeError(f"the verifier's workers die when they start (exit code {worker.exit_code})")
+        if worker.exit_code is None and _ends_within(worker.fork_server, 1.0):
+            if worker.fork_server is self._process:
+                self._restart_fork_server()
+        elif worker.pid is None:
+            self._count_death(worker.exit_code)
         elif worker.tasks and worker.exit_code != 0:
             culprit = worker.tasks.popleft()
             late = worker.overdue or worker.exit_code in (-signal.SIGALRM, -signal.SIGXCPU)
@@ -220,8 +241,13 @@ def _shut_down(process: "subprocess.Popen[bytes]", control: socket.socket, worke
     control.close()
     for worker in workers:
         worker.connection.close()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
+    if not _ends_within(process, 5.0):
         process.kill()
         process.wait()
+
+
+def _ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return True
+    return False

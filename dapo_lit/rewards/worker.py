@@ -1,4 +1,4 @@
-"""One worker process: reads tasks, compares answers or calls reward functions, replies. Forked by `nursery.py`.
+"""One worker process: reads tasks, compares answers or calls reward functions, replies. Forked by `fork_server.py`.
 
 A worker ends itself: the kernel kills it at the deadline of a task (`setitimer`, with the signal's default action, so
 that code stuck inside one big multiplication dies as well), at its CPU limit, and when its parent dies.
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dapo_lit.answers.compare import compare_answers
 from dapo_lit.rewards.channel import encode_reply, receive_request
-from dapo_lit.rewards.equivalence import compare_answers
 from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function, needed_memory_mb
 
 READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
@@ -86,7 +86,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
     if isinstance(work, Comparison):
-        from dapo_lit.answers.full import FullJudge  # the nursery has imported it where it is needed
+        from dapo_lit.answers.full import FullJudge  # the fork server has imported it where it is needed
 
         return bool(compare_answers(work.prediction, work.answer, FullJudge()))
     scores = call_function(functions[work.function], work.questions, work.texts)

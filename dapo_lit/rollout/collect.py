@@ -31,7 +31,7 @@ class CollectionRules:
 
     num_prompts: int
     samples_per_prompt: int
-    filter_unmixed: bool
+    dynamic_sampling: bool
     max_rounds: int
     on_exhausted: Literal["error", "train_smaller", "top_up"]
     carry_over: Literal["none", "finished", "all"] = "none"
@@ -53,14 +53,14 @@ class CollectionRules:
 
     @property
     def admission(self) -> AdmissionRules:
-        allowance = (self.max_rounds if self.filter_unmixed else 1) * self.num_prompts
+        allowance = (self.max_rounds if self.dynamic_sampling else 1) * self.num_prompts
         return AdmissionRules(
             num_prompts=self.num_prompts,
             allowance=min(allowance, self.max_groups or allowance),
-            filters=self.filter_unmixed,
+            dynamic_sampling=self.dynamic_sampling,
             margin=self.margin,
             window=max(1, round(self.window * self.num_prompts)),
-            request_groups=self.request_groups if self.filter_unmixed else None,
+            request_groups=self.request_groups if self.dynamic_sampling else None,
         )
 
 

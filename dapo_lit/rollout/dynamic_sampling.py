@@ -61,7 +61,7 @@ class AdmissionRules:
     """Groups wanted."""
     allowance: int
     """Groups that may be submitted in the step; those carried over from an earlier one do not count."""
-    filters: bool = True
+    dynamic_sampling: bool = True
     """Only mixed groups are kept; off: every group is."""
     margin: float = 1.0
     """Standard deviations in `groups_in_flight`."""
@@ -111,7 +111,7 @@ class Admission:
         """The group in `place` has ended."""
         if self._outcomes[place] is not None:
             raise ValueError(f"the group in place {place} has ended before")
-        keeps = mixed or not self.rules.filters
+        keeps = mixed or not self.rules.dynamic_sampling
         self._outcomes[place] = keeps
         self._open -= 1
         if place >= self._num_carried:
@@ -135,7 +135,7 @@ class Admission:
             return 0
         if rules.request_groups is not None:
             return self._rest_of_batch(rules.request_groups)
-        in_flight = groups_in_flight(missing, self._rate.value, rules.margin) if rules.filters else missing
+        in_flight = groups_in_flight(missing, self._rate.value, rules.margin) if rules.dynamic_sampling else missing
         if self._rate.generated < min(RELIABLE_GROUPS, rules.num_prompts / 2):
             in_flight = min(in_flight, rules.num_prompts)
         ahead = len(self._outcomes) - self.front

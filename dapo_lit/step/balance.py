@@ -1,20 +1,21 @@
-"""Which sequences go where: between ranks by cost, within a rank into micro-batches by tokens. Pure functions.
+"""Splits sequences over ranks by cost, and within a rank into micro-batches by tokens. Pure functions.
 
-A rank that gets more work makes all others wait, and under a sharded policy every rank must run the same number of
-micro-batches. Costs are those of the arithmetic: the matrix products are linear in a sequence's tokens, attention is
-quadratic.
+A rank with more work makes all others wait, and under a sharded policy every rank must run the same number of
+micro-batches. Matrix products cost linearly in a sequence's tokens, attention quadratically.
 """
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformers import PretrainedConfig
+
 
 @dataclass(frozen=True)
 class CostModel:
     """Multiply-adds of a forward pass over one sequence of s tokens: `linear * s + quadratic * s^2`.
 
-    A backward pass costs twice that, so the shares are the same.
+    A backward pass costs twice that: the shares stay the same.
 
     >>> CostModel(linear=10.0, quadratic=1.0)(3)
     39.0
@@ -27,19 +28,17 @@ class CostModel:
         return self.linear * tokens + self.quadratic * tokens * tokens
 
 
-def cost_model(
-    *, num_layers: int, hidden_size: int, intermediate_size: int, num_heads: int, num_key_heads: int, head_dim: int
-) -> CostModel:
-    """From the sizes of a Llama-like model, the head left out: it is linear in the tokens that are scored.
+def cost_of(model: PretrainedConfig) -> CostModel:
+    """From the config of a Llama-like model, without the head, which is linear in the tokens that are scored.
 
     A layer multiplies each token with the projections of queries, keys, values and output and with the three matrices
-    of the gated MLP. Causal attention takes s^2 / 2 products of head_dim a head, once for the scores, once for the
-    values.
+    of the gated MLP. Causal attention takes s^2 / 2 products of head_dim per head, for the scores and for the values.
     """
-    projections = hidden_size * head_dim * (2 * num_heads + 2 * num_key_heads)
+    head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    projections = model.hidden_size * head_dim * (2 * model.num_attention_heads + 2 * model.num_key_value_heads)
     return CostModel(
-        linear=float(num_layers * (projections + 3 * hidden_size * intermediate_size)),
-        quadratic=float(num_layers * num_heads * head_dim),
+        linear=float(model.num_hidden_layers * (projections + 3 * model.hidden_size * model.intermediate_size)),
+        quadratic=float(model.num_hidden_layers * model.num_attention_heads * head_dim),
     )
 
 
@@ -47,10 +46,10 @@ def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
     """Splits items over ranks so that the largest rank's cost is small: the longest processing time rule.
 
     Each item, the most expensive first, goes to the rank that has least so far. The largest sum is at most 4/3 of the
-    best possible (Graham 1969); with many items a rank it is very near to it.
+    best possible (Graham 1969); with many items per rank it is close to the best.
 
     Returns:
-        The indices of each rank's items, ascending. Some are empty where there are fewer items than ranks.
+        The indices of each rank's items, ascending; empty for some ranks if there are fewer items than ranks.
 
     Raises:
         ValueError: ranks below 1.
@@ -61,7 +60,7 @@ def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, got {ranks}")
     shares: list[list[int]] = [[] for _ in range(ranks)]
-    # (cost, items, rank): of equal costs the rank with fewer items is first, so that free items are spread too.
+    # (cost, items, rank): at equal cost the rank with fewer items comes first, so that items of cost 0 are spread too.
     least = [(0.0, 0, rank) for rank in range(ranks)]
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         cost, items, rank = heapq.heappop(least)
@@ -82,8 +81,7 @@ def first_fit(tokens: Sequence[int], budget: int, at_least: int = 1) -> list[lis
     At most 11/9 of the fewest possible bins and one more (Johnson 1973). An item above the budget has a bin of its own.
 
     Args:
-        at_least: the number of bins to give: the largest bins are split until there are so many. Ranks that must run
-            the same number of micro-batches ask for the largest number among them.
+        at_least: the largest bins are split until there are this many.
 
     Returns:
         Indices of each bin's items, longest first. Fewer bins than `at_least` only if there are fewer items.

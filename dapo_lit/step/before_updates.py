@@ -1,91 +1,94 @@
 """The trainer's view of a batch before its updates: old and reference log-probs, values, mismatch, corrections."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import Statistics, correction_statistics, merge, mismatch_statistics
-from dapo_lit.step.minibatches import minibatches
-from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.step.token_axis import Scores
-
-if TYPE_CHECKING:
-    from dapo_lit.lit.module import DAPOModule
+from dapo_lit.step.forward import PolicyForward
+from dapo_lit.step.objective import Objective
+from dapo_lit.step.packing import TokenBatch, counter_seed
+from dapo_lit.step.token_axis import TokenAxis
 
 
-def scored_by_first_update(module: "DAPOModule", batch: RolloutStep) -> list[int]:
-    """Completions that need no scoring: the forward pass of the first update tells what the policy was before it.
+def scored_by_first_update(
+    config: Config, objective: Objective, batch: TokenBatch, step: int, num_ranks: int
+) -> list[int]:
+    """Completions that need no scoring of their own: the first update's forward pass gives their old log-probs.
 
-    None where something else asks for their log-probs before, or a later epoch may ask another rank for them.
+    Empty if something needs those log-probs earlier, or if a later epoch may need them on another rank.
     """
-    algorithm = module.config.algorithm
-    asked_before = (
-        module.objective.loss.of_whole_minibatch
-        or module.objective.correction is not None
+    algorithm = config.algorithm
+    needed_earlier = (
+        objective.loss.needs_whole_minibatch
+        or objective.correction is not None
         or algorithm.critic
         or algorithm.kl.where == "reward"
     )
-    asked_elsewhere = algorithm.epochs > 1 and module.ranks.size > 1
-    if algorithm.old_logprobs == "rollout" or asked_before or asked_elsewhere or batch.tokens is None:
+    needed_elsewhere = algorithm.epochs > 1 and num_ranks > 1
+    if not objective.recomputes_old_logprobs or needed_earlier or needed_elsewhere:
         return []
-    return next(minibatches(module.config, batch.tokens.group_index, batch.step, epoch=0))
+    return next(batch.minibatches(algorithm.minibatch_prompts, counter_seed(config.seed, step, 0)))
 
 
 @torch.no_grad()
-def score(module: "DAPOModule", batch: TokenBatch, later: Sequence[int] = ()) -> tuple[Scores, Statistics]:
-    """The batch before its updates, and the trainer-engine mismatch where the trainer has scored it.
+def score(
+    forward: PolicyForward, objective: Objective, batch: TokenBatch, later: Sequence[int] = ()
+) -> tuple[TokenAxis, Statistics]:
+    """The batch's tokens before the updates, and the statistics of the trainer-engine mismatch.
 
     later: completions whose old log-probs, and mismatch, come from the first update.
     """
-    trainers, ref, values = _forward_passes(module, batch, later)
+    policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
     unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
     old, corrections, statistics = batch.rollout_logprobs, None, Statistics({}, {})
-    if module.config.algorithm.old_logprobs == "recompute":
-        old, corrections, statistics = _beside_the_engine(module, batch, trainers, unscored)
-    first = unscored if later else None
-    kept_ref, kept_values = ref if module.reference else None, values if module.critic else None
-    return Scores(old, kept_ref, kept_values, first, corrections), statistics
+    if objective.recomputes_old_logprobs:
+        # The scores are the same on every rank by now: rank 0 measures all of them, the others nothing.
+        is_first = forward.ranks.rank == 0
+        measured = batch.fresh & ~unscored if is_first else torch.zeros_like(batch.fresh)
+        statistics = mismatch_statistics(policy, batch.rollout_logprobs, measured)
+        if objective.correction is None:
+            # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
+            old = torch.where(batch.fresh, policy.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
+        else:
+            # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them.
+            old = policy
+            corrections = objective.correction(old, batch.rollout_logprobs, batch.completion_of_token)
+            statistics = merge(statistics, correction_statistics(corrections if is_first else corrections[:0]))
+    tokens = TokenAxis(
+        loss_mask=batch.loss_mask,
+        completion_tokens=batch.response_lengths[batch.completion_of_token],
+        rollout_logprobs=batch.rollout_logprobs,
+        fresh=batch.fresh,
+        old_logprobs=old,
+        unscored=unscored if later else None,
+        ref_logprobs=ref if forward.reference else None,
+        values=values if forward.critic else None,
+        corrections=corrections,
+    )
+    return tokens, statistics
 
 
-def _forward_passes(module: "DAPOModule", batch: TokenBatch, later: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """[N] of policy, reference and critic over all ranks' shares; 0 where nobody asks for one."""
-    recomputes = module.config.algorithm.old_logprobs == "recompute"
-    old, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=module.device) for _ in range(3))
-    left_out = set(later)
-    now = [b for b in range(len(batch.sequences)) if b not in left_out]
-    for completions, scores_policy in ((now, recomputes), (list(later), False)):
-        if not completions or not (scores_policy or module.reference or module.critic):
+def _forward_passes(
+    forward: PolicyForward, batch: TokenBatch, later: Sequence[int], *, scores_policy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[N] of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
+    policy, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=forward.device) for _ in range(3))
+    now = sorted(set(range(len(batch.sequences))) - set(later))
+    for completions, scores in ((now, scores_policy), (list(later), False)):
+        if not completions or not (scores or forward.reference or forward.critic):
             continue
-        for micro, counts in module.micro_batches(batch, completions):
-            micro = micro.to(module.device)
+        for micro, counts in forward.micro_batches(batch, completions):
+            micro = micro.to(forward.device)
             place = micro.tokens if counts else micro.tokens[:0]
-            if scores_policy:
-                old[place] = module.logprobs(micro)[0][: len(place)]
-            if module.reference:
-                with module.reference.on(module.device) as reference:
-                    ref[place] = module.logprobs(micro, reference)[0][: len(place)]
-            if module.critic:
-                values[place] = module.values(micro)[: len(place)]
-    old, ref, values = (module.ranks.sum(scored.cpu()) for scored in (old, ref, values))
-    return old, ref, values
-
-
-def _beside_the_engine(
-    module: "DAPOModule", batch: TokenBatch, trainers: Tensor, unscored: Tensor
-) -> tuple[Tensor, Tensor | None, Statistics]:
-    """What becomes of the trainer's own log-probs [N]: old log-probs, corrections, statistics of the mismatch."""
-    # The same on every rank by now, so that one rank's part is the whole.
-    is_first = module.ranks.rank == 0
-    own = batch.fresh & ~unscored if is_first else torch.zeros_like(batch.fresh)
-    statistics = mismatch_statistics(trainers, batch.rollout_logprobs, own)
-    if module.objective.correction is None:
-        # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
-        old = torch.where(batch.fresh, trainers.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
-        return old, None, statistics
-    # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them
-    corrections = module.objective.correction(trainers, batch.rollout_logprobs, batch.completion_of_token)
-    whole = corrections if is_first else corrections[:0]
-    return trainers, corrections, merge(statistics, correction_statistics(whole))
+            if scores:
+                policy[place] = forward.logprobs(micro)[0][: len(place)]
+            if forward.reference:
+                with forward.reference.on(forward.device) as reference:
+                    ref[place] = forward.logprobs(micro, reference)[0][: len(place)]
+            if forward.critic:
+                values[place] = forward.values(micro)[: len(place)]
+    policy, ref, values = (forward.ranks.sum(scored.cpu()) for scored in (policy, ref, values))
+    return policy, ref, values

@@ -1,16 +1,30 @@
-"""The optimiser steps of one rollout step: learning rate, clipping, what is skipped, and the noise of the gradient."""
+"""The optimiser steps of one rollout step: learning rate, clipping, skipped updates, and the noise of the gradient."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dapo_lit.config import Optimizer
+from dapo_lit.config import Config, Optimizer
 from dapo_lit.objective.diagnostics import gradient_noise
+from dapo_lit.step.counters import Counters
+from dapo_lit.step.forward import PolicyForward
+from dapo_lit.step.packing import MicroBatch
 
-if TYPE_CHECKING:
-    from dapo_lit.lit.module import DAPOModule
+
+class Observer(Protocol):
+    """Watches the updates of a step; a replay records them with it."""
+
+    def micro_batch(
+        self, epoch: int, micro: MicroBatch, logprobs: Tensor, old: Tensor, advantages: Tensor, weights: Tensor
+    ) -> None:
+        """Called after a micro-batch with [n] of each response token; `weights`: of its policy loss."""
+
+    def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
+        """Called before each optimiser step with its gradient, not clipped yet."""
 
 
 class NonFiniteError(RuntimeError):
@@ -25,61 +39,65 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
-class GradientSteps:
-    """Steps of the module's optimiser with the gradients that lie at its parameters.
+@dataclass
+class OptimizerSteps:
+    """Takes optimiser steps with the gradients that the parameters hold, and keeps their losses and norms."""
 
-    critic_alone: the policy is not trained, and its loss and gradient are not recorded.
-    """
+    config: Config
+    optimizer: Any
+    forward: PolicyForward
+    counters: Counters
+    step: int
+    critic_only: bool
+    """The policy is not trained; its loss and gradient are not recorded."""
+    bad_updates_in_a_row: int = 0
+    observer: Observer | None = None
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    bad_updates: int = 0
+    gradient_sum: list[Tensor] | None = None
 
-    def __init__(self, module: "DAPOModule", step: int, *, critic_alone: bool) -> None:
-        config = module.config
-        self.module = module
-        self.step = step
-        self.critic_alone = critic_alone
-        self.optimizer: Any = module.optimizers()
-        self.trainable = [p for p in module.policy.parameters() if p.requires_grad]
-        self.losses: list[float] = []
-        self.norms: list[float] = []
-        self.gradient_sum: list[Tensor] | None = None
-        self.bad_updates = 0
-        self.lr = learning_rate(step, config.algorithm.optimizer, config.budget.steps)
+    def __post_init__(self) -> None:
+        policy, critic = self.forward.policy, self.forward.critic
+        self.policy_parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.critic_parameters = [] if critic is None else list(critic.parameters())
+        self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
 
-    def make(self, addend: Tensor) -> bool:
-        """One optimiser step, unless the loss or the gradient norm is not finite; whether it was made.
+    def take(self, loss: Tensor) -> bool:
+        """One optimiser step, unless the loss or a gradient norm is not finite; returns whether it was taken.
 
-        addend: this rank's of the loss.
+        loss: this rank's share of it, on the device.
         """
-        module, settings = self.module, self.module.config.algorithm.optimizer
-        gradients = [p.grad for p in self.trainable if p.grad is not None]
+        gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
         norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
-        critic = [] if module.critic is None else list(module.critic.parameters())
-        critic_norm = global_norm([p.grad for p in critic if p.grad is not None])
-        # The one moment of an update in which the device is waited for.
-        numbers = torch.stack([x.double() for x in (addend.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
-        module.ranks.sum(numbers[:1])
-        loss, policy_norm, _ = numbers.tolist()
+        critic_norm = global_norm([p.grad for p in self.critic_parameters if p.grad is not None])
+        # The only point of an update where the host waits for the device.
+        numbers = torch.stack([x.double() for x in (loss.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
+        self.forward.ranks.sum(numbers[:1])
+        whole_loss, policy_norm, _ = numbers.tolist()
         if not numbers.isfinite().all():
             self.optimizer.zero_grad()
             self.bad_updates += 1
-            module.bad_updates_in_a_row += 1
+            self.bad_updates_in_a_row += 1
             return False
-        module.bad_updates_in_a_row = 0
-        if not self.critic_alone:
-            self.losses.append(loss)
+        self.bad_updates_in_a_row = 0
+        if not self.critic_only:
+            self.losses.append(whole_loss)
             self.norms.append(policy_norm)
-            if module.observer:
-                module.observer.update(loss, gradients)
-        if module.config.trainer.grad_noise and gradients:
+            if self.observer:
+                self.observer.update(whole_loss, gradients)
+        trainer, grad_clip = self.config.trainer, self.config.algorithm.optimizer.grad_clip
+        if trainer.grad_noise and gradients:
             self._add_to_gradient_sum(gradients)
-        if settings.grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
-            one_mesh = module.config.trainer.sharding.tensor_parallel == 1
-            torch.nn.utils.clip_grads_with_norm_(self.trainable, settings.grad_clip, norm, None if one_mesh else False)
-            torch.nn.utils.clip_grads_with_norm_(critic, settings.grad_clip, critic_norm, None if one_mesh else False)
+        if grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
+            foreach = None if trainer.sharding.tensor_parallel == 1 else False  # no one kernel takes two meshes
+            torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm, foreach)
+            torch.nn.utils.clip_grads_with_norm_(self.critic_parameters, grad_clip, critic_norm, foreach)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        module.counters.gradient_step += 1
+        self.counters.gradient_step += 1
         return True
 
     def _add_to_gradient_sum(self, gradients: list[Tensor]) -> None:
@@ -90,7 +108,7 @@ class GradientSteps:
                 total.add_(gradient)
 
     def metrics(self) -> dict[str, float | None]:
-        """Means over the steps that were made."""
+        """Means over the steps that were taken."""
         noise = None
         if self.gradient_sum is not None:
             summed = float(global_norm(self.gradient_sum))

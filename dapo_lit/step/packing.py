@@ -1,9 +1,10 @@
-"""The batch that is trained on, as flat tensors, and its micro-batches.
+"""The batch that is trained on, as flat tensors, and its mini-batches and micro-batches.
 
-B completions; N response tokens over all of them, one after the other ("flat"). The sequences of a micro-batch lie
-one after the other too: nothing is padded.
+B completions with N response tokens in all, one completion after the other ("flat"). The sequences of a micro-batch
+follow each other too: nothing is padded.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,10 +19,10 @@ from dapo_lit.step.balance import first_fit
 
 @dataclass
 class MicroBatch:
-    """What one forward pass needs: T tokens of segments, one after the other; n response tokens.
+    """The input of one forward pass: T tokens in segments, one after the other, with n response tokens.
 
-    A segment is a prompt with its response, or a prompt that several responses share, or one of those. The last token
-    of a response predicts nothing and is left out.
+    A segment is a prompt with its response, a prompt that several responses share, or one of those responses. The last
+    token of a response predicts nothing and is left out.
     """
 
     input_ids: Tensor
@@ -29,30 +30,30 @@ class MicroBatch:
     lengths: list[int]
     """Of the segments; they sum to T."""
     prompts: list[int] | None
-    """For each segment the one that it continues, or -1; None: no prompt is shared."""
+    """The segment that each segment continues, or -1; None: no prompt is shared."""
     rows: Tensor
-    """[n] the packed token whose hidden state predicts the response token: the one before it."""
+    """[n] position in `input_ids` of the token before the response token, whose hidden state predicts it."""
     targets: Tensor
     """[n] the response tokens."""
     tokens: Tensor
-    """[n] their places in the flat tensors of the batch."""
+    """[n] their positions in the batch's [N] tensors."""
     completions: Tensor
     """[n] the completion each belongs to."""
 
     @cached_property
     def packed(self) -> Layout:
-        """For the attention, where the tokens are."""
+        """The layout of the segments, for the attention."""
         return layout(self.lengths, self.prompts, self.input_ids.device)
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Its tensors on a device, once for all passes over it."""
+        """The same with its tensors on another device."""
         tensors = {name: getattr(self, name) for name in ("input_ids", "rows", "targets", "tokens", "completions")}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 @dataclass
 class TokenBatch:
-    """Completions as tensors; masks and rewards are per completion, log-probs per token."""
+    """Completions as tensors on the CPU: B completions with N response tokens, one completion after the other."""
 
     sequences: list[Tensor]
     """B of [prompt + response]."""
@@ -64,17 +65,17 @@ class TokenBatch:
     """[B] position of the completion's group in the batch."""
     rewards: Tensor
     """[B] float64, after shaping."""
-    carries_loss: Tensor
-    """[B] bool; False: masked by overlong filtering. Metrics go over all response tokens, the loss over these."""
+    loss_mask: Tensor
+    """[N] bool; False: the token carries no loss. Metrics go over all response tokens, the loss over these."""
     rollout_logprobs: Tensor
-    """[N] of the engine."""
+    """[N] under the engine."""
     fresh: Tensor
-    """[N] bool; False: the token was sampled with older weights (carried over)."""
+    """[N] bool; False: the token was sampled by older weights (carried over)."""
 
     @property
     def loss_tokens(self) -> Tensor:
-        """[B] tokens of each completion that carry loss."""
-        return self.response_lengths * self.carries_loss
+        """[B] number of tokens of each completion that carry loss."""
+        return torch.zeros_like(self.response_lengths).index_add_(0, self.completion_of_token, self.loss_mask.long())
 
     @property
     def completion_of_token(self) -> Tensor:
@@ -88,16 +89,22 @@ class TokenBatch:
         responses = int((self.response_lengths - 1).sum())
         return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
 
+    def minibatches(self, num_groups: int, seed: int) -> Iterator[list[int]]:
+        """The completions of each mini-batch: `num_groups` whole groups, in an order shuffled by `seed`."""
+        order = torch.randperm(int(self.group_index.max()) + 1, generator=torch.Generator().manual_seed(seed))
+        for chosen in order.split(num_groups):
+            yield torch.isin(self.group_index, chosen).nonzero().flatten().tolist()
+
     def micro_batches(
         self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
     ) -> Iterator[MicroBatch]:
-        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, none of them a pad.
+        """Splits `completions` into micro-batches of at most `budget_tokens` tokens, without padding.
 
         A sequence longer than the budget has a micro-batch of its own.
 
         Args:
             shares_prompts: compute the prompt of a group once for all its completions in a micro-batch.
-            at_least: the number of micro-batches to make, see `first_fit`.
+            at_least: make at least this many, see `first_fit`.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
         for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
@@ -120,16 +127,16 @@ class TokenBatch:
 
     @cached_property
     def _lengths(self) -> tuple[list[int], list[int]]:
-        """Of prompts and of responses: taken out of the tensors at once, as each access takes its time."""
+        """Of prompts and of responses, as lists: reading a tensor number by number is slow."""
         return self.prompt_lengths.tolist(), self.response_lengths.tolist()
 
     def _num_tokens(self, unit: Sequence[int]) -> int:
-        """Of completions that share their prompt."""
+        """Tokens of completions that share their prompt."""
         prompts, responses = self._lengths
         return prompts[unit[0]] + sum(responses[b] - 1 for b in unit)
 
     def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
-        """Each unit: its prompt, then the responses without their last token."""
+        """Packs units, each of which is a prompt and the responses to it without their last tokens."""
         ids: list[Tensor] = []
         lengths: list[int] = []
         prompts: list[int] = []
@@ -172,11 +179,16 @@ class TokenBatch:
         )
 
 
-def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: int) -> TokenBatch:
+def counter_seed(*counters: int) -> int:
+    """A 63-bit seed from counters, the same on every machine and rank and after every restart."""
+    return int.from_bytes(hashlib.blake2b(repr(counters).encode(), digest_size=8).digest()) >> 1
+
+
+def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int) -> TokenBatch:
     """Builds the tensors of `groups`, completions in order.
 
     Args:
-        carries_loss: [P, G] bool.
+        loss_mask: [N] bool.
         policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
     completions = [c for g in groups for c in g.completions]
@@ -189,7 +201,7 @@ def token_batch(groups: Sequence[Group], carries_loss: Tensor, policy_version: i
             torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
         ),
         rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
-        carries_loss=carries_loss.flatten(),
+        loss_mask=loss_mask,
         rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
         fresh=torch.tensor([v == policy_version for c in completions for v in c.sample.versions]),
     )

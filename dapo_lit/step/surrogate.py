@@ -1,25 +1,23 @@
-"""Losses that look at a whole mini-batch, as a sum over tokens that any split into micro-batches adds up.
+"""Losses that look at a whole mini-batch, replaced by a sum over tokens that any split into micro-batches adds up to.
 
-A forward pass without gradient gives the log-probs of all tokens on all ranks, the loss of them its slope at each.
-Slopes times log-probs have the loss's own gradient at the weights of the moment, and are a sum over tokens.
+A forward pass without gradient gives the log-probs of all tokens on all ranks; the loss of those has a slope at each
+token. The sum of slopes times log-probs has the loss's own gradient at the present weights.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dapo_lit.recipe.policy_loss import Tokens
-from dapo_lit.step.packing import MicroBatch, TokenBatch
-from dapo_lit.step.token_axis import Credit, Scores
-
-if TYPE_CHECKING:
-    from dapo_lit.lit.module import DAPOModule
+from dapo_lit.step.forward import PolicyForward
+from dapo_lit.step.objective import MinibatchTokens, PolicyLoss
+from dapo_lit.step.packing import MicroBatch
+from dapo_lit.step.token_axis import TokenAxis
 
 
 class Linearised(NamedTuple):
-    """A loss of a mini-batch at its log-probs, [N] over the batch's tokens, on the policy's device; else 0."""
+    """A loss around the present log-probs: [N] over the batch, on the policy's device; 0 outside the mini-batch."""
 
     losses: Tensor
     """Of each token."""
@@ -29,47 +27,50 @@ class Linearised(NamedTuple):
 
 @torch.no_grad()
 def linearised(
-    module: "DAPOModule",
-    batch: TokenBatch,
-    scores: Scores,
-    credit: Credit,
-    minibatch: Tensor,
+    loss: PolicyLoss,
+    forward: PolicyForward,
+    tokens: TokenAxis,
+    completion_of_token: Tensor,
+    minibatch: Sequence[int],
     micros: Sequence[tuple[MicroBatch, bool]],
     weights: Tensor,
     seed: int,
 ) -> Linearised:
-    """The module's loss of a mini-batch, the same on every rank.
+    """Linearises the loss of a mini-batch; the result is the same on every rank.
 
     Args:
+        tokens: of the batch, on the CPU, with advantages.
+        completion_of_token: [N]
         minibatch: its completions on all ranks.
-        micros: this rank's micro-batches, False: one that only keeps step.
-        weights: [B] of a completion's tokens.
-        seed: of what the loss draws.
+        micros: this rank's micro-batches of them; False: one that does not count.
+        weights: [N] of each token in the loss, on the CPU.
+        seed: of the random numbers that the loss draws.
     """
-    logprobs, entropy = (torch.zeros_like(scores.old_logprobs, device=module.device) for _ in range(2))
+    assert tokens.advantages is not None
+    logprobs, entropy = (torch.zeros_like(tokens.old_logprobs, device=forward.device) for _ in range(2))
     for micro, counts in micros:
-        micro = micro.to(module.device)
-        scored = module.logprobs(micro)
+        micro = micro.to(forward.device)
+        scored = forward.logprobs(micro)
         if counts:
             logprobs[micro.tokens], entropy[micro.tokens] = scored
-    logprobs, entropy = (module.ranks.sum(x.cpu()) for x in (logprobs, entropy))
-    places = torch.isin(batch.completion_of_token, minibatch).nonzero().flatten()
-    completions = batch.completion_of_token[places]
+    logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
+    places = torch.isin(completion_of_token, torch.tensor(minibatch)).nonzero().flatten()
     with torch.enable_grad():
         variable = logprobs[places].requires_grad_()
-        tokens = Tokens(
-            logprobs=variable,
-            old_logprobs=scores.old_logprobs[places],
-            advantages=credit.advantages[places],
-            completions=completions,
-            mask=batch.carries_loss[completions],
-            entropy=entropy[places],
-            generator=torch.Generator().manual_seed(seed),
+        losses = loss.over_minibatch(
+            MinibatchTokens(
+                logprobs=variable,
+                old_logprobs=tokens.old_logprobs[places],
+                advantages=tokens.advantages[places],
+                completions=completion_of_token[places],
+                mask=tokens.loss_mask[places],
+                entropy=entropy[places],
+                generator=torch.Generator().manual_seed(seed),
+            )
         )
-        losses = module.objective.loss.of_minibatch(tokens)
-        if scores.corrections is not None:
-            losses = losses * scores.corrections[places]
-        (slopes,) = torch.autograd.grad((losses * weights[completions]).sum(), variable)
+        if tokens.corrections is not None:
+            losses = losses * tokens.corrections[places]
+        (slopes,) = torch.autograd.grad((losses * weights[places]).sum(), variable)
     whole = Linearised(torch.zeros_like(logprobs), torch.zeros_like(logprobs))
     whole.losses[places], whole.slopes[places] = losses.detach().float(), slopes
-    return Linearised(*(x.to(module.device) for x in whole))
+    return Linearised(*(x.to(forward.device) for x in whole))

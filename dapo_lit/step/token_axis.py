@@ -1,69 +1,44 @@
-"""What the updates of a step start from: the trainer's view of a batch, and the credit of each token."""
+"""What is known about each response token of a batch when its updates start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from dapo_lit.step.packing import TokenBatch
-
 
 @dataclass(frozen=True)
-class Scores:
-    """Of each response token of a batch, [N], on the CPU, detached."""
+class TokenAxis:
+    """The N response tokens of a batch, in its order: every field is [N]; None means that no loss needs the field.
 
-    old_logprobs: Tensor
-    """Under the policy before the updates, or of the engine; NaN until the first update gives them."""
-    ref_logprobs: Tensor | None
-    """Under the policy that training began with; None: no reference is kept."""
-    values: Tensor | None
-    """Of the critic, for the state before the token; None: no critic."""
-    of_first_update: Tensor | None = None
-    """bool; True: old_logprobs come from the forward pass of the first update. None: all are there."""
-    corrections: Tensor | None = None
-    """Weight of the token's policy loss for the gap between old_logprobs and its sampler; None: 1 everywhere."""
-
-
-@dataclass(frozen=True)
-class Credit:
-    """Of each response token of a batch, [N]."""
-
-    advantages: Tensor
-    returns: Tensor | None
-    """What the critic is fitted to; None: no critic."""
-
-
-@dataclass(frozen=True)
-class TokenValues:
-    """What the micro-batches of a step read, on the policy's device: moved once, so that no micro-batch waits for it.
-
-    Of each response token, [N], but for response_lengths, [B]. `old_logprobs` fills up where a step's first update
-    gives them.
+    Everything is detached. `score` and the objective's `credit` fill it on the CPU, the same on every rank. The updates
+    read a copy on the policy's device, made once per step so that no micro-batch waits for a transfer.
     """
 
-    old_logprobs: Tensor
+    loss_mask: Tensor
+    """bool; False: the token carries no loss and counts in no denominator. Metrics include it."""
+    completion_tokens: Tensor
+    """int64; response tokens of the completion that the token belongs to, masked ones included."""
     rollout_logprobs: Tensor
+    """float32, nats; under the engine that sampled the token."""
     fresh: Tensor
-    advantages: Tensor
-    response_lengths: Tensor
-    ref_logprobs: Tensor | None
-    corrections: Tensor | None
-    values: Tensor | None
-    returns: Tensor | None
+    """bool; False: the token was sampled by older weights (carried over)."""
+    old_logprobs: Tensor
+    """float32, nats; under the policy before the updates, or under the engine. NaN where `unscored`, until the first
+    update's forward pass fills it in."""
+    unscored: Tensor | None = None
+    """bool; True: the first update's forward pass gives the old log-prob. None: all are known."""
+    ref_logprobs: Tensor | None = None
+    """float32, nats; under the frozen reference."""
+    values: Tensor | None = None
+    """float32, unit of the reward; the critic's, for the state before the token."""
+    corrections: Tensor | None = None
+    """float32; weight of the token's policy loss for the gap between `old_logprobs` and the policy that sampled it."""
+    advantages: Tensor | None = None
+    """float32; None until credit is assigned."""
+    returns: Tensor | None = None
+    """float32, unit of the reward; what the critic is fitted to."""
 
-    @classmethod
-    def of(cls, batch: TokenBatch, scores: Scores, credit: Credit, device: torch.device) -> "TokenValues":
-        def placed(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values.to(device)
-
-        return cls(
-            old_logprobs=scores.old_logprobs.to(device),
-            rollout_logprobs=batch.rollout_logprobs.to(device),
-            fresh=batch.fresh.to(device),
-            advantages=credit.advantages.to(device),
-            response_lengths=batch.response_lengths.to(device),
-            ref_logprobs=placed(scores.ref_logprobs),
-            corrections=placed(scores.corrections),
-            values=placed(scores.values),
-            returns=placed(credit.returns),
-        )
+    def to(self, device: torch.device) -> "TokenAxis":
+        """The same on another device."""
+        known = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(self, **{name: values.to(device) for name, values in known.items()})

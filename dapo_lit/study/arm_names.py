@@ -1,13 +1,14 @@
-"""Reading an arm's name back into its switches and settings, and telling a mistyped one."""
+"""Reads an arm's name back into its switches and settings; a mistyped name gets the nearest one as a hint."""
 
 import difflib
 
 import yaml
 
-from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, Design, Setting
+from dapo_lit.study.designs import Arm, Design, Setting
+from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
 
 OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.", "budget.")
-"""Keys that stand in a name as they are; all others are short for `algorithm.<key>`."""
+"""Keys written in full in a name; all others are short for `algorithm.<key>`."""
 
 
 def read_arm(name: str) -> Arm:
@@ -17,27 +18,22 @@ def read_arm(name: str) -> Arm:
     {'algorithm.optimizer.lr': 0.0003}
 
     Raises:
-        ValueError: not such a name, with what is wrong about it and how it is written.
+        ValueError: not the name of an arm, with what is wrong and how it is written.
     """
     vector, *settings = name.split("@")
-    reference, base = next(
-        (
-            (word, switches)
-            for word, switches in (("naive_grpo", NAIVE_GRPO), ("dapo", DAPO))
-            if vector.startswith(word)
-        ),
-        ("", {}),
-    )
-    if not reference:
-        raise ValueError(f"{name!r} is no arm: a name begins with dapo or naive_grpo")
-    techniques = dict(base)
+    references = {"naive_grpo": NAIVE_GRPO, "dapo": DAPO}
+    reference = next((word for word in references if vector.startswith(word)), None)
+    if reference is None:
+        raise ValueError(f"{name!r} is no arm: a name starts with dapo or naive_grpo")
+    on = set(references[reference])
     for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
-        if change[1:] not in TECHNIQUES or change[0] not in "+-":
-            near = difflib.get_close_matches(change.lstrip("+-"), TECHNIQUES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TECHNIQUES)}"
-            raise ValueError(f"{name!r} is no arm: {change.lstrip('+-')} is no technique; {hint}")
-        techniques[change[1:]] = change[0] == "+"
-    arm = Arm(techniques, dict(_setting(name, text) for text in settings))
+        technique = change.lstrip("+-")
+        if technique not in REGISTER or change[0] not in "+-":
+            near = difflib.get_close_matches(technique, REGISTER, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REGISTER)}"
+            raise ValueError(f"{name!r} is no arm: {technique} is no technique; {hint}")
+        (on.add if change[0] == "+" else on.discard)(technique)
+    arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
     if arm.name != name:
         raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
     return arm

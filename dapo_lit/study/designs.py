@@ -1,65 +1,74 @@
-"""Which arms a study has: switch vectors and settings, and the one name of each arm. Pure descriptions, no runs.
+"""Which arms a study has: switches and settings, and the one name of each arm. Descriptions only, no runs.
 
-An arm is a vector of the five techniques plus, in studies of other settings, the config values it changes. Its name is
-computed from these (`arm_name`, `Arm.name`), so two arms that differ never share a folder and nobody invents a label.
+An arm is the set of techniques that are on plus, in studies of other settings, the config values it changes. Its name
+is computed from these (`arm_name`, `Arm.name`): two arms that differ never share a folder, and nobody invents a label.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TECHNIQUES = ("overlong_filtering", "clip_higher", "soft_overlong_punishment", "token_level_loss", "dynamic_sampling")
-"""In the order of the paper's Table 1; names and tables keep it."""
-
-NAIVE_GRPO: Mapping[str, bool] = dict.fromkeys(TECHNIQUES, False)
-DAPO: Mapping[str, bool] = {**dict.fromkeys(TECHNIQUES, True), "overlong_filtering": False}
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 Setting = bool | int | float | str
 
 
-def arm_name(techniques: Mapping[str, bool], family: str = "dapo", switches: Mapping[str, bool] | None = None) -> str:
-    """The one name of a switch vector: its nearer reference, then every difference from it in Table 1's order.
+def switches(on: Iterable[str]) -> dict[str, bool]:
+    """Every registered switch with its value.
 
-    Fewest differences win, a tie goes to `dapo`. An algorithm of another family is named after it, and every
-    difference from the `switches` that it sets itself; where those are not known, after it and the vector's own name.
+    Raises:
+        ValueError: a technique that is not registered.
+    """
+    on = frozenset(on)
+    if unknown := sorted(on - set(REGISTER)):
+        raise ValueError(f"unknown: {', '.join(unknown)}; the switches are {', '.join(REGISTER)}")
+    return {switch: switch in on for switch in REGISTER}
 
-    >>> arm_name({**NAIVE_GRPO, "overlong_filtering": True, "clip_higher": True})
+
+def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mapping[str, bool] | None = None) -> str:
+    """The one name of a set of switches: the nearer reference, then every difference from it in the register's order.
+
+    Fewest differences win, a tie goes to `dapo`. A switch that is not given is off. An algorithm of another family is
+    named after it, with every difference from the switches that its `preset` sets; where the preset is not known, after
+    the family and the name that the switches have by themselves.
+
+    >>> arm_name({"overlong_filtering": True, "clip_higher": True})
     'naive_grpo+overlong_filtering+clip_higher'
-    >>> arm_name({**NAIVE_GRPO, "clip_higher": True}, "grpo", NAIVE_GRPO)
+    >>> arm_name({"clip_higher": True}, "grpo", {"clip_higher": False})
     'grpo+clip_higher'
-    >>> arm_name({**DAPO, "clip_higher": False}, "mine")
+    >>> arm_name(switches(DAPO - {"clip_higher"}), "mine")
     'mine_dapo-clip_higher'
 
     Raises:
-        ValueError: a switch is missing or unknown.
+        ValueError: an unknown switch.
     """
-    if set(techniques) != set(TECHNIQUES):
-        wrong = sorted(set(techniques) ^ set(TECHNIQUES))
-        raise ValueError(
-            f"an arm needs exactly the switches {', '.join(TECHNIQUES)}; missing or unknown: {', '.join(wrong)}"
-        )
-    names = []
-    references: tuple[tuple[str, Mapping[str, bool]], ...] = (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO))
+    switches(techniques)
+    on = {switch for switch, value in techniques.items() if value}
+    references: dict[str, Iterable[str]] = {"dapo": DAPO, "naive_grpo": NAIVE_GRPO}
     if family != "dapo":
-        if not switches:
+        if not preset:
             return f"{family}_{arm_name(techniques)}"
-        references = ((family, switches),)
-    for reference, base in references:
-        differing = [t for t in TECHNIQUES if techniques[t] != base[t]]
-        names.append((len(differing), reference + "".join(("+" if techniques[t] else "-") + t for t in differing)))
-    return min(names, key=lambda counted: counted[0])[1]
+        references = {family: [switch for switch, value in preset.items() if value]}
+    differing = {name: [t for t in REGISTER if (t in on) != (t in base)] for name, base in references.items()}
+    nearest = min(differing, key=lambda name: len(differing[name]))
+    return nearest + "".join(("+" if t in on else "-") + t for t in differing[nearest])
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm: switches, and the config values that differ from the experiment's (full keys)."""
+    """One arm: the techniques that are on, and the config values that differ from the experiment's (full keys)."""
 
-    techniques: Mapping[str, bool]
+    on: frozenset[str]
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
+    def techniques(self) -> dict[str, bool]:
+        """Every registered switch with its value."""
+        return switches(self.on)
+
+    @property
     def name(self) -> str:
-        """The switches' name and, behind @, every setting.
+        """The name of the switches and, behind @, every setting.
 
         >>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
         'dapo@clip.high=0.5'
@@ -70,8 +79,8 @@ class Arm:
 
     @property
     def values(self) -> dict[str, Setting]:
-        """Every config key that the arm sets, the five switches included."""
-        return {**{f"algorithm.techniques.{t}": self.techniques[t] for t in TECHNIQUES}, **self.settings}
+        """Every config key that the arm sets, all switches included."""
+        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **self.settings}
 
     def overrides(self) -> list[str]:
         """Command-line overrides that turn any experiment into this arm."""
@@ -100,67 +109,62 @@ class Design:
     @property
     def declared(self) -> frozenset[str]:
         """The config keys in which the arms may differ."""
-        switches = {
-            f"algorithm.techniques.{t}" for t in TECHNIQUES if len({arm.techniques[t] for arm in self.arms}) > 1
-        }
-        return frozenset(switches | {key for arm in self.arms for key in arm.settings})
+        varying = frozenset.union(*(arm.on for arm in self.arms)) - frozenset.intersection(*(a.on for a in self.arms))
+        return frozenset(f"algorithm.techniques.{t}" for t in varying).union(*(arm.settings for arm in self.arms))
 
 
 def ladder() -> tuple[Arm, ...]:
     """Table 1 as printed: naive GRPO and five cumulative additions; the last arm has all five on."""
-    return tuple(Arm({t: i < rungs for i, t in enumerate(TECHNIQUES)}) for rungs in range(len(TECHNIQUES) + 1))
+    return tuple(Arm(frozenset(LADDER[:rungs])) for rungs in range(len(LADDER) + 1))
 
 
-def _without(technique: str, settings: Mapping[str, Setting] | None = None) -> Arm:
-    return Arm({**DAPO, technique: False}, settings or {})
+def cube(techniques: Iterable[str]) -> tuple[Arm, ...]:
+    """All combinations of these techniques, every other one off."""
+    names = tuple(techniques)
+    return tuple(
+        Arm(frozenset(itertools.compress(names, on))) for on in itertools.product((False, True), repeat=len(names))
+    )
 
 
-def _with(base: Mapping[str, bool], technique: str) -> Arm:
-    return Arm({**base, technique: True})
-
-
-def _cube() -> list[Arm]:
-    return [
-        Arm(dict(zip(TECHNIQUES, on, strict=True))) for on in itertools.product((False, True), repeat=len(TECHNIQUES))
-    ]
-
-
-def half_fraction() -> tuple[Arm, ...]:
-    """The half of the 2^5 cube with an even number of techniques on: defining relation I = -ABCDE, resolution V.
+def half_fraction(techniques: Iterable[str]) -> tuple[Arm, ...]:
+    """The half of the cube with an even number of techniques on: of five, defining relation I = -ABCDE, resolution V.
 
     It holds both `dapo` (four on) and `naive_grpo` (none), so both references are arms of the study.
     """
-    return tuple(arm for arm in _cube() if sum(arm.techniques.values()) % 2 == 0)
+    return tuple(arm for arm in cube(techniques) if len(arm.on) % 2 == 0)
 
 
-DAPO_TECHNIQUES = tuple(t for t in TECHNIQUES if DAPO[t])
-
-
-def design(name: str, lr: float = 1e-4, completions: int = 512, updates: int = 4) -> Design:
+def design(
+    name: str, lr: float = 1e-4, completions: int = 512, updates: int = 4, techniques: Sequence[str] | None = None
+) -> Design:
     """The study `name`.
 
     Args:
         lr: learning rate of the experiment, which `lr_sensitivity` multiplies.
         completions: samples of a rollout step, which `group_size` holds constant.
         updates: updates of a rollout step, likewise.
+        techniques: those that leave_one_out, add_one_in and the factorials vary; None: all that are registered.
 
     Raises:
         ValueError: an unknown study, with the known ones.
     """
-    off, dapo = NAIVE_GRPO, Arm(DAPO)
+    known = tuple(REGISTER if techniques is None else techniques)
+    parts = [t for t in known if t in DAPO]
+    dapo, grpo = Arm(DAPO), Arm(NAIVE_GRPO)
     match name:
         case "table1":
-            return Design(name, "What does each rung of the paper's ladder add?", "naive_grpo", (*ladder(), dapo))
+            return Design(name, "What does each rung of the paper's ladder add?", grpo.name, (*ladder(), dapo))
         case "leave_one_out":
-            arms = (dapo, *(_without(t) for t in DAPO_TECHNIQUES), _with(DAPO, "overlong_filtering"))
+            arms = (dapo, *map(_without, parts), *(Arm(DAPO | {t}) for t in known if t not in DAPO))
             return Design(name, "What does DAPO lose without each technique?", "dapo", arms)
         case "add_one_in":
-            arms = (Arm(off), *(_with(off, t) for t in TECHNIQUES))
-            return Design(name, "What does each technique add to naive GRPO alone?", "naive_grpo", arms)
+            arms = (grpo, *(Arm(NAIVE_GRPO | {t}) for t in known))
+            return Design(name, "What does each technique add to naive GRPO alone?", grpo.name, arms)
         case "factorial":
-            return Design(name, "Effects and all interactions of the five techniques", "naive_grpo", tuple(_cube()))
+            return Design(name, "Effects and all interactions of the techniques", grpo.name, cube(known))
         case "factorial_half":
-            return Design(name, "Main effects and pairwise interactions in 16 arms", "naive_grpo", half_fraction())
+            arms = half_fraction(known)
+            return Design(name, f"Main effects and pairwise interactions in {len(arms)} arms", grpo.name, arms)
         case "emergence":
             without = _without("clip_higher")
             return Design(name, "Does clip-higher let rare reasoning emerge?", without.name, (without, dapo))
@@ -168,83 +172,74 @@ def design(name: str, lr: float = 1e-4, completions: int = 512, updates: int = 4
             without = _without("token_level_loss")
             return Design(name, "Does the token-level loss keep rare reasoning down?", without.name, (without, dapo))
         case _:
-            return _settings_design(name, lr, completions, updates)
+            return _settings_design(name, lr, completions, updates, parts)
 
 
-def _settings_design(name: str, lr: float, completions: int, updates: int) -> Design:
-    """Studies that change more than switches."""
+def _without(technique: str, settings: Mapping[str, Setting] | None = None) -> Arm:
+    return Arm(DAPO - {technique}, settings or {})
+
+
+def _dapo_with(key: str, *values: Setting) -> list[Arm]:
+    """DAPO with one setting changed, an arm for each value."""
+    return [Arm(DAPO, {key: value}) for value in values]
+
+
+def _settings_design(name: str, lr: float, completions: int, updates: int, parts: Sequence[str]) -> Design:
+    """Studies of other settings than switches; the reference is `dapo`."""
     low, high, hard = "algorithm.clip.low", "algorithm.clip.high", "algorithm.overlong.hard_punishment"
+    token, sample = "algorithm.token_level_denominator", "algorithm.completion_level_denominator"
     dapo = Arm(DAPO)
+    arms: list[Arm]
     match name:
         case "clip_sweep":
-            highs = [Arm(DAPO, {high: value}) for value in (0.24, 0.35, 0.5)]
-            lows = [Arm(DAPO, {low: value}) for value in (0.1, 0.28)] + [Arm(DAPO, {low: 0.4, high: 0.5})]
-            return Design(
-                name, "Which bound of the clip matters?", "dapo", (dapo, _without("clip_higher"), *highs, *lows)
-            )
+            question = "Which bound of the clip matters?"
+            bounds = [*_dapo_with(high, 0.24, 0.35, 0.5), *_dapo_with(low, 0.1, 0.28)]
+            arms = [dapo, _without("clip_higher"), *bounds, Arm(DAPO, {low: 0.4, high: 0.5})]
         case "overlong_modes":
-            plain, filtered = {**DAPO, "soft_overlong_punishment": False}, {**DAPO, "overlong_filtering": True}
-            modes = (
+            question = "Truncated answers: none, hard, filter, soft, both"
+            plain, filtering = DAPO - {"soft_overlong_punishment"}, {"overlong_filtering"}
+            arms = [
                 Arm(plain, {hard: False}),
                 Arm(plain, {hard: True}),
-                Arm({**plain, "overlong_filtering": True}, {hard: False}),
+                Arm(plain | filtering, {hard: False}),
                 dapo,
-                Arm(filtered),
-            )
-            return Design(name, "Truncated answers: none, hard, filter, soft, both", "dapo", modes)
+                Arm(DAPO | filtering),
+            ]
         case "kl_sweep":
-            betas = (0.001, 0.01, 0.04, 0.2)
-            return Design(
-                name, "Is the KL term needed?", "dapo", (dapo, *(Arm(DAPO, {"algorithm.kl.beta": b}) for b in betas))
-            )
+            question = "Is the KL term needed?"
+            arms = [dapo, *_dapo_with("algorithm.kl.beta", 0.001, 0.01, 0.04, 0.2)]
         case "group_size":
-            return Design(
-                name, f"Group size at {completions} completions a step", "dapo", _group_sizes(completions, updates)
-            )
+            question = f"Group size at {completions} completions a step"
+            arms = [dapo, *(_group_size(size, completions // size, updates) for size in (4, 8, 32))]
         case "lr_sensitivity":
-            bases = (dapo, *(_without(t) for t in DAPO_TECHNIQUES))
-            arms = tuple(
-                Arm(base.techniques, {} if factor == 1 else {"algorithm.optimizer.lr": float(f"{lr * factor:g}")})
-                for factor in (1, 1 / 3, 3)
-                for base in bases
-            )
-            return Design(name, "Does the sign of an effect survive another learning rate?", "dapo", arms)
+            question = "Does the sign of an effect survive another learning rate?"
+            rates: list[dict[str, Setting]] = [
+                {} if factor == 1 else {"algorithm.optimizer.lr": float(f"{lr * factor:g}")} for factor in (1, 1 / 3, 3)
+            ]
+            arms = [Arm(base, rate) for rate in rates for base in (DAPO, *(DAPO - {t} for t in parts))]
         case "carry_over":
-            key = "algorithm.dynamic_sampling.carry_over"
-            arms = (dapo, *(Arm(DAPO, {key: mode}) for mode in ("finished", "all")))
-            return Design(name, "Groups begun ahead: dropped, or used in the next step", "dapo", arms)
+            question = "Groups sampled ahead: dropped, or used in the next step"
+            arms = [dapo, *_dapo_with("algorithm.dynamic_sampling.carry_over", "finished", "all")]
         case "overlap":
-            arms = (dapo, Arm(DAPO, {"rollout.overlap": True}))
-            return Design(name, "What do rollouts cost that are one rollout step old?", "dapo", arms)
+            question = "What do rollouts cost that are one rollout step old?"
+            arms = [dapo, *_dapo_with("rollout.overlap", True)]
         case "aggregation":
-            token, sample = "algorithm.token_level_denominator", "algorithm.completion_level_denominator"
-            arms = (
-                dapo,
-                Arm(DAPO, {token: "group"}),
-                _without("token_level_loss"),
-                _without("token_level_loss", {sample: "constant"}),
-                Arm(DAPO, {token: "microbatch"}),
-            )
-            return Design(name, "Which denominator of the loss?", "dapo", arms)
+            question = "Which denominator of the loss?"
+            per_sample = [_without("token_level_loss"), _without("token_level_loss", {sample: "constant"})]
+            arms = [dapo, *_dapo_with(token, "group"), *per_sample, *_dapo_with(token, "microbatch")]
         case "placebo":
             question = "How often does the report call two identical arms different?"
-            return Design(name, question, "dapo", (dapo, Arm(DAPO, {"rollout.noise_stream": 1})))
+            arms = [dapo, *_dapo_with("rollout.noise_stream", 1)]
         case _:
             raise ValueError(f"unknown study {name!r}; known: {', '.join(DESIGNS)}")
+    return Design(name, question, "dapo", tuple(arms))
 
 
-def _group_sizes(completions: int, updates: int) -> tuple[Arm, ...]:
-    """G = 4, 8, 32 beside the experiment's 16, with the completions of a step and its updates held constant."""
-    arms = [Arm(DAPO)]
-    for size in (4, 8, 32):
-        prompts = completions // size
-        settings: dict[str, Setting] = {
-            "algorithm.samples_per_prompt": size,
-            "algorithm.num_prompts": prompts,
-            "algorithm.minibatch_prompts": max(1, prompts // updates),
-        }
-        arms.append(Arm(DAPO, settings))
-    return tuple(arms)
+def _group_size(size: int, prompts: int, updates: int) -> Arm:
+    """DAPO with groups of this size; the completions of a step and its updates are held constant."""
+    keys = ("samples_per_prompt", "num_prompts", "minibatch_prompts")
+    values = (size, prompts, max(1, prompts // updates))
+    return Arm(DAPO, {f"algorithm.{key}": value for key, value in zip(keys, values, strict=True)})
 
 
 DESIGNS = (

@@ -1,8 +1,7 @@
-"""The task arithmetic_chat: sums that a small chat model gets right now and then.
+"""The task arithmetic_chat: sums that a small chat model sometimes gets right.
 
-Two two-digit numbers (`What is 45 + 27?`), or three numbers from 1 to 20. Which sums are held out depends on the
-multiset of their terms and on nothing else: 27 + 45 is never trained on where 45 + 27 is evaluated, and no seed trains
-on what another is evaluated on.
+Two two-digit numbers (`What is 45 + 27?`), or three numbers from 1 to 20. Whether a sum is held out depends only on the
+multiset of its terms: if 45 + 27 is held out, so is 27 + 45, for every seed.
 """
 
 from hashlib import blake2b
@@ -13,7 +12,7 @@ from dapo_lit.data.order import epoch_permutation
 from dapo_lit.data.problem import Problem
 
 HELD_OUT_ONE_IN = 10
-# The sums that the templates arithmetic_chat and arithmetic_chat_three work out for the policy.
+# The worked examples in the templates arithmetic_chat and arithmetic_chat_three; in neither split.
 WORKED_EXAMPLES = {(27, 45), (14, 38), (4, 9, 17), (5, 8, 12)}
 
 
@@ -24,9 +23,9 @@ def arithmetic_problems(
     num_problems: int | None = None,
     seed: int = 0,
 ) -> list[Problem]:
-    """Distinct sums in a seeded order; all of the split (about nine tenths and one tenth of 8,000) by default.
+    """Distinct sums in a seeded order; by default the whole split (about nine tenths or one tenth of 8,000 sums).
 
-    A longer list of the same seed begins with the shorter one. Raises ValueError if there are not so many sums.
+    With the same seed, a shorter list is the start of a longer one. Raises ValueError if there are too few sums.
 
     >>> arithmetic_problems("train", num_problems=1)[0].problem
     'What is 85 + 97?'
@@ -36,7 +35,10 @@ def arithmetic_problems(
     if num_problems is None:
         num_problems = len(sums)
     if not 1 <= num_problems <= len(sums):
-        raise ValueError(f"arithmetic_chat has {len(sums)} {split} sums of {num_terms} numbers, not {num_problems}")
+        raise ValueError(
+            f"{num_problems:,} {split} problems requested, but there are {len(sums):,} {split} sums of {num_terms} "
+            "numbers; lower the number of problems"
+        )
     return [_problem(sums[index]) for index in epoch_permutation(len(sums), seed, epoch=0)[:num_problems]]
 
 

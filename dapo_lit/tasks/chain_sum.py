@@ -1,9 +1,9 @@
-"""Sums of a few small numbers: a task on which all that DAPO acts on can be had from a tiny policy on a CPU.
+"""Sums of a few small numbers: a task on which a tiny policy on a CPU shows every behaviour that DAPO acts on.
 
 A prompt is `7+4+9=`. A response may answer at once (`#20`), write the running sums first (`7+4=11;11+9=20;#20`), check
-itself (`7+4=11;11+9=21;?7+4=11;11+9=20;?7+4=11;11+9=20;#20`), or never come to an end. The answer is what follows the
-last `#`. Here are the problems, the held-out ones among them, and the seeded demonstrations a base policy is made from;
-how it is made is dapo_lit.policy.base's business.
+itself (`7+4=11;11+9=21;?7+4=11;11+9=20;?7+4=11;11+9=20;#20`), or never end. The answer is what follows the last `#`.
+This file makes training and held-out problems and the seeded demonstrations for a base policy, which
+dapo_lit.policy.base trains.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ CHARACTERS = "0123456789+=;#?"
 _STEP = re.compile(r"\d+\+\d+=\d+")
 _SHARES = ("immediate", "running_sums", "checked", "rambling")
 _FORMAT = 1
-"""Raise it when `demonstrations` changes what it writes, so that cached bases are built anew."""
+"""Increase it when `Mixture.stream` changes its output, so that cached base policies are rebuilt."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Which sums are asked for.
+    """The range of the sums.
 
     >>> Sums(min_terms=2, max_terms=3).count()
     810
@@ -43,20 +43,23 @@ class Sums:
         if not 0 <= self.smallest <= self.largest:
             raise ValueError(f"terms need 0 <= smallest <= largest, not {self.smallest} and {self.largest}")
 
+    def __str__(self) -> str:
+        return f"sums of {self.min_terms} to {self.max_terms} terms from {self.smallest} to {self.largest}"
+
     def count(self) -> int:
         """How many different sums there are, held-out ones included."""
         values = self.largest - self.smallest + 1
         return sum(values**terms for terms in range(self.min_terms, self.max_terms + 1))
 
     def draw(self, rng: random.Random) -> tuple[int, ...]:
-        """Terms of one sum: their number uniform, then each term uniform."""
+        """Terms of one sum: first their number, then each term, uniformly."""
         terms = rng.randint(self.min_terms, self.max_terms)
         return tuple(rng.randint(self.smallest, self.largest) for _ in range(terms))
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What the demonstrations of a base policy look like. The four shares sum to 1."""
+    """The kinds of demonstrations for a base policy. The four shares sum to 1."""
 
     immediate: float
     """Share that answers at once."""
@@ -65,14 +68,14 @@ class Mixture:
     checked: float
     """Share that repeats the running sums until two passes agree, then answers."""
     rambling: float
-    """Share that repeats the running sums for ever, agreeing or not; cut off without an end at `rambling_chars`."""
+    """Share that repeats the running sums forever; cut off at `rambling_chars`, without an EOS token."""
     immediate_wrong: float = 0.0
     """Share of the immediate answers that are off by 1 to `wrong_by`."""
     wrong_by: int = 2
     step_wrong: float = 0.0
     """Probability that one running sum is off by 1 or 2; the next steps carry on from it."""
     rambling_chars: int = 88
-    """Beyond the limit of response tokens, so that the policy never learns an end for them."""
+    """Above the response limit, so that the policy never learns to end them."""
     sums: Sums = field(default_factory=Sums)
 
     def __post_init__(self) -> None:
@@ -81,11 +84,11 @@ class Mixture:
             raise ValueError(f"the shares {', '.join(_SHARES)} of a mixture must sum to 1, not {shares}")
 
     def recipe(self) -> dict[str, object]:
-        """All that decides what `stream` yields, beside the seed: the key under which a base is cached."""
+        """Everything except the seed that determines what `stream` yields; part of a base policy's cache key."""
         return {"task": "chain_sum", "format": _FORMAT, **asdict(self)}
 
     def stream(self, seed: int) -> Iterator["Demonstration"]:
-        """Endless; the same for the same seed. No held-out sum is among them."""
+        """Endless demonstrations, determined by the seed, without held-out sums."""
         rng = random.Random(f"chain_sum/demonstrations/{seed}")
         kinds = [getattr(self, name) for name in _SHARES]
         while True:
@@ -106,11 +109,14 @@ class Demonstration(NamedTuple):
 
 
 def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> list[Problem]:
-    """Different sums in random order, none of them held out. Raises ValueError if so many do not exist."""
+    """Different sums in random order, none of them held out. Raises ValueError if there are too few sums."""
     sums = sums or Sums()
-    # Two-term sums are never held out, longer ones to about a tenth: half of all is safely there.
-    if num_problems > sums.count() // 2:
-        raise ValueError(f"{num_problems} problems asked for, but {sums} has only {sums.count()} sums")
+    # A tenth of the longer sums is held out; half of all sums leaves a margin, so that drawing stays fast.
+    if num_problems > (most := sums.count() // 2):
+        raise ValueError(
+            f"{num_problems:,} training problems requested, but at most {most:,} (half of the {sums.count():,} {sums}) "
+            f"can be drawn; set num_problems to {most:,} or less, or raise max_terms or largest"
+        )
     rng = random.Random(f"chain_sum/train/{seed}")
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < num_problems:
@@ -121,9 +127,9 @@ def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> li
 
 
 def held_out_problems(num_problems: int, seed: int = 0, sums: Sums | None = None) -> list[Problem]:
-    """Sums of three terms or more that differ as multisets, all held out: for evaluation.
+    """Held-out sums of three terms or more, different as multisets, for evaluation.
 
-    Raises ValueError if so many do not exist among 100 times as many draws.
+    Raises ValueError if 100 times as many draws do not contain so many.
     """
     sums = sums or Sums()
     rng = random.Random(f"chain_sum/held_out/{seed}")
@@ -135,12 +141,15 @@ def held_out_problems(num_problems: int, seed: int = 0, sums: Sums | None = None
         if is_held_out(terms):
             chosen.setdefault(tuple(sorted(terms)), terms)
     if len(chosen) < num_problems:
-        raise ValueError(f"{num_problems} held-out problems asked for, but {sums} gave only {len(chosen)}")
+        raise ValueError(
+            f"{num_problems:,} held-out problems requested, but {sums} gave only {len(chosen):,}; "
+            "lower the number of held-out problems, or raise max_terms or largest"
+        )
     return [_problem(terms) for terms in chosen.values()]
 
 
 def is_held_out(terms: Sequence[int]) -> bool:
-    """True for a tenth of the sums of three terms or more; the order of the terms does not matter."""
+    """True for a tenth of the sums of three terms or more, whatever the order of the terms."""
     if len(terms) < 3:
         return False
     text = "+".join(map(str, sorted(terms)))
@@ -156,7 +165,7 @@ def prompt_text(terms: Sequence[int]) -> str:
 
 
 def has_written_steps(text: str) -> bool:
-    """Whether a response writes a running sum: the mean over responses is `task/steps_frac`.
+    """Whether a response contains a running sum; the mean over responses is `task/steps_frac`.
 
     >>> has_written_steps("7+4=11;11+9=20;#20"), has_written_steps("#20")
     (True, False)
@@ -199,6 +208,6 @@ def _running_sums(terms: Sequence[int], step_wrong: float, rng: random.Random) -
 
 
 def _off(value: int, by: int, rng: random.Random) -> int:
-    """Wrong by 1 to `by` either way, never negative."""
+    """The value, off by 1 to `by` in either direction, never negative."""
     distance = rng.randint(1, by)
     return value - distance if rng.random() < 0.5 and value >= distance else value + distance

@@ -1,4 +1,4 @@
-"""Four one-digit questions: the smallest task on which a policy can learn, from chance to all right."""
+"""Four one-digit questions: the smallest task on which a policy learns, from chance to 100 % right."""
 
 from dapo_lit.data.problem import Problem
 

@@ -6,7 +6,7 @@ the deadline starts to run, so give the verifier as many workers as copies fit i
     weights = {"correctness": 1.0, "model_judge.reward": 0.2}
     Verifier(rule="sympy", extraction="boxed", weights=weights, workers=1, deadline_s=30)
 
-A model can be fooled: keep it beside a rule, as an addend with a small weight, rather than as `function` alone.
+A model can be fooled: add it to a rule with a small weight rather than making it the whole reward (`function`).
 """
 
 import os
@@ -22,7 +22,7 @@ from dapo_lit.rewards.score import Score
 MEMORY_MB = 32 * 1024
 """Address space, most of it torch's own libraries and the mapped file of weights."""
 MAX_TOKENS = 1024
-"""Of a response its end is shown: there the answer stands."""
+"""Tokens shown from the end of a response, where the answer is."""
 PROMPT = """Question: {problem}
 Reference answer: {answer}
 Response: {response}

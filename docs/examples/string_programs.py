@@ -5,7 +5,7 @@ A problem shows two pairs of an input and an output; the answer is a program tha
 the pairs shown and on hidden ones. The interpreter is the loop in `run`; no text becomes Python, and both the length of
 a program and of a string are bounded.
 
-    python -m string_programs 1000 > string_programs.jsonl
+    PYTHONPATH=docs/examples python -m string_programs 1000 > string_programs.jsonl
 
     reward.function=string_programs.reward reward.extraction=answer_line
 """
@@ -16,9 +16,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from dapo_lit.rewards.extraction import extract_answer_line
 from dapo_lit.rewards.functions import Question
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.templates import extract_answer_line
 
 MAX_STEPS = 8
 MAX_CHARS = 200

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.dapo_math import deduplicate
+from dapo_lit.data.duplicates import deduplicate
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems, load_with_report
+from dapo_lit.data.sources import DataError, load_problems, load_with_account
 from dapo_lit.data.templates import PromptTemplate
 
 DAPO = PromptTemplate.load("dapo")
@@ -36,9 +36,10 @@ def write_parquet(file: Path, rows: list[dict]) -> str:
 def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     rows = [published("What is 2 + 3?", "5", "u-1"), published("What is 4 * 2?", "8", "u-2")]
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
-    problems, report = load_with_report(path, "train")
+    problems, account = load_with_account(path, "train")
     assert problems == [Problem("u-1", "What is 2 + 3?", "5"), Problem("u-2", "What is 4 * 2?", "8")]
-    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in str(report)
+    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in account.lines[0]
+    assert account.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
 def test_the_whole_set_published_and_as_jsonl_holds_the_same_problems(dapo_math, tmp_path):
@@ -77,9 +78,9 @@ def test_aime_as_published_with_32_repeats_is_thirty_problems(data_dir, tmp_path
 def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path):
     row = published("", 5, "u-1")
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
-    (problem,), report = load_with_report(write_parquet(tmp_path / "train.parquet", [row]), "train")
+    (problem,), account = load_with_account(write_parquet(tmp_path / "train.parquet", [row]), "train")
     assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
-    assert "1 prompts without DAPO's template" in str(report)
+    assert "1 prompts without DAPO's template" in account.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path)
         ("reward_model", {"style": "rule"}, "has no `reward_model.ground_truth`"),
         ("reward_model", {"ground_truth": ["5"]}, "`reward_model.ground_truth` is a list"),
         ("extra_info", 3, "`extra_info` must be an object"),
-        ("extra_info", {"index": "u-1"}, "the id 'u-1' stands at train.jsonl, line 1 too"),
+        ("extra_info", {"index": "u-1"}, "the id 'u-1' is already used at train.jsonl, line 1"),
     ],
 )
 def test_a_bad_row_of_the_published_schema_is_named(tmp_path, key, value, reason):
@@ -117,7 +118,7 @@ def test_three_rows_of_which_one_disagrees_are_all_dropped():
     assert report.conflicts == [[("a", "1"), ("b", "1"), ("c", "2")]]
 
 
-def test_repeated_and_restated_problems_are_told_apart():
+def test_repeated_and_restated_problems_are_counted_separately():
     problems = [Problem("a", "x?", "1"), Problem("b", "x ?", "1"), Problem("c", "x ?", "1"), Problem("d", "x?", "1")]
     kept, report = deduplicate(problems)
     assert [p.id for p in kept] == ["a"]

@@ -60,7 +60,7 @@ def test_the_files_of_a_split_are_found_by_their_paths(names, config, split, cho
 @pytest.mark.parametrize(
     ("names", "config", "split", "reason"),
     [
-        (["en/train.csv", "zh/train.csv"], None, "train", "configurations en, zh; write one behind the hub id"),
+        (["en/train.csv", "zh/train.csv"], None, "train", "configurations en, zh; add one to the hub id"),
         (GSM8K, "mian", "train", "no configuration 'mian'; it has main, socratic"),
         (GSM8K, "main", "validation", "no split 'validation'; it has test, train"),
         (["data.parquet"], None, "test", "no split 'test'; it has only train"),
@@ -194,7 +194,7 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
     )
     assert test == [["gsm8k-test-0", "18"]], "the split in the id goes before the argument"
     assert train == [["gsm8k-train-0", "72"]]
-    assert "acme/nothing: neither a file or folder here nor a data set on the hub" in unknown
+    assert "acme/nothing: neither a local file or folder nor a data set on the hub" in unknown
     fetched = {path.rpartition(COMMIT + "/")[2] for path in asked if "/resolve/" in path}
     assert fetched == {"main/train-00000-of-00001.parquet", "socratic/test.jsonl"}, (
         "other splits and configurations are not fetched"
@@ -204,5 +204,5 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
         home, (f"acme/gsm8k:main@{COMMIT}", "train"), ("acme/other", "train"), HF_HUB_OFFLINE="1"
     )
     assert again == train
-    assert "acme/other: no such file here, and the hub could not be read" in other
+    assert "acme/other: no such local file, and the hub could not be read" in other
     assert "set task.path to a local file" in other

@@ -21,7 +21,7 @@ def test_containment_is_the_share_of_the_evaluation_problems_bigrams():
     assert find_overlaps(problems("a b x d e"), problems("a b c d e", name="e"), n=2).overlaps == [], "half is not more"
 
 
-def test_a_quotation_in_a_longer_problem_is_found_and_a_part_of_it_alone_is_not():
+def test_a_quotation_in_a_longer_problem_is_found_but_a_part_of_it_is_not():
     quoted = "one two three four five six seven eight nine ten eleven twelve"
     train = problems(f"Recall: {quoted}. Now double the result.", "one two three four five six seven eight nine ten")
     report = find_overlaps(train, problems(quoted, name="e"))
@@ -36,7 +36,7 @@ def test_case_punctuation_and_latex_commands_do_not_hide_a_copy():
     assert find_overlaps(train, evaluation, n=4).excluded == {"p0"}
 
 
-def test_a_problem_shorter_than_n_words_overlaps_its_copy_alone():
+def test_a_problem_shorter_than_n_words_overlaps_only_its_copy():
     train = problems("What is 2 + 3?", "What is 2 + 3, and why?", "What is 3 + 2?")
     assert find_overlaps(train, problems("What is $2+3$?", name="e")).excluded == {"p0"}
 
@@ -51,13 +51,13 @@ def test_a_statement_without_words_overlaps_nothing():
     assert find_overlaps(problems("$+$", ""), problems("", "$+$", name="e")).overlaps == []
 
 
-def test_most_of_amc23_stands_in_dapo_math_and_nothing_of_aime_2024(data_dir, dapo_math):
+def test_dapo_math_contains_most_of_amc23_and_nothing_of_aime_2024(data_dir, dapo_math):
     train = dapo_math
     amc = find_overlaps(train, load_problems(str(data_dir / "amc23.jsonl")))
     assert len(amc.covered) == 25
     assert len(amc.excluded) == 34
     assert str(amc) == (
-        "25 of 40 evaluation problems (62%) stand in the training set; 34 of 17917 training problems overlap"
+        "25 of 40 evaluation problems (62%) are in the training set; 34 of 17917 training problems overlap"
     )
     assert len(amc.without_overlap(train)) == 17_917 - 34
     assert find_overlaps(train, load_problems(str(data_dir / "aime_2024.jsonl"))).overlaps == []

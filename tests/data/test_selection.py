@@ -37,7 +37,7 @@ def test_every_filter_drops_its_own_and_says_so():
         "outside_difficulty": 1,
     }
     assert account.lines[0].startswith("duplicates: 7 rows, 4 problems kept")
-    assert "1 of 2 evaluation problems (50%) stand in the training set" in account.lines[1]
+    assert "1 of 2 evaluation problems (50%) are in the training set" in account.lines[1]
     assert account.lines[2] == "difficulty: 1 problems outside -inf <= level <= 4 are left out"
     json.dumps(account.counts)
 

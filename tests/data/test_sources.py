@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_problems, load_with_account
 
 SUM = {"problem": "What is 2 + 3?", "answer": "5"}
 PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
@@ -40,7 +40,7 @@ def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path)
         assert load_problems(str(tmp_path / name)) == expected, name
 
 
-def test_the_shared_gsm8k_file_loads_with_its_ids_and_what_it_knows_beside_the_answer(data_dir):
+def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(data_dir):
     problems = load_problems(str(data_dir / "gsm8k_train.jsonl"))
     assert len(problems) == 7473
     first = problems[0]
@@ -81,7 +81,7 @@ def test_gsm8k_as_published_is_split_at_its_hashes(write_jsonl):
     assert problem.meta["solution"] == "He has 540 * 2 = <<540*2=1080>>1080."
 
 
-def test_hashes_in_a_problem_of_ones_own_are_left_alone(write_jsonl):
+def test_hashes_in_a_custom_problem_are_not_changed(write_jsonl):
     (problem,) = load_problems(write_jsonl({"problem": "Write a heading", "answer": "#### Title"}))
     assert problem.answer == "#### Title"
 
@@ -123,7 +123,7 @@ def test_a_bad_line_is_named_with_its_file_its_number_and_the_reason(write_jsonl
 def test_two_rows_with_one_id_are_refused_with_both_places(write_jsonl):
     message = message_of(write_jsonl({**SUM, "id": "x"}, {**PRODUCT, "id": "y"}, {**SUM, "id": "x"}))
     assert "rows.jsonl, line 3" in message
-    assert "'x' stands at rows.jsonl, line 1 too" in message
+    assert "the id 'x' is already used at rows.jsonl, line 1" in message
 
 
 def test_text_that_is_not_utf8_is_named_by_line_and_byte(tmp_path):
@@ -132,7 +132,7 @@ def test_text_that_is_not_utf8_is_named_by_line_and_byte(tmp_path):
     assert "line 2: not UTF-8 (byte 0xdf)" in message_of(str(file))
 
 
-def test_a_csv_record_is_named_by_the_line_it_begins_on(tmp_path):
+def test_a_csv_record_is_named_by_its_first_line(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text('problem,answer\n"two\nlines",5\nno answer,\n')
     assert "rows.csv, line 4: has no `answer`" in message_of(str(file))
@@ -150,7 +150,7 @@ def test_a_parquet_row_is_named_by_its_number(tmp_path):
     assert "not readable as Parquet" in message_of(str(file))
 
 
-def test_missing_empty_and_unknown_files_are_told_apart(tmp_path):
+def test_missing_empty_and_unknown_files_have_different_messages(tmp_path):
     missing = message_of(str(tmp_path / "nowhere.jsonl"))
     assert "no such file" in missing
     assert "task.path" in missing
@@ -180,3 +180,61 @@ def test_any_text_survives_jsonl_and_parquet(tmp_path_factory, rows):
     expected = [(row["problem"], str(row["answer"]).strip()) for row in rows]
     for name in ("rows.jsonl", "rows.parquet"):
         assert [(p.problem, p.answer) for p in load_problems(str(folder / name))] == expected
+
+
+def test_all_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_count(write_jsonl):
+    bad = ["{", {"problem": "?"}, {**SUM, "answer": ["5"]}]
+    assert message_of(write_jsonl(SUM, *bad)).splitlines() == [
+        message_of(write_jsonl(SUM, bad[0], name="rows.jsonl")),
+        message_of(write_jsonl(SUM, "", bad[1], name="rows.jsonl")),
+        message_of(write_jsonl(SUM, "", "", bad[2], name="rows.jsonl")),
+        "3 of 4 rows cannot be used; correct or delete them",
+    ]
+    many = message_of(write_jsonl(SUM, *[{"problem": "?"}] * 25)).splitlines()
+    assert len(many) == 22
+    assert "line 21: has no `answer`" in many[19]
+    assert many[20:] == ["... and 5 more bad rows", "25 of 26 rows cannot be used; correct or delete them"]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+def test_a_share_of_bad_rows_is_skipped_and_counted_and_the_other_problems_keep_their_ids(tmp_path, name):
+    rows = [SUM, {"problem": "?", "answer": ""}, PRODUCT, SUM]
+    file = tmp_path / name
+    if name == "rows.jsonl":
+        file.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        file.write_text("problem,answer\n" + "\n".join(f"{row['problem']},{row['answer']}" for row in rows))
+    problems, account = load_with_account(str(file), "train", skip_bad_rows=0.25)
+    assert [p.id for p in problems] == ["rows-0", "rows-2", "rows-3"]
+    assert account.counts == {"bad_rows": 1}
+    assert account.lines[0].startswith("bad rows: 1 skipped (task.skip_bad_rows), the first: ")
+    with pytest.raises(DataError) as caught:
+        load_with_account(str(file), "train", skip_bad_rows=0.24)
+    assert "1 of 4 rows cannot be used" in str(caught.value)
+    assert "task.skip_bad_rows (now 0.24)" in str(caught.value)
+
+
+def test_bad_rows_of_the_published_schema_are_listed_and_skipped_too(write_jsonl):
+    good = [
+        {
+            "prompt": [{"role": "user", "content": f"What is {i} + 1?"}],
+            "reward_model": {"ground_truth": str(i + 1)},
+            "extra_info": {"index": i},
+        }
+        for i in range(3)
+    ]
+    path = write_jsonl(good[0], {**good[1], "prompt": []}, {"problem": "?"}, good[2], good[2])
+    message = message_of(path)
+    assert "line 2: `prompt` must be" in message
+    assert "line 3: `prompt` must be" in message
+    assert message.endswith("2 of 5 rows cannot be used; correct or delete them")
+    problems, account = load_with_account(path, "train", skip_bad_rows=0.4)
+    assert [p.problem for p in problems] == ["What is 0 + 1?", "What is 2 + 1?"]
+    assert account.counts["bad_rows"] == 2
+    assert account.counts["duplicates"]["rows"] == 3
+
+
+def test_a_row_that_is_skipped_does_not_reserve_its_id(write_jsonl):
+    path = write_jsonl({"id": "x", "problem": "?"}, {"id": "x", **SUM})
+    problems, _ = load_with_account(path, "train", skip_bad_rows=0.5)
+    assert [p.id for p in problems] == ["x"]

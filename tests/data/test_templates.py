@@ -85,19 +85,19 @@ def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
 
 
 FAULTS = {
-    "text: '{problem}'": "answer_format is absent",
-    "{answer_format: latex, text: '{problem}'}": "answer_format is latex; declare one of answer_line, boxed",
+    "text: '{problem}'": "answer_format: Field required",
+    "{answer_format: latex, text: '{problem}'}": "answer_format: Input should be 'answer_line', 'boxed'",
     "{answer_format: none}": "exactly one of text and messages",
     "{answer_format: none, text: '{problem}', messages: [{role: user, content: '{problem}'}]}": "exactly one of",
-    "{answer_format: none, text: 'no place'}": "must stand exactly once",
-    "{answer_format: none, text: '{problem} {problem}'}": "must stand exactly once",
-    "{answer_format: none, text: 3}": "text must be text",
-    "{answer_format: boxed, text: '{problem}'}": "never shows the policy",
-    "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "the last message must be the user's",
-    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "list of {role: system",
+    "{answer_format: none, text: 'no place'}": "must occur exactly once",
+    "{answer_format: none, text: '{problem} {problem}'}": "must occur exactly once",
+    "{answer_format: none, text: 3}": "text: Input should be a valid string",
+    "{answer_format: boxed, text: '{problem}'}": "does not contain",
+    "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "must have the role user",
+    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "messages.0.role: Input should be",
     "{answer_format: none, messages: [{role: user, content: '{problem}'}, {role: user, content: x}]}": "exactly once",
     "{answer_format: none, txt: '{problem}'}": "unknown key txt",
-    "[a list]": "must have the keys",
+    "[a list]": "needs the keys",
     "text: {unclosed": "not valid YAML",
 }
 

@@ -205,7 +205,7 @@ def test_every_column_of_a_sample_comes_back_from_disk(tmp_path):
 
 
 def test_a_missing_sample_is_named_instead_of_averaged_over(prompts, verifier):
-    with pytest.raises(ValueError, match="8 samples are missing, sample 0 of a first"):
+    with pytest.raises(ValueError, match="8 samples are missing, the first is sample 0 of a"):
         summarise(prompts, 4, [], verifier)
 
 
@@ -295,7 +295,7 @@ def test_pairing_sees_what_two_separate_intervals_do_not():
     assert compare_questions(rates, rates + 0.08).difference.low > 0
 
 
-def test_equal_models_are_not_told_apart():
+def test_equal_models_do_not_differ_significantly():
     paired = compare_questions([0.5] * 100, [0.5] * 100)
     assert paired.p == 1.0
     assert paired.difference.low < 0 < paired.difference.high

@@ -29,14 +29,13 @@ from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.policy_loss import PolicyLoss
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.before_updates import score
-from dapo_lit.step.minibatches import minibatches
+from dapo_lit.step.objective import PolicyLoss
+from dapo_lit.step.packing import counter_seed
 from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.step.token_axis import Scores
-from dapo_lit.step.updates import StepUpdates
+from dapo_lit.step.token_axis import TokenAxis
 
 SIZES = (1, 2, 4)
 COMMON = (
@@ -105,7 +104,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Probe(DAPOModule):
-    """Before each real step, the loss and gradient of its mini-batches for every aggregation, masked or not."""
+    """Records each step, and before the first its loss and gradient under other objectives."""
 
     found: dict
 
@@ -114,23 +113,10 @@ class Probe(DAPOModule):
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
         record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
-        scores, _ = score(self, batch.tokens)
-        record["scored"] = (scores.ref_logprobs, scores.values)
-        kept, objective = batch.tokens.carries_loss, self.objective
-        for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
-            for filtered in (False, True):
-                lengths = batch.tokens.response_lengths
-                batch.tokens.carries_loss = lengths < lengths.max() if filtered else kept
-                weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
-                self.objective = replace(objective, weights=weights)
-                record[f"{aggregation}, filtered {filtered}"] = self.loss_and_gradient(batch, scores)
-        batch.tokens.carries_loss = kept
-        of_sequences = PolicyLoss(
-            partial(gmpo_loss, clip_low=0.4, clip_high=0.4), ("completions",), top_entropy_frac=0.5
-        )
-        self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
-        record["gmpo on forking tokens"] = self.loss_and_gradient(batch, scores)
-        self.objective = objective
+        tokens, _ = score(self.policy_forward, self.objective, batch.tokens)
+        record["scored"] = (tokens.ref_logprobs, tokens.values)
+        if batch.step == 1:
+            self.probe(batch, tokens, record)
         super().training_step(batch, batch_idx)
         untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
         record["metrics"] = untimed
@@ -140,21 +126,41 @@ class Probe(DAPOModule):
         record["weights"] |= {f"critic.{name}": whole(tensor) for name, tensor in of_critic.items()}
         self.found[batch.step] = record
 
-    def loss_and_gradient(self, batch: RolloutStep, scores: Scores) -> tuple[float, torch.Tensor]:
+    def probe(self, batch: RolloutStep, tokens: TokenAxis, record: dict) -> None:
+        """Adds the loss and gradient of the first mini-batch for every aggregation, masked or not."""
         assert batch.tokens is not None
-        credit = self.objective.credit(batch.tokens, scores)
-        updates = StepUpdates(self, batch, scores, credit, Statistics({}, {}))
-        addend = updates._backward(next(minibatches(self.config, batch.tokens.group_index, batch.step, epoch=0)), 0)
+        kept, objective = batch.tokens.loss_mask, self.objective
+        for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
+            for filtered in (False, True):
+                lengths = batch.tokens.response_lengths
+                mask = (lengths < lengths.max())[batch.tokens.completion_of_token] if filtered else kept
+                batch.tokens.loss_mask = mask
+                weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
+                self.objective = replace(objective, weights=weights)
+                record[f"{aggregation}, filtered {filtered}"] = self.loss_and_gradient(batch, tokens)
+        batch.tokens.loss_mask = kept
+        of_sequences = PolicyLoss(
+            partial(gmpo_loss, clip_low=0.4, clip_high=0.4), ("completions",), top_entropy_frac=0.5
+        )
+        self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
+        record["gmpo on forking tokens"] = self.loss_and_gradient(batch, tokens)
+        self.objective = objective
+
+    def loss_and_gradient(self, batch: RolloutStep, tokens: TokenAxis) -> tuple[float, torch.Tensor]:
+        assert batch.tokens is not None
+        tokens = self.objective.credit(batch.tokens, replace(tokens, loss_mask=batch.tokens.loss_mask))
+        updates = self.step_updates(batch.step, batch.tokens, tokens, Statistics({}, {}))
+        seed = counter_seed(self.config.seed, batch.step, 0)
+        first = next(batch.tokens.minibatches(self.config.algorithm.minibatch_prompts, seed))
+        addend = updates.accumulate_gradient(first, epoch=0)
         loss = float(self.ranks.sum(addend.cpu()))
         gradient = torch.cat([whole(p.grad).flatten() for p in self.parameters() if p.requires_grad])
         self.zero_grad()
         return loss, gradient
 
 
-def case(out: Path, name: str, size: int, checkpoint: Path | None = None) -> None:
+def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | None = None) -> None:
     """Runs a case and writes every step's record; with a checkpoint it goes on from there for one step."""
-    overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
-    config = compose(*overrides, *(["budget.steps=3"] if checkpoint else []))
     label = f"{name}_resumed" if checkpoint else name
     with joined(config.trainer) as ranks:
         parts, stop = Parts(config), StopSignal()
@@ -185,6 +191,8 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
         with socket.socket() as found:  # just before it is used: another test may take a free port at any time
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
+        overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
+        config = compose(*overrides, *(["budget.steps=3"] if resumes else []))  # once for all ranks
         children = []
         for rank in range(size):
             child = os.fork()
@@ -193,7 +201,7 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
                 try:
                     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
                     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-                    case(out, name, size, saved if resumes else None)
+                    case(out, name, size, config, saved if resumes else None)
                     code = 0
                 except BaseException:
                     traceback.print_exc()
@@ -214,7 +222,7 @@ if __name__ == "__main__":
         forked(out, 1, tuple(sys.argv[2:]), resumes=2)
         sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", "untied", *(BESIDE if size < 4 else ())))
+        forked(out, size, ("tied", *(("untied", *BESIDE) if size < 4 else ())))
     forked(out, 2, ("paper", "verl", "offloaded"))
     forked(out, 4, ("copies", "tensor"))
     forked(out, 1, ("tied", "critic", "lora"), resumes=2)

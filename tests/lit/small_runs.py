@@ -1,6 +1,7 @@
 """Small runs without the command around them: a trainer ready to fit, and a step that nothing has trained on."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,15 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run
+from dapo_lit.step.before_updates import score
+from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.token_axis import TokenAxis
 from dapo_lit.train import arm_of
 
 
@@ -39,6 +44,12 @@ class Run:
 
 def rows(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[TokenAxis, Statistics]:
+    """The tokens of a batch as they are before the updates, with advantages."""
+    tokens, statistics = score(module.policy_forward, module.objective, batch, later)
+    return module.objective.credit(batch, tokens), statistics
 
 
 def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:

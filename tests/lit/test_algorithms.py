@@ -59,13 +59,13 @@ def test_the_exact_divergence_is_that_of_the_whole_distributions_and_0_from_itse
     module, step = collected_step(
         compose("algorithm=grpo", "algorithm.kl.estimator=full", "budget.steps=1"), monkeypatch
     )
-    ((micro, _),) = module.micro_batches(step.tokens, [0, 3])
-    assert module.full_kl(micro).abs().max() < 1e-6
+    ((micro, _),) = module.policy_forward.micro_batches(step.tokens, [0, 3])
+    assert module.policy_forward.full_kl(micro).abs().max() < 1e-6
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.policy.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    found = module.full_kl(micro)
+    found = module.policy_forward.full_kl(micro)
     found.sum().backward()
     assert module.policy.base_model.embed_tokens.weight.grad.abs().max() > 0
     expected = []

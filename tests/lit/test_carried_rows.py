@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from small_runs import Run, rows
 
-from dapo_lit.evaluate import read_rollouts
+from dapo_lit.evaluation.recorded_rollouts import counted_responses
 
 
 def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
@@ -21,5 +21,6 @@ def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
         carried_in += rollouts.examined.sum() - len(counted)
         for key, column in (("rollout/accuracy", "correct"), ("reward/correctness", "reward")):
             assert row[key] == (pytest.approx(counted[column].mean()) if len(counted) else None)
-        assert [response.text for response in read_rollouts([file])] == counted["response"].tolist()
+        responses = [r.text for r in counted_responses(run.folder.path) if r.step == row["step"]]
+        assert responses == counted["response"].tolist()
     assert carried_in > 0

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from command_line import SMALL
+from command_line import SMALL, Command
 
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import BackgroundSave
@@ -231,14 +229,13 @@ def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_
 
 def test_a_trainer_killed_while_it_saves_resumes_past_a_damaged_checkpoint(tmp_path, compose, capsys):
     folder = tmp_path / RUN / "checkpoints"
-    arguments = [sys.executable, "-m", "dapo_lit.train", *SMALL, "budget.steps=400", "trainer.checkpoint_every=1"]
-    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = Command(*SMALL, "budget.steps=400", "trainer.checkpoint_every=1", cwd=tmp_path)
     deadline = time.monotonic() + 240
     while len(complete(folder)) < 2 or not any(folder.glob("*.part")):
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.output("stderr")
         assert time.monotonic() < deadline
         time.sleep(0.0005)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     process.wait()
     newest = complete(folder)[-1]
     last = int(newest.stem.removeprefix("step_"))

@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_runs import Run, collected_step, rows
+from small_runs import Run, collected_step, rows, scored
 
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.switches import objective
-from dapo_lit.step.before_updates import score
-from dapo_lit.step.updates import StepUpdates
 
 KINDS = ("tis", "sequence_mask", "icepop")
 SMALL = ("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
@@ -21,11 +19,11 @@ def gradients(module, step, kind, monkeypatch):
     settings = module.config.algorithm.model_copy(update={"correction": correction_of(module, kind)})
     module.objective = objective(settings, module.config.task.max_response_tokens)
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-    scores, statistics = score(module, step.tokens)
-    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
+    tokens, statistics = scored(module, step.tokens)
+    updates = module.step_updates(step.step, step.tokens, tokens, statistics)
     module.zero_grad()
-    loss = updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
-    return loss, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]), scores
+    loss = updates.accumulate_gradient(list(range(len(step.tokens.sequences))), epoch=0)
+    return loss, torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]), tokens
 
 
 def correction_of(module, kind):
@@ -35,12 +33,12 @@ def correction_of(module, kind):
 @pytest.mark.parametrize("loss", ["dapo", "gspo", "grpo"])
 def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose, monkeypatch, loss):
     module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
-    agreed = score(module, step.tokens)[0].old_logprobs
+    agreed = scored(module, step.tokens)[0].old_logprobs
     step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
     plain, gradient, _ = gradients(module, step, "none", monkeypatch)
     for kind in KINDS:
-        found, corrected, scores = gradients(module, step, kind, monkeypatch)
-        assert torch.equal(scores.corrections, torch.ones_like(agreed))
+        found, corrected, tokens = gradients(module, step, kind, monkeypatch)
+        assert torch.equal(tokens.corrections, torch.ones_like(agreed))
         assert found == plain
         assert torch.equal(corrected, gradient)
 
@@ -48,15 +46,15 @@ def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose
 @pytest.mark.parametrize("loss", ["dapo", "gspo_token"])
 def test_a_token_of_weight_zero_carries_no_loss_and_the_denominator_stays(compose, monkeypatch, loss):
     module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
-    agreed = score(module, step.tokens)[0].old_logprobs
+    agreed = scored(module, step.tokens)[0].old_logprobs
     half = step.tokens.completion_of_token % 2 == 0
     step = replace(step, tokens=replace(step.tokens, rollout_logprobs=agreed))
     _, whole, _ = gradients(module, step, "none", monkeypatch)
     parts = []
     for masked in (half, ~half):  # a ratio of e^3 leaves every band
         apart = replace(step, tokens=replace(step.tokens, rollout_logprobs=torch.where(masked, agreed - 3, agreed)))
-        _, part, scores = gradients(module, apart, "icepop", monkeypatch)
-        assert torch.equal(scores.corrections, (~masked).float())
+        _, part, tokens = gradients(module, apart, "icepop", monkeypatch)
+        assert torch.equal(tokens.corrections, (~masked).float())
         parts.append(part)
     torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-7)
 
@@ -74,13 +72,13 @@ def test_a_training_step_with_each_correction_measures_its_weights(compose, kind
 
 def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose, monkeypatch):
     module, step = collected_step(compose(*SMALL, "algorithm.correction.kind=tis"), monkeypatch)
-    agreed = score(module, step.tokens)[0].old_logprobs
+    agreed = scored(module, step.tokens)[0].old_logprobs
     stale = step.tokens.completion_of_token % 2 == 0
     mu = torch.where(stale, agreed + 0.25, agreed)
     tokens = replace(step.tokens, rollout_logprobs=mu, fresh=~stale)
-    scores, statistics = score(module, tokens)
-    torch.testing.assert_close(scores.old_logprobs, agreed)  # not the engine's, as without a correction
-    torch.testing.assert_close(scores.corrections, torch.where(stale, 0.778801, 1.0))  # e^-0.25
+    found, statistics = scored(module, tokens)
+    torch.testing.assert_close(found.old_logprobs, agreed)  # not the engine's, as without a correction
+    torch.testing.assert_close(found.corrections, torch.where(stale, 0.778801, 1.0))  # e^-0.25
     assert statistics.sums["mismatch_tokens"] == (~stale).sum()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import Run, collected_step, rows
+from small_runs import Run, collected_step, rows, scored
 from transformers import AutoModelForCausalLM
 
 from dapo_lit.config import Config, ConfigError
@@ -17,7 +17,6 @@ from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.recipe.parts import policy_folder
 from dapo_lit.runs.checkpoint_weights import policy_weights
 from dapo_lit.runs.run_folder import run_path
-from dapo_lit.step.before_updates import score
 from dapo_lit.train import train
 
 LORA = ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.optimizer.lr=0.01")
@@ -56,17 +55,17 @@ def test_the_reference_is_the_policy_without_its_adapters_and_no_second_model(co
     assert step.tokens is not None
     assert module.reference is not None
     assert module.reference.model is module.policy
-    before, _ = score(module, step.tokens)
+    before, _ = scored(module, step.tokens)
     with torch.no_grad():
         for name, parameter in module.policy.named_parameters():
             if ".lora_B." in name:
                 parameter += 0.1
-    after, _ = score(module, step.tokens)
+    after, _ = scored(module, step.tokens)
     assert torch.equal(before.ref_logprobs, after.ref_logprobs)
     assert torch.equal(before.ref_logprobs, before.old_logprobs)
     assert (after.ref_logprobs - after.old_logprobs).abs().max() > 0.01
-    ((micro, _),) = module.micro_batches(step.tokens, [0, 3])
-    divergence = module.full_kl(micro.to(module.device))
+    ((micro, _),) = module.policy_forward.micro_batches(step.tokens, [0, 3])
+    divergence = module.policy_forward.full_kl(micro.to(module.device))
     assert divergence.min() > -1e-6
     assert divergence.max() > 1e-3
     divergence.sum().backward()

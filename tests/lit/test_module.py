@@ -1,22 +1,23 @@
 """One denominator whatever the micro-batches, rollouts from the newest weights, updates that are skipped."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from small_runs import Run, collected_step, rows
+from small_runs import Run, collected_step, rows, scored
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.policy_loss import Tokens
-from dapo_lit.step.before_updates import score, scored_by_first_update
-from dapo_lit.step.minibatches import counter_seed
+from dapo_lit.step.before_updates import scored_by_first_update
+from dapo_lit.step.forward import PolicyForward
+from dapo_lit.step.objective import MinibatchTokens
 from dapo_lit.step.optimizer_steps import NonFiniteError, learning_rate
-from dapo_lit.step.packing import MicroBatch, TokenBatch
-from dapo_lit.step.rank_shares import rank_balance
+from dapo_lit.step.packing import MicroBatch, TokenBatch, counter_seed
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import train
@@ -34,11 +35,11 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
     """[parameters] of the whole rollout step as one mini-batch."""
     assert step.tokens is not None
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-    scores, statistics = score(module, step.tokens)
-    scores = replace(scores, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
-    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
+    tokens, statistics = scored(module, step.tokens)
+    tokens = replace(tokens, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
+    updates = module.step_updates(step.step, step.tokens, tokens, statistics)
     module.zero_grad()
-    updates._backward(list(range(len(step.tokens.sequences))), epoch=0)
+    updates.accumulate_gradient(list(range(len(step.tokens.sequences))), epoch=0)
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
@@ -68,7 +69,7 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     assert step.tokens is not None
     assert step.tokens.response_lengths.unique().numel() > 3  # unequal lengths, or the test says nothing
     if "algorithm.techniques.overlong_filtering=true" in switches:
-        assert 0 < step.tokens.carries_loss.sum() < len(step.tokens.carries_loss)
+        assert 0 < step.tokens.loss_mask.sum() < len(step.tokens.loss_mask)
     gradients = []
     for budget, shares in ((10_000, False), (61, False), (1, False), (10_000, True), (61, True)):
         object.__setattr__(config.trainer, "micro_batch_tokens", budget)
@@ -88,13 +89,13 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     shift_weights(module)
     two_passes = gradient_of_a_mini_batch(module, step, monkeypatch)
     batch, everything = step.tokens, list(range(len(step.tokens.sequences)))
-    ((micro, _),) = module.micro_batches(batch, everything)
-    logprobs, entropy = module.logprobs(micro)
-    scores, _ = score(module, batch)
-    tokens = Tokens(
+    forward = module.policy_forward
+    ((micro, _),) = forward.micro_batches(batch, everything)
+    logprobs, entropy = forward.logprobs(micro)
+    tokens = MinibatchTokens(
         logprobs=logprobs,
         old_logprobs=batch.rollout_logprobs[micro.tokens],
-        advantages=module.objective.credit(batch, scores).advantages[micro.tokens],
+        advantages=scored(module, batch)[0].advantages[micro.tokens],
         completions=micro.completions,
         mask=torch.ones(len(logprobs), dtype=torch.bool),
         entropy=entropy,
@@ -102,10 +103,10 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     )
     if name == "clip_cov":  # draws among the tokens in their order
         order = micro.tokens.argsort()
-        tokens = Tokens(**{f: v if f == "generator" else v[order] for f, v in vars(tokens).items()})
+        tokens = MinibatchTokens(**{f: v if f == "generator" else v[order] for f, v in vars(tokens).items()})
     weights = module.objective.weights(batch.loss_tokens, batch.group_index).float()[tokens.completions]
     module.zero_grad()
-    (module.objective.loss.of_minibatch(tokens) * weights).sum().backward()
+    (module.objective.loss.over_minibatch(tokens) * weights).sum().backward()
     at_once = torch.cat([p.grad.flatten() for p in module.parameters()])
     assert at_once.norm() > 1e-4
     torch.testing.assert_close(two_passes, at_once, rtol=1e-4, atol=1e-6)
@@ -163,7 +164,7 @@ def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
 
 def test_a_loss_that_is_not_finite_skips_the_update_and_ends_the_run_after_some(compose, monkeypatch):
     run = Run(compose("algorithm.optimizer.max_bad_updates=3"))
-    monkeypatch.setattr(StepUpdates, "_backward", lambda self, minibatch, epoch: torch.tensor(torch.nan))
+    monkeypatch.setattr(StepUpdates, "accumulate_gradient", lambda self, minibatch, epoch: torch.tensor(torch.nan))
     with pytest.raises(NonFiniteError, match="step 2: 3 updates in a row"):
         run.fit()
     assert run.module.counters.gradient_step == 0
@@ -187,11 +188,11 @@ def test_old_logprobs_of_the_engine_need_no_second_forward(compose):
 
 
 def test_with_one_update_a_step_nothing_is_scored_before_and_the_ratio_is_exactly_one(compose, monkeypatch):
-    scored: list[MicroBatch] = []
-    monkeypatch.setattr(DAPOModule, "logprobs", lambda self, micro, model=None: scored.append(micro))
+    calls: list[MicroBatch] = []
+    monkeypatch.setattr(PolicyForward, "logprobs", lambda self, micro, model=None: calls.append(micro))
     run = Run(compose("budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=4"))
     run.fit()
-    assert scored == []
+    assert calls == []
     assert rows(run.folder.path)[-1]["gradient_step"] == 2
     for row in rows(run.folder.path)[1:]:
         assert row["policy/ratio_max"] == 1.0
@@ -203,16 +204,16 @@ def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_th
     config = compose("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
     module, step = collected_step(config, monkeypatch)
     assert step.tokens is not None
-    everything, whole = score(module, step.tokens)
-    later = scored_by_first_update(module, step)
+    everything, whole = scored(module, step.tokens)
+    later = scored_by_first_update(config, module.objective, step.tokens, step.step, num_ranks=1)
     assert 0 < len(later) < len(step.tokens.sequences)
-    scores, statistics = score(module, step.tokens, later)
-    assert scores.of_first_update is not None
-    assert torch.equal(scores.old_logprobs.isnan(), scores.of_first_update)
+    tokens, statistics = scored(module, step.tokens, later)
+    assert tokens.unscored is not None
+    assert torch.equal(tokens.old_logprobs.isnan(), tokens.unscored)
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
-    updates = StepUpdates(module, step, scores, module.objective.credit(step.tokens, scores), statistics)
-    updates._backward(later, epoch=0)
-    torch.testing.assert_close(scores.old_logprobs, everything.old_logprobs, rtol=0, atol=5e-6)
+    updates = module.step_updates(step.step, step.tokens, tokens, statistics)
+    updates.accumulate_gradient(later, epoch=0)
+    torch.testing.assert_close(updates.on_device.old_logprobs, everything.old_logprobs, rtol=0, atol=5e-6)
     assert updates.statistics.sums["mismatch_tokens"] == whole.sums["mismatch_tokens"]
 
 
@@ -249,7 +250,7 @@ def test_a_finished_run_is_skipped_with_resume_auto_and_moved_aside_without(comp
     assert (folder.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest():
+def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest(compose, monkeypatch):
     lengths = [5, 4, 3, 3, 3]  # two ranks: 5 + 3 and 4 + 3 + 3
     batch = TokenBatch(
         sequences=[torch.zeros(n, dtype=torch.int64) for n in lengths],
@@ -257,13 +258,20 @@ def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest():
         response_lengths=torch.tensor(lengths) - 1,
         group_index=torch.zeros(5, dtype=torch.int64),
         rewards=torch.zeros(5, dtype=torch.float64),
-        carries_loss=torch.ones(5, dtype=torch.bool),
+        loss_mask=torch.ones(13, dtype=torch.bool),
         rollout_logprobs=torch.zeros(13),
         fresh=torch.ones(13, dtype=torch.bool),
     )
-    assert rank_balance(batch, range(5), Ranks(rank=1, size=2), float) == 9 / 10
-    assert rank_balance(batch, [0, 2], Ranks(rank=0, size=2), float) == 4 / 5
-    assert rank_balance(batch, range(5), Ranks(), float) == 1.0
+    monkeypatch.setattr("dapo_lit.step.forward.cost_of", lambda config: float)
+    module = DAPOModule(compose(), lambda: None)
+    module.policy = SimpleNamespace(config=None)
+
+    def measured(completions: Sequence[int], ranks: Ranks) -> float:
+        return replace(module.policy_forward, ranks=ranks).balance(batch, completions)
+
+    assert measured(range(5), Ranks(rank=1, size=2)) == 9 / 10
+    assert measured([0, 2], Ranks(rank=0, size=2)) == 4 / 5
+    assert measured(range(5), Ranks()) == 1.0
 
 
 def test_a_checkpoint_holds_the_generators_of_every_rank_and_a_resumed_run_draws_what_it_would_have_drawn(compose):

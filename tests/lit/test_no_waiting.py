@@ -8,7 +8,7 @@ import torch
 from small_runs import Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapo_lit.step.optimizer_steps import GradientSteps
+from dapo_lit.step.optimizer_steps import OptimizerSteps
 from dapo_lit.step.updates import StepUpdates
 
 aten = torch.ops.aten
@@ -86,17 +86,17 @@ def test_no_micro_batch_makes_the_host_wait(compose, monkeypatch, switches):
 
 
 def test_an_update_waits_once_for_loss_and_gradient_norm(compose, monkeypatch):
-    waits, make, updates = Waits(monkeypatch), GradientSteps.make, 0
+    waits, take, updates = Waits(monkeypatch), OptimizerSteps.take, 0
 
-    def watched(self: GradientSteps, addend: torch.Tensor) -> bool:
+    def watched(self: OptimizerSteps, addend: torch.Tensor) -> bool:
         nonlocal updates
         updates += 1
         # Adam's own count of steps lies on the host.
         monkeypatch.setattr(self.optimizer, "step", lambda: None)
         with waits:
-            return make(self, addend)
+            return take(self, addend)
 
-    monkeypatch.setattr(GradientSteps, "make", watched)
+    monkeypatch.setattr(OptimizerSteps, "take", watched)
     Run(compose("budget.steps=1")).fit()
     assert updates > 0
     assert waits.found["cpu"] == updates

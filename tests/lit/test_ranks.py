@@ -29,8 +29,7 @@ from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.checkpoint_weights import policy_weights
 
-SIZES = (2, 4)
-CASES = ("tied", "untied")
+SHARDED = (("tied", 2), ("tied", 4), ("untied", 2))
 BESIDE = (
     "critic",
     "shared",
@@ -50,7 +49,7 @@ def runs(cache, tmp_path_factory) -> dict:
         [sys.executable, script, out], capture_output=True, text=True, timeout=600, check=False, env={**os.environ}
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    ran = [(case, size) for case in CASES for size in (1, *SIZES)]
+    ran = [("tied", 1), ("untied", 1), *SHARDED]
     ran += [("paper", 2), ("verl", 2), ("tied_resumed", 1), ("tied_resumed", 4)]
     ran += [("offloaded", 2), ("copies", 4), ("tensor", 4)]
     ran += [(case, size) for case in BESIDE for size in (1, 2)] + [("critic_resumed", 1), ("lora_resumed", 1)]
@@ -68,7 +67,7 @@ WHATEVER_IS_UNDER_WAY = (
 """Metrics of collection that do not depend on how many groups were begun."""
 
 
-ON_MORE_RANKS = [*((case, size) for case in CASES for size in SIZES), *((case, 2) for case in BESIDE)]
+ON_MORE_RANKS = [*SHARDED, *((case, 2) for case in BESIDE)]
 ELSEWHERE = [("offloaded", 2), ("copies", 4), ("tensor", 4)]  # of the tied case
 
 

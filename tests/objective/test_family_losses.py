@@ -9,9 +9,8 @@ import torch
 from flat import completions_of, random_batch, split
 from torch import Tensor
 
-from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, reinforce_loss
 from dapo_lit.objective.sequence_losses import completion_mean, gmpo_loss, gspo_loss, gspo_token_loss
-from dapo_lit.objective.token_losses import cispo_loss, reinforce_loss
 
 
 def tensor(*values: float) -> Tensor:

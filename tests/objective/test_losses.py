@@ -1,6 +1,8 @@
 """The token loss, the importance ratio and the KL penalties: by hand, against loops, and by their gradients."""
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dapo_lit.objective import losses
 from dapo_lit.objective.losses import KLEstimator, clipped_policy_loss, full_kl, importance_ratio, kl_penalty
 
 ratios = st.floats(0.01, 20.0)
@@ -33,6 +36,16 @@ def loss_gradient(ratio: float, advantage: float, low: float, high: float, dual:
     ).sum().backward()
     assert logprobs.grad is not None
     return logprobs.grad.item()
+
+
+def test_the_clip_is_compared_with_its_bounds_in_one_function():
+    places = []
+    for file in sorted(Path(losses.__file__).parent.glob("*.py")):
+        for function in [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]:
+            compared = [ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Compare)]
+            if any("ratio" in text and "clip_" in text for text in compared):
+                places.append(function.name)
+    assert places == ["clipped_tokens"]
 
 
 def test_the_ratio_is_the_quotient_of_the_probabilities() -> None:

@@ -1,4 +1,4 @@
-"""Packed attention is that of each sequence alone: hidden states and gradients, whatever shares the row."""
+"""Packed attention gives each sequence the hidden states and gradients that it has in a row of its own."""
 
 import pytest
 import torch
@@ -45,15 +45,15 @@ def gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_hidden_states_and_gradients_are_those_of_each_sequence_alone(name):
+def test_hidden_states_and_gradients_are_those_of_separate_sequences(name):
     sequences = tokens(LENGTHS)
     weights = torch.randn(sum(LENGTHS), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    alone = build(FAMILIES[name])
-    apart = torch.cat([alone.base_model(s[None]).last_hidden_state[0] for s in sequences])
+    separate = build(FAMILIES[name])
+    apart = torch.cat([separate.base_model(s[None]).last_hidden_state[0] for s in sequences])
     packed_model = build(FAMILIES[name])
     packed = packed_hidden(packed_model, torch.cat(sequences), layout(LENGTHS))
     torch.testing.assert_close(packed, apart, rtol=0, atol=1e-12)
-    reference = gradient(alone, apart, weights)
+    reference = gradient(separate, apart, weights)
     assert (gradient(packed_model, packed, weights) - reference).norm() < 1e-12 * reference.norm()
 
 
@@ -90,8 +90,8 @@ def test_a_shared_prompt_gives_the_hidden_states_and_gradients_of_separate_seque
     parents = [-1, 0, 0, 0, -1, 4, -1]
     sequences = [*(torch.cat([prompt, r]) for r in responses[:3]), torch.cat([other, responses[3]]), responses[4]]
     weights = torch.randn(sum(map(len, segments)), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    alone = build(FAMILIES[name])
-    apart = [alone.base_model(s[None]).last_hidden_state[0] for s in sequences]
+    separate = build(FAMILIES[name])
+    apart = [separate.base_model(s[None]).last_hidden_state[0] for s in sequences]
     # In the order of the segments; the prompt's own states from its first sequence.
     by_segment = [apart[0][:11], *(h[11:] for h in apart[:3]), apart[3], apart[4]]
     reference = torch.cat(by_segment)
@@ -99,7 +99,7 @@ def test_a_shared_prompt_gives_the_hidden_states_and_gradients_of_separate_seque
     lengths = [len(s) for s in segments]
     packed = packed_hidden(packed_model, torch.cat(segments), layout(lengths, parents))
     torch.testing.assert_close(packed, reference, rtol=0, atol=1e-12)
-    expected = gradient(alone, reference, weights)
+    expected = gradient(separate, reference, weights)
     # Transformers' norms round to float32: there the gradients of three sequences meet in another order.
     assert (gradient(packed_model, packed, weights) - expected).norm() < 1e-7 * expected.norm()
 

@@ -47,7 +47,7 @@ def test_a_spec_gives_the_same_weights_in_any_cache_and_another_seed_gives_other
     assert not torch.equal(weights(one), weights(other))
 
 
-def test_a_base_without_stages_is_random_and_leaves_the_global_generator_alone(tmp_path: Path):
+def test_a_base_without_stages_is_random_and_does_not_change_the_global_generator(tmp_path: Path):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

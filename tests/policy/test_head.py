@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from dapo_lit.objective.losses import clipped_policy_loss, kl_penalty
-from dapo_lit.objective.token_losses import cispo_loss, reinforce_loss
+from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
 from dapo_lit.policy import head
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs, token_loss
@@ -136,7 +135,7 @@ def test_a_tied_head_adds_its_gradient_to_the_embedding():
     assert relative(found, model.get_input_embeddings().weight.grad.double()) < 2e-6
 
 
-def test_the_largest_tensor_beside_weights_and_hidden_states_is_a_chunk(monkeypatch):
+def test_no_tensor_except_weights_and_hidden_states_is_larger_than_a_chunk(monkeypatch):
     tokens, vocabulary, size = 2048, 2000, 8
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", 16 * vocabulary)
     hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Adapters: which values they begin with, what is merged, and whose base they stand beside."""
+"""Adapters: initial values, merging, and the fingerprint of their base."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_the_merged_matrix_is_the_hand_worked_one():
     assert narrow.item() == torch.tensor(3.025625).bfloat16().item()
 
 
-def test_training_begins_with_the_base_and_only_adapters_have_a_gradient():
+def test_training_starts_at_the_base_and_only_adapters_have_a_gradient():
     model = adapted()
     assert torch.equal(logits(model), logits(base()))
     model(IDS).logits.square().sum().backward()
@@ -108,7 +108,7 @@ def test_without_adapters_it_is_the_base_and_afterwards_the_adapted_policy_with_
     assert [p.requires_grad for p in model.parameters()] == trains
 
 
-def test_adapters_beside_narrow_matrices_are_float32():
+def test_adapters_of_narrow_matrices_are_float32():
     model = trained(torch.bfloat16)
     assert {p.dtype for n, p in model.named_parameters() if is_adapter(n)} == {torch.float32}
     assert {p.dtype for n, p in model.named_parameters() if not is_adapter(n)} == {torch.bfloat16}
@@ -116,7 +116,7 @@ def test_adapters_beside_narrow_matrices_are_float32():
     assert logits(model).dtype == torch.bfloat16
 
 
-def test_the_fingerprint_is_that_of_the_base_whatever_stands_beside_it(tmp_path):
+def test_the_fingerprint_is_that_of_the_base_with_or_without_adapters(tmp_path):
     model = base()
     assert fingerprint(trained()) == fingerprint(adapted(seed=5)) == fingerprint(model)
     with no_progress_bars():
@@ -130,6 +130,6 @@ def test_the_fingerprint_is_that_of_the_base_whatever_stands_beside_it(tmp_path)
 
 def test_a_matrix_that_the_policy_lacks_is_named():
     model = base()
-    with pytest.raises(ValueError, match=r"no matrices qkv_proj, only .*q_proj"):
+    with pytest.raises(ValueError, match=r"no matrices qkv_proj; it has .*q_proj"):
         add_adapters(model, rank=2, alpha=2.0, targets=["q_proj", "qkv_proj"])
     assert not has_adapters(model)

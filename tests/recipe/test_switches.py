@@ -1,24 +1,27 @@
 """A switch is a switch: on a recorded batch each setting changes what it should and nothing else."""
 
+import ast
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from small_runs import collected_step
 
+import dapo_lit
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.diagnostics import finish, merge, policy_statistics, reference_statistics
 from dapo_lit.recipe.idle_settings import idle_settings
-from dapo_lit.recipe.policy_loss import Tokens
 from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.objective import MinibatchTokens
 from dapo_lit.step.packing import token_batch
-from dapo_lit.step.token_axis import Scores
+from dapo_lit.step.token_axis import TokenAxis
 
 LIMIT = 20
 # Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
@@ -67,14 +70,19 @@ def consequences(config: Config) -> dict[str, object]:
     old, changes, distances, entropy, values = noise()
     old, entropy = -old.abs() - 0.1, entropy.abs()
     logprobs, ref = (old + 0.5 * changes).requires_grad_(), old + 0.3 * distances
-    earned = settled.credit(batch, Scores(old, ref, values)).advantages
     completions = batch.completion_of_token
-    mask = batch.carries_loss[completions]
+    tokens = TokenAxis(
+        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[completions], fresh=batch.fresh,
+        rollout_logprobs=batch.rollout_logprobs, old_logprobs=old, ref_logprobs=ref, values=values,
+    )  # fmt: skip
+    earned, mask = settled.credit(batch, tokens).advantages, batch.loss_mask
     # Advantages of its own, so that the loss does not move with what moves the advantages.
     fixed = torch.where(completions % 2 == 0, 1.0, -1.0)
     generator = torch.Generator().manual_seed(1)
     everything = torch.ones_like(mask)
-    losses = settled.loss.of_minibatch(Tokens(logprobs, old, fixed, completions, everything, entropy, generator))
+    losses = settled.loss.over_minibatch(
+        MinibatchTokens(logprobs, old, fixed, completions, everything, entropy, generator)
+    )
     statistics = policy_statistics(
         logprobs.detach(), old, fixed, everything, clip_low=settled.clip_low, clip_high=settled.clip_high,
         clip_dual=settled.clip_dual, entropy=entropy, completion_tokens=batch.response_lengths[completions],
@@ -87,7 +95,7 @@ def consequences(config: Config) -> dict[str, object]:
         "weights": settled.weights(batch.loss_tokens, batch.group_index).tolist(),
         "full weights": settled.weights(batch.response_lengths, batch.group_index).tolist(),
         "loss": losses.tolist(),
-        "terms": settled.terms(logprobs, ref, entropy).tolist(),
+        "terms": settled.regularisation(logprobs, ref, entropy).tolist(),
         "sampling": asdict(collection_rules(config.algorithm)),
         # What a metric means: no setting may move one, but for the bounds that clip/* names as those in effect.
         "correct": [c.correct for g in groups for c in g.completions],
@@ -183,6 +191,41 @@ def test_every_technique_is_among_the_settings_that_are_turned():
     assert set(Techniques.model_fields) <= set(CHANGES)
 
 
+PACKAGE = Path(dapo_lit.__file__).parent
+ARITHMETIC = {
+    "clip_higher": "objective/losses.py",
+    "dynamic_sampling": "rollout/dynamic_sampling.py",
+    "token_level_loss": "objective/losses.py",
+    "soft_overlong_punishment": "objective/shaping.py",
+    "overlong_filtering": "objective/shaping.py",
+}
+"""Where each technique is computed: the config, recipe/switches.py and this file are the whole way of a switch."""
+
+
+def marked(file: str, technique: str) -> bool:
+    """Whether a line of the file names the technique and its section of the paper."""
+    words = technique.replace("_", " ")
+    lines = [line.lower().replace("-", " ") for line in (PACKAGE / file).read_text().splitlines()]
+    return any("dapo 3." in line and words in line for line in lines)
+
+
+def test_every_technique_is_marked_where_its_switch_is_read_and_where_it_is_computed():
+    assert set(ARITHMETIC) == set(Techniques.model_fields)
+    for technique, file in ARITHMETIC.items():
+        assert marked("recipe/switches.py", technique)
+        assert marked(file, technique)
+
+
+def test_no_room_of_the_training_step_reads_a_switch_but_the_recipe():
+    for file in [
+        f for room in ("lit", "step", "rollout", "objective", "recipe") for f in (PACKAGE / room).glob("*.py")
+    ]:
+        if file.name in ("switches.py", "idle_settings.py"):  # the latter only warns
+            continue
+        read = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+        assert "techniques" not in read, file
+
+
 @pytest.mark.parametrize(
     ("overrides", "key"),
     [
@@ -197,7 +240,7 @@ def test_every_technique_is_among_the_settings_that_are_turned():
         ),
         (
             ["algorithm=naive_grpo", A + "dynamic_sampling.carry_over=finished"],
-            "dynamic_sampling.carry_over=finished: without",
+            "dynamic_sampling.carry_over=finished: techniques.dynamic_sampling is off",
         ),
         (["algorithm=naive_grpo", A + "token_level_denominator=group"], "token_level_denominator=group: techniques"),
         ([A + "completion_level_denominator=constant"], "completion_level_denominator=constant: techniques"),

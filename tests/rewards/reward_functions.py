@@ -41,6 +41,9 @@ def _obey(text):
             bytearray(2**36)
         case "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
+        case "kill the fork server":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
         case "modules":
             return Score(True, 1.0, answer=" ".join(sorted({"torch", "lightning", "sympy"} & set(sys.modules))))
         case "nan":

@@ -1,18 +1,27 @@
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
+import dapo_lit.answers
 import dapo_lit.rewards
 
 MODULES = [
     module.name
-    for module in pkgutil.walk_packages(dapo_lit.rewards.__path__, "dapo_lit.rewards.")
-    if not module.name.endswith("model_judge")
+    for room in (dapo_lit.answers, dapo_lit.rewards)
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
 ]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_docstrings_hold(module):
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_the_example_in_the_readme_of_the_answers_holds():
+    readme = Path(dapo_lit.answers.__file__).parent / "README.md"
+    result = doctest.testfile(str(readme), module_relative=False)
+    assert result.failed == 0
+    assert result.attempted > 3

@@ -1,6 +1,10 @@
+import json
+
 import pytest
 
-from dapo_lit.rewards.extraction import MAX_ANSWER_CHARS, extract
+from dapo_lit.answers.parse import MAX_ANSWER_CHARS
+from dapo_lit.rewards.equivalence import decide
+from dapo_lit.rewards.extraction import extract
 from dapo_lit.rewards.free_text import find_reference
 
 
@@ -100,12 +104,55 @@ def test_an_answer_longer_than_the_limit_is_none():
         ("答案是 42。", "42"),
         ("Réponse: il lui reste 220 $ à payer d'ici 12 mois.", "220"),
         ("Ответ: 17", "17"),
+        # an "A:" that starts the last line
+        ("He pays $5 and gets $3.\nA: 8", "8"),
+        ("**A:** 8 apples", "8 apples"),
+        ("Q: how many?\nA: The answer is 8.", "8"),
+        # the last line's conclusion
+        ("So 5 + 3 = 8", "8"),
+        ("He has $x$ apples. Therefore he pays $5 + $3 = $8.", "$8"),
+        ("First 3 hours.\nSo he walks 5*7=<<5*7=35>>35 hours a week", "35"),
+        ("Thus x = a+1.", "a+1"),
+        ("So $x = 5$.", "x = 5"),
+        # amounts of money are no formulas, numbers in formulas are
+        ("The first one pays $5 and gets $3 in all of the shops", "$3"),
+        ("Each of them had $20 - $13 = $7 left for the day", "$7"),
+        ("The price of it is $5$ for everyone who asks", "5"),
+        ("At a price of $12 the rule $x+1$ holds for us", "x+1"),
+        # numbers in words: where they are marked
+        ("The answer is eight.", "eight"),
+        ("He has eight apples left over after all of that.", None),
         ("", None),
         ("no number here at all, only a long sentence", None),
     ],
 )
 def test_auto_finds_what_a_reader_would_call_the_answer(text, answer):
     assert extract(text, "auto") == answer
+
+
+def test_auto_agrees_with_the_labels_of_gsm8k_responses_as_often_as_number(data_dir):
+    rows = [json.loads(line) for line in (data_dir / "gsm8k_responses.jsonl").read_text().splitlines()]
+    texts = {
+        "as they are": [(row["pred"], row["gold"], row["equal"]) for row in rows],
+        # without the last line, `A: 35`, whose number is now what the rest has to give
+        "without their last line": [
+            (rest, last, True) for row in rows for rest, mark, last in [row["pred"].rpartition("\nA: ")] if mark
+        ],
+    }
+    agreement = {
+        name: {
+            extraction: sum(_is_right(text, gold, extraction) is equal for text, gold, equal in labelled)
+            for extraction in ("auto", "number")
+        }
+        for name, labelled in texts.items()
+    }
+    assert agreement["as they are"] == {"auto": len(rows), "number": len(rows)}
+    assert agreement["without their last line"]["auto"] >= agreement["without their last line"]["number"]
+
+
+def _is_right(text, gold, extraction):
+    answer = extract(text, extraction)
+    return answer is not None and decide(answer, gold, "sympy") is True
 
 
 def test_a_reference_that_is_a_worked_solution_is_read_but_its_numbers_are_not():

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dapo_lit.answers.bounds import check_size
+from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import TooLargeError
 from dapo_lit.answers.full import FullJudge
 from dapo_lit.answers.grammar import parse_expression
-from dapo_lit.answers.structure import parse_answer
+from dapo_lit.answers.parse import parse_answer
 from dapo_lit.answers.tokens import ParseError, tokenize
-from dapo_lit.rewards.equivalence import compare_answers, decide
+from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.extraction import extract
 from dapo_lit.rewards.pool import Reference, Verifier
 
@@ -141,7 +142,7 @@ def test_in_a_worker_no_text_becomes_an_expression():
 import sympy
 from dapo_lit.rewards.worker import refuse_evaluation
 from dapo_lit.answers.full import FullJudge
-from dapo_lit.rewards.equivalence import compare_answers
+from dapo_lit.answers.compare import compare_answers
 refuse_evaluation()
 for name in ("sympify", "S", "simplify", "Integral", "parse_expr"):
     try:

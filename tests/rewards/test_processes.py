@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
 
 
 def pids(verifier: Verifier) -> list[int]:
-    """The nursery and two workers, once both have reported."""
+    """The fork server and two workers, once both have reported."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         verifier.collect()
@@ -123,6 +123,29 @@ time.sleep(60)
         assert len(processes) == 3
         process.send_signal(signal.SIGKILL)
     assert gone_within(10, processes)
+
+
+def test_a_fork_server_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):
+    obeying.score([(QUESTION, "a")])
+    for _ in range(4):  # more often than processes may die in a row without an outcome
+        first = pids(obeying)
+        for number in range(20):
+            obeying.submit(number, QUESTION, str(number))
+        os.kill(first[0], signal.SIGKILL)
+        assert gone_within(5, first[1:])
+        for number in range(20, 40):
+            obeying.submit(number, QUESTION, str(number))
+        scores = dict(obeying.drain())
+        assert sorted(scores) == list(range(40))
+        assert all(score.correct and score.error is None and not score.timed_out for score in scores.values())
+        assert not set(first) & set(pids(obeying))
+    os.kill(pids(obeying)[0], signal.SIGKILL)  # nothing under way
+    assert obeying.score([(QUESTION, "a")])[0].correct
+
+
+def test_a_function_that_kills_the_fork_server_again_and_again_ends_the_run_with_the_exit_code(obeying):
+    with pytest.raises(RuntimeError, match=r"died 3 times in a row \(exit code -9\)"):
+        obeying.score([(QUESTION, "kill the fork server")])
 
 
 def test_submitting_never_waits_and_collecting_returns_what_is_ready(obeying):

@@ -21,7 +21,7 @@ from dapo_lit.rollout.records import Group
 RULES = CollectionRules(
     num_prompts=3,
     samples_per_prompt=2,
-    filter_unmixed=True,
+    dynamic_sampling=True,
     max_rounds=4,
     on_exhausted="train_smaller",
     carry_over="none",
@@ -107,7 +107,7 @@ def test_the_order_in_which_samples_end_does_not_change_what_is_accepted(order):
 
 def test_switched_off_every_group_is_accepted_in_one_round():
     step = collector(
-        by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, filter_unmixed=False)
+        by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, dynamic_sampling=False)
     ).collect(1, 0)
     assert len(step.accepted) == len(step.generated) == 3
     assert step.metrics["sampling/tokens_wasted_frac"] == 0.0

@@ -99,7 +99,7 @@ def test_ranks_that_share_an_engine_accept_the_same_groups_whatever_the_second_o
 
 
 def test_every_token_of_a_round_counts_once_on_every_rank():
-    rules = replace(RULES, filter_unmixed=False)  # nothing is begun ahead: the price is that of one process too
+    rules = replace(RULES, dynamic_sampling=False)  # nothing is begun ahead: the price is that of one process too
     alone = [step_of(made_for(rules).collect(1, 1))]
     for size, per_engine in ((2, 1), (2, 2), (4, 2)):
         made = [made_for(rules) for _ in range(size)]
@@ -107,7 +107,7 @@ def test_every_token_of_a_round_counts_once_on_every_rank():
 
 
 def test_a_stall_is_told_by_the_rank_that_waits_and_names_its_own_prompts(capsys):
-    made = [made_for(replace(RULES, num_prompts=4, filter_unmixed=False)) for _ in range(2)]
+    made = [made_for(replace(RULES, num_prompts=4, dynamic_sampling=False)) for _ in range(2)]
     made[1].engine = SlowEngine(script)
     made[1].engine.sync_weights([], version=0)
     made[1].stall_s = 1e-9

@@ -53,8 +53,8 @@ def test_it_samples_what_it_would_without_overlap_where_the_weights_do_not_move(
 def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):
     scored = []
 
-    def noted(module, batch, later=()):
-        found = score(module, batch, later)
+    def noted(forward, objective, batch, later=()):
+        found = score(forward, objective, batch, later)
         scored.append((found[0].old_logprobs, batch.rollout_logprobs))
         return found
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from dapo_lit.step.balance import CostModel, balance, balance_frac, cost_model, first_fit
+from dapo_lit.step.balance import CostModel, balance, balance_frac, cost_of, first_fit
 
 TOKENS = st.lists(st.integers(1, 50), min_size=1, max_size=40)
 
@@ -27,9 +27,9 @@ def test_every_item_goes_to_one_rank_and_none_has_more_than_four_thirds_of_the_b
 def test_a_mini_batch_of_512_long_tailed_sequences_is_balanced_above_98_percent(ranks, seed):
     draw = random.Random(seed)
     lengths = [min(20_480, int(draw.lognormvariate(7.5, 0.8)) + 1) for _ in range(512)]
-    cost = cost_model(  # Qwen2.5-32B
-        num_layers=64, hidden_size=5120, intermediate_size=27648, num_heads=40, num_key_heads=8, head_dim=128
-    )
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 8}
+    qwen2_5_32b = Qwen2Config(num_hidden_layers=64, hidden_size=5120, intermediate_size=27648, **heads)
+    cost = cost_of(qwen2_5_32b)
     costs = [cost(n) for n in lengths]
     assert balance_frac(costs, balance(costs, ranks)) > 0.98
     in_order = [list(range(r, 512, ranks)) for r in range(ranks)]
@@ -61,8 +61,8 @@ def test_bins_hold_every_item_once_within_the_budget_and_are_as_many_as_asked_fo
 
 def test_the_linear_cost_is_the_number_of_weights_outside_embedding_and_norms():
     sizes = {"hidden_size": 24, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = AutoModelForCausalLM.from_config(Qwen2Config(**sizes, vocab_size=9, num_hidden_layers=3))
+    config = Qwen2Config(**sizes, vocab_size=9, num_hidden_layers=3)
+    model = AutoModelForCausalLM.from_config(config)
     weights = sum(p.numel() for n, p in model.named_parameters() if "layers" in n and p.ndim == 2)
-    cost = cost_model(num_layers=3, hidden_size=24, intermediate_size=40, num_heads=4, num_key_heads=2, head_dim=6)
     # causal attention of s tokens: s^2 / 2 pairs, two products of 6 for each, 4 heads, 3 layers
-    assert cost == CostModel(linear=float(weights), quadratic=3 * 4 * 6)
+    assert cost_of(config) == CostModel(linear=float(weights), quadratic=3 * 4 * 6)

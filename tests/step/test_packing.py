@@ -22,8 +22,8 @@ def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]],
 
 
 def batch(groups: list[Group], version: int = 0) -> TokenBatch:
-    shape = (len(groups), len(groups[0].completions))
-    return token_batch(groups, torch.ones(shape, dtype=torch.bool), version)
+    tokens = sum(completion.num_tokens for group in groups for completion in group.completions)
+    return token_batch(groups, torch.ones(tokens, dtype=torch.bool), version)
 
 
 def test_two_completions_of_different_length_worked_by_hand():
@@ -94,11 +94,11 @@ def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_ar
     assert batch([made], version=5).fresh.tolist() == [False, False, True]
 
 
-def test_masked_completions_have_no_loss_tokens():
-    groups = [group(0, (1,), [(2, 3), (4, 5, 6)])]
-    made = token_batch(groups, torch.tensor([[True, False]]), 0)
-    assert made.loss_tokens.tolist() == [2, 0]
-    assert made.response_lengths.tolist() == [2, 3]
+def test_masked_tokens_are_no_loss_tokens_and_the_response_keeps_its_length():
+    groups = [group(0, (1,), [(2, 3), (4, 5, 6), (7,)])]
+    made = token_batch(groups, torch.tensor([True, True, False, True, False, False]), 0)
+    assert made.loss_tokens.tolist() == [2, 1, 0]
+    assert made.response_lengths.tolist() == [2, 3, 1]
 
 
 def test_a_sequence_above_the_budget_has_a_micro_batch_of_its_own():

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from dapo_lit.study.designs import DAPO, TECHNIQUES, Arm, design
+from dapo_lit.study.designs import Arm, design
+from dapo_lit.techniques import DAPO
 
 EFFECTS = {
     "overlong_filtering": 0.02,
@@ -96,7 +97,7 @@ def _config(arm: Arm, seed: int, study: str, keys: Mapping[str, Any]) -> dict[st
         "study_name": study,
         "runs_dir": "runs",
         "resume": "auto",
-        "algorithm": {"techniques": {t: arm.techniques[t] for t in TECHNIQUES}, "clip": {"low": 0.2, "high": 0.28}},
+        "algorithm": {"techniques": arm.techniques, "clip": {"low": 0.2, "high": 0.28}},
         "task": {"label": "chain_sum", "base_seed": seed, "max_response_tokens": 64},
         "budget": {"steps": 40, "tokens_generated": None, "wall_s": None},
         "evaluation": {"every": 10, "samples": 4},

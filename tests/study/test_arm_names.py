@@ -20,7 +20,7 @@ def test_a_learning_rate_in_a_name_is_the_learning_rate_that_is_set() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("grpo", "begins with dapo or naive_grpo"),
+        ("grpo", "starts with dapo or naive_grpo"),
         ("dapo-clip_highr", "did you mean clip_higher?"),
         ("dapo@clip.high", "has no value"),
         ("dapo+clip_higher", "this arm's one name is 'dapo'"),

@@ -5,41 +5,38 @@ import itertools
 import numpy as np
 import pytest
 
-from dapo_lit.study.designs import DAPO, DESIGNS, NAIVE_GRPO, TECHNIQUES, Arm, arm_name, design, half_fraction, ladder
+from dapo_lit.study.arm_names import read_arm
+from dapo_lit.study.designs import DESIGNS, Arm, arm_name, cube, design, half_fraction, ladder, switches
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
-CUBE = [dict(zip(TECHNIQUES, on, strict=True)) for on in itertools.product((False, True), repeat=5)]
 
-
-def test_every_switch_vector_has_a_name_of_its_own() -> None:
-    assert len({arm_name(vector) for vector in CUBE}) == 32
+def test_every_set_of_switches_has_a_name_of_its_own() -> None:
+    assert len({arm.name for arm in cube(LADDER)}) == 32
 
 
 def test_the_name_does_not_depend_on_the_order_in_which_switches_are_given() -> None:
-    vector = {**NAIVE_GRPO, "clip_higher": True, "overlong_filtering": True}
+    vector = switches({"clip_higher", "overlong_filtering"})
     assert arm_name(dict(reversed(vector.items()))) == arm_name(vector) == "naive_grpo+overlong_filtering+clip_higher"
 
 
 def test_a_name_can_be_read_back_into_its_switches() -> None:
-    for vector in CUBE:
-        name = arm_name(vector)
-        base = dict(DAPO if name.startswith("dapo") else NAIVE_GRPO)
-        for part in name.replace("-", " -").replace("+", " +").split()[1:]:
-            base[part[1:]] = part[0] == "+"
-        assert base == vector
+    for arm in cube(LADDER):
+        assert read_arm(arm.name).on == arm.on
 
 
 def test_references_and_single_differences_are_named_as_documented() -> None:
-    assert arm_name(DAPO) == "dapo"
-    assert arm_name(NAIVE_GRPO) == "naive_grpo"
-    assert arm_name({**DAPO, "clip_higher": False}) == "dapo-clip_higher"
-    assert arm_name(dict.fromkeys(TECHNIQUES, True)) == "dapo+overlong_filtering"
-    two_and_two = {**DAPO, "clip_higher": False, "dynamic_sampling": False}
-    assert arm_name(two_and_two) == "dapo-clip_higher-dynamic_sampling"  # as far from naive_grpo: the tie goes to dapo
+    assert Arm(DAPO).name == "dapo"
+    assert Arm(NAIVE_GRPO).name == "naive_grpo"
+    assert Arm(DAPO - {"clip_higher"}).name == "dapo-clip_higher"
+    assert Arm(frozenset(LADDER)).name == "dapo+overlong_filtering"
+    # as far from naive_grpo: the tie goes to dapo
+    assert Arm(DAPO - {"clip_higher", "dynamic_sampling"}).name == "dapo-clip_higher-dynamic_sampling"
 
 
-def test_a_missing_or_unknown_switch_is_refused_by_name() -> None:
+def test_an_unknown_switch_is_refused_by_name_and_a_missing_one_is_off() -> None:
     with pytest.raises(ValueError, match="clip_hihg"):
-        arm_name({**DAPO, "clip_hihg": True})
+        arm_name({**switches(DAPO), "clip_hihg": True})
+    assert arm_name(dict.fromkeys(DAPO, True)) == "dapo"
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -61,16 +58,13 @@ def test_arms_differ_in_declared_keys_alone(name: str) -> None:
 def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:
     arms = design("table1").arms
     assert [sum(arm.techniques.values()) for arm in arms] == [0, 1, 2, 3, 4, 5, 4]
-    added = [
-        next(t for t in TECHNIQUES if b.techniques[t] and not a.techniques[t]) for a, b in itertools.pairwise(ladder())
-    ]
-    assert added == list(TECHNIQUES)
+    assert [b.on - a.on for a, b in itertools.pairwise(ladder())] == [{technique} for technique in LADDER]
     assert arms[-1].name == "dapo"
     assert arms[-2].name == "dapo+overlong_filtering"
 
 
 def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> None:
-    assert design("leave_one_out").names == (
+    assert design("leave_one_out", techniques=LADDER).names == (
         "dapo",
         "dapo-clip_higher",
         "dapo-soft_overlong_punishment",
@@ -82,7 +76,7 @@ def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> 
 
 def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() -> None:
     """Resolution V: the 1 + 5 + 10 columns of mean, main effects and pairs are orthogonal in 16 arms."""
-    signs = np.array([[1 if arm.techniques[t] else -1 for t in TECHNIQUES] for arm in half_fraction()])
+    signs = np.array([[1 if arm.techniques[t] else -1 for t in LADDER] for arm in half_fraction(LADDER)])
     pairs = [signs[:, i] * signs[:, j] for i, j in itertools.combinations(range(5), 2)]
     columns = np.column_stack([np.ones(16), signs, *pairs])
     assert columns.shape == (16, 16)

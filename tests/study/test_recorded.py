@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 from synthetic_runs import write_run, write_study
 
-from dapo_lit.study.compare.table1 import PAPER, plot_increments, plot_outcomes, table1
-from dapo_lit.study.designs import NAIVE_GRPO, Arm, ladder
+from dapo_lit.study.compare.table1 import PAPER, table1
+from dapo_lit.study.designs import Arm, ladder
+from dapo_lit.study.figures.table1_figures import plot_increments, plot_outcomes
 from dapo_lit.study.figures.token_figures import plot_clipping, plot_room, plot_shares
 from dapo_lit.study.read.runs import StudyError, load, load_first
+from dapo_lit.techniques import NAIVE_GRPO
 
 KEY = "rollout/length_mean"
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from synthetic_runs import EFFECTS, write_run, write_study
 
-from dapo_lit.study.compare.contrasts import SWITCHES, Contrast, compare, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts, primary_family
 from dapo_lit.study.compare.equal_budget import at_budget, budget_to_reach, common_budget, first_reach
-from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, design
+from dapo_lit.study.designs import Arm, cube, design
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band, curve, value_at
 from dapo_lit.study.read.health import exercised, findings
@@ -18,10 +18,12 @@ from dapo_lit.study.read.registration import Plan, late_registration, read_plan
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.study.report.sentences import sentence
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 pd_series = pd.Series
 
-ADDITIVE = {cell: {0: 0.4 + sum(EFFECTS[t] * on for t, on in switches.items())} for cell, switches in SWITCHES.items()}
+CUBE = cube(LADDER)
+ADDITIVE = {arm.name: {0: 0.4 + sum(EFFECTS[t] for t in arm.on)} for arm in CUBE}
 
 
 def value(family: str, label: str, scores: dict[str, dict[int, float]], arms: tuple[str, ...]) -> float:
@@ -33,18 +35,18 @@ def value(family: str, label: str, scores: dict[str, dict[int, float]], arms: tu
 
 @pytest.mark.parametrize("study", ["factorial", "factorial_half"])
 def test_main_effects_of_additive_techniques_are_what_was_put_in_and_interactions_are_none(study: str) -> None:
-    arms = design(study).names
-    for technique in TECHNIQUES:
+    arms = design(study, techniques=LADDER).names
+    for technique in LADDER:
         assert value("main effects", technique, ADDITIVE, arms) == pytest.approx(EFFECTS[technique])
     assert value("interactions", "overlong_filtering x clip_higher", ADDITIVE, arms) == pytest.approx(0)
 
 
 def test_an_interaction_is_the_effect_with_the_other_on_minus_with_it_off() -> None:
     scores = {
-        cell: {0: 0.1 * (on["clip_higher"] and on["dynamic_sampling"]) + 0.05 * on["clip_higher"]}
-        for cell, on in SWITCHES.items()
+        arm.name: {0: 0.1 * ({"clip_higher", "dynamic_sampling"} <= arm.on) + 0.05 * ("clip_higher" in arm.on)}
+        for arm in CUBE
     }
-    arms = design("factorial").names
+    arms = design("factorial", techniques=LADDER).names
     assert value("interactions", "clip_higher x dynamic_sampling", scores, arms) == pytest.approx(0.1)
     assert value("main effects", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
     assert value("Shapley values", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
@@ -53,9 +55,9 @@ def test_an_interaction_is_the_effect_with_the_other_on_minus_with_it_off() -> N
 
 def test_shapley_values_add_up_to_the_whole_gain() -> None:
     rng = np.random.default_rng(0)
-    scores = {cell: {0: float(rng.random())} for cell in SWITCHES}
-    arms = design("factorial").names
-    total = sum(value("Shapley values", t, scores, arms) for t in TECHNIQUES)
+    scores = {cell: {0: float(rng.random())} for cell in ADDITIVE}
+    arms = design("factorial", techniques=LADDER).names
+    total = sum(value("Shapley values", t, scores, arms) for t in LADDER)
     assert total == pytest.approx(scores["dapo+overlong_filtering"][0] - scores["naive_grpo"][0])
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
-from dapo_lit.study.compare.questions import error_parts, paired_question_error, pass_at_k, score_array
+from dapo_lit.study.compare.questions import error_parts, pass_at_k, score_array
 from dapo_lit.study.compare.sigmoid import fit_sigmoid
 
 
@@ -49,15 +49,6 @@ def test_errors_from_seeds_questions_and_sampling_are_hand_worked() -> None:
     assert parts.seeds == pytest.approx(0.25)  # 0.75 and 0.25: sd 0.35355, over sqrt(2)
     assert parts.questions == pytest.approx(0.25)  # 0.75 and 0.25 as well
     assert parts.sampling == pytest.approx((0.25 / 8) ** 0.5)  # variances 0, 0.5, 0.5, 0: mean 0.25, over 8 answers
-
-
-def test_pairing_by_question_removes_how_hard_the_questions_are() -> None:
-    rng = np.random.default_rng(0)
-    difficulty = rng.random((1, 50, 1))
-    control = (rng.random((3, 50, 200)) < difficulty).astype(float)
-    treated = (rng.random((3, 50, 200)) < difficulty).astype(float)
-    unpaired = (error_parts(control).questions or 0) * 2**0.5
-    assert (paired_question_error(treated, control) or 1) < 0.2 * unpaired
 
 
 def test_evaluations_on_other_questions_are_refused() -> None:

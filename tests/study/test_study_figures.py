@@ -1,19 +1,41 @@
 """Figures: what they draw, how they are saved, and whether their colours can be told apart."""
 
+import json
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
-from dapo_lit.study.designs import DESIGNS, TECHNIQUES, design
+from dapo_lit.study.designs import DESIGNS, Arm, design
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
-from dapo_lit.study.figures.style import PETROFF6, RC, looks, save, sequential
+from dapo_lit.study.figures.drawing import save
+from dapo_lit.study.figures.style import PETROFF6, RC, looks, sequential
 from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.html import DARK_PAPER, contrast, dark
+from dapo_lit.techniques import DAPO, REGISTER
+
+
+def seed_lines(axes: Axes) -> list[np.ndarray]:
+    """The points of each thin line, one for each seed."""
+    thin = [c for c in axes.collections if isinstance(c, LineCollection) and set(c.get_linewidths()) == {0.6}]
+    return [np.asarray(segment) for collection in thin for segment in collection.get_segments()]
+
+
+def test_seeds_without_a_common_range_are_drawn_without_a_mean(tmp_path: Path) -> None:
+    for seed, start in enumerate((0, 10_000)):
+        folder = write_run(tmp_path, Arm(DAPO), seed, study="single", steps=6, every=3)
+        file = folder / "metrics.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row | {"wall_s": start + row["step"]}) + "\n" for row in rows))
+    axes = plot_metric(load(tmp_path / "single"), "rollout/entropy", x="wall_s").axes[0]
+    assert len(seed_lines(axes)) == 2
+    assert len(axes.lines) == 0
 
 
 def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:
@@ -32,10 +54,9 @@ def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tm
 def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3))
     figure = plot_metric(runs, "rollout/entropy")
-    widths = [line.get_linewidth() for line in figure.axes[0].lines]
-    assert widths.count(0.6) == 6
-    assert widths.count(1.6) == 2
-    assert "3 seeds an arm; band: 95 % t-interval" in figure.axes[0].get_title(loc="left")
+    assert len(seed_lines(figure.axes[0])) == 6
+    assert [line.get_linewidth() for line in figure.axes[0].lines] == [1.6, 1.6]
+    assert "3 seeds per arm; band: 95 % t-interval" in figure.axes[0].get_title(loc="left")
     with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
         plot_metric(runs, "rollout/entropi")
     with pytest.raises(StudyError, match="unknown axis"):
@@ -43,18 +64,19 @@ def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) 
 
 
 def test_more_than_four_arms_are_drawn_without_bands_which_would_hide_them(tmp_path: Path) -> None:
-    few = plot_metric(load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[
-        0
-    ]
-    many = plot_metric(load(write_study(tmp_path, "table1", seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[0]
-    assert (len(few.collections), len(many.collections)) == (2, 0)
+    few, many = (
+        plot_metric(load(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[0]
+        for name in ("emergence", "table1")
+    )
+    bands = [sum(isinstance(c, PolyCollection) for c in axes.collections) for axes in (few, many)]
+    assert bands == [2, 0]
     assert "band" not in many.get_title(loc="left")
 
 
 def test_the_band_of_two_seeds_does_not_set_the_range(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3))
     axes = plot_metric(runs, "rollout/entropy").axes[0]
-    seen = [value for line in axes.lines if line.get_linewidth() == 0.6 for value in np.asarray(line.get_ydata())]
+    seen = [value for line in seed_lines(axes) for value in line[:, 1]]
     low, high = axes.get_ylim()
     spread = max(seen) - min(seen)
     assert min(seen) - 0.2 * spread < low < min(seen)
@@ -66,12 +88,12 @@ def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_
     pairs = technique_pairs(runs)
     assert pairs["clip_higher"] == ("dapo", "dapo-clip_higher")
     assert pairs["overlong_filtering"] == ("dapo+overlong_filtering", "dapo")
-    assert set(pairs) == set(TECHNIQUES)
+    assert set(pairs) == set(REGISTER)
     figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
     panels = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels[::2]] == list(pairs)
+    assert [axes.get_title(loc="left") for axes in panels[::2]] == [REGISTER[t].label for t in pairs]
     assert len({axes.get_ylim() for axes in panels[::2]}) == len({axes.get_ylim() for axes in panels[1::2]}) == 1
-    assert all([line.get_linewidth() for line in axes.lines].count(0.6) == 4 for axes in panels)
+    assert all(len(seed_lines(axes)) == 4 for axes in panels)
     with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
         plot_techniques(runs, ["rollout/entropi"])
 

@@ -12,7 +12,7 @@ from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.study.designs import DAPO, NAIVE_GRPO, Arm
+from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Plan, read_plan, register
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.checks_section import train_command
@@ -20,6 +20,7 @@ from dapo_lit.study.report.document import markdown
 from dapo_lit.study.report.html import dark
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
+from dapo_lit.techniques import DAPO, NAIVE_GRPO
 
 QUICK = ["--axes", "step", "--formats", "png"]
 SECTIONS = [
@@ -42,7 +43,7 @@ def text_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with its report in all formats, and the paper's curves beside it."""
+    """A finished study with its report in all formats, with the paper's curves."""
     base = tmp_path_factory.mktemp("whole")
     register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
     folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
@@ -134,16 +135,28 @@ def test_no_colour_of_a_figure_is_fixed_so_that_the_dark_page_can_change_it(whol
 
 def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone(whole: Path) -> None:
     text = (whole / "report.md").read_text()
-    assert "Figure 2 by gradient step, beside the paper's own curves" in text
+    assert "Figure 2 by gradient step, with the paper's own curves" in text
     svg = (whole / "figures" / "fig2_gradient_step.svg").read_text()
     assert "paper (32B): entropy" in svg
     assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
 
 
+def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), 0, study="x", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
+    record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
+    assert report([str(tmp_path / "x"), *QUICK]) == 3
+    page = Page()
+    page.feed((tmp_path / "x" / "report" / "report.html").read_text())
+    assert "script" not in page.tags
+    assert page.fetched == []
+
+
 def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
     text = (whole / "report.md").read_text()
     caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))
-    for words in ("by rollout step", "3 seeds an arm", "95 % t-interval", "not smoothed"):
+    for words in ("by rollout step", "3 seeds per arm", "95 % t-interval", "not smoothed"):
         assert words in caption
 
 
@@ -165,10 +178,8 @@ def test_one_seed_has_no_interval_anywhere_in_its_findings(tmp_path: Path) -> No
 def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
-    write_run(tmp_path, Arm({**DAPO, "clip_higher": False}), 0, study="leave_one_out", steps=6, every=3)
-    write_run(
-        tmp_path, Arm({**DAPO, "clip_higher": False}), 1, study="leave_one_out", steps=6, every=3, status="failed"
-    )
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 0, study="leave_one_out", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 1, study="leave_one_out", steps=6, every=3, status="failed")
     assert report([str(tmp_path / "leave_one_out"), *QUICK]) == 3
     text = (tmp_path / "leave_one_out" / "report" / "report.md").read_text()
     assert "unequal numbers of seeds (dapo 3, dapo-clip_higher 1)" in text
@@ -226,7 +237,7 @@ def test_a_registered_event_is_counted_with_runs_that_never_get_there_as_censore
     register(tmp_path / "emergence", Plan("emergence", seeds=tuple(range(6)), event=event))
     for seed in range(6):
         write_run(tmp_path, Arm(DAPO), seed, study="emergence", steps=20, every=10, emergence=5 + seed)
-        never = Arm({**DAPO, "clip_higher": False})
+        never = Arm(DAPO - {"clip_higher"})
         write_run(tmp_path, never, seed, study="emergence", steps=20, every=10, emergence=10 if seed == 0 else np.inf)
     text = text_of(tmp_path / "emergence")
     assert "| dapo | 6 of 6 | 7.5 (" in text

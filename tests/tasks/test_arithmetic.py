@@ -29,7 +29,7 @@ def test_the_two_splits_are_apart_and_make_up_all_sums_but_the_worked_ones(num_t
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
-def test_a_longer_list_begins_with_the_shorter_one_of_its_seed(seed):
+def test_a_longer_list_starts_with_the_shorter_one_of_its_seed(seed):
     longer = arithmetic_problems("train", num_problems=60, seed=seed)
     assert len(longer) == 60
     assert arithmetic_problems("train", num_problems=17, seed=seed) == longer[:17]
@@ -43,7 +43,9 @@ def test_seeds_draw_different_lists_and_no_seed_trains_on_what_another_is_evalua
 
 
 def test_more_sums_than_there_are_is_refused_with_their_number():
-    with pytest.raises(ValueError, match=r"arithmetic_chat has \d+ held_out sums of 2 numbers, not 9000"):
+    with pytest.raises(
+        ValueError, match=r"9,000 held_out problems requested, but there are \d+ held_out sums of 2 numbers; lower"
+    ):
         arithmetic_problems("held_out", num_problems=9000)
 
 

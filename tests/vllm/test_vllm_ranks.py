@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from command_line import run_cli
+from command_line import run_python
 
 RUN = (
     "+experiment=four_sums",
@@ -29,7 +29,7 @@ RUN = (
 @pytest.mark.parametrize("per_engine", [1, 2])
 def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(tmp_path, cache, per_engine):
     """1: each rank has an engine of its own and samples other groups; 2: they share one, and both have its samples."""
-    done = run_cli(*RUN, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
+    done = run_python(*RUN, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from command_line import run_cli
+from command_line import run_python
 
 TINY = (
     "+experiment=ablate_clip_higher",
@@ -57,7 +57,7 @@ def folder(tmp_path_factory, cache) -> Path:
     done = rows_of(tmp_path / RUN)[-1]["step"]
     assert done >= 2
 
-    resumed = run_cli(*TINY, f"budget.steps={done + 2}", "resume=true", cwd=tmp_path, timeout=400)
+    resumed = run_python(*TINY, f"budget.steps={done + 2}", "resume=true", cwd=tmp_path, timeout=400)
     assert resumed.returncode == 0, resumed.stderr
     assert "continuing from" in resumed.stdout
     return tmp_path
@@ -95,7 +95,7 @@ def test_the_recorded_steps_of_a_run_are_held_against_a_bare_call_of_vllm(folder
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
     if not (MODEL / "config.json").is_file():
         pytest.skip(f"SmolLM2-135M is not in {MODEL}: run `make model`, or name its folder in DAPO_LIT_SMOLLM2")
-    ran = run_cli(
+    ran = run_python(
         "+experiment=smollm2_arithmetic",
         "rollout=vllm",
         f"policy.path={MODEL}",

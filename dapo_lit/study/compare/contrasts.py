@@ -1,7 +1,7 @@
-"""Which arms are compared with which, in named families, and what the seeds say about each comparison.
+"""Which arms are compared, in named families, and what the seeds say about each comparison.
 
-A contrast is a weighting of arms, so that a difference of two arms, a main effect over a factorial, an interaction and
-a Shapley value all are one number a seed, with one interval and one exact test.
+A contrast is a weighting of arms: a difference of two arms, a main effect, an interaction and a Shapley value are all
+one number a seed, with one interval and one exact test.
 """
 
 import itertools
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial
 
+from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.events import count_pairs
 from dapo_lit.study.compare.statistics import (
     Estimate,
@@ -20,13 +21,8 @@ from dapo_lit.study.compare.statistics import (
     t_interval,
     two_clusters,
 )
-from dapo_lit.study.designs import DAPO, NAIVE_GRPO, TECHNIQUES, Arm, arm_name, ladder
-
-SWITCHES: Mapping[str, Mapping[str, bool]] = {
-    arm_name(vector): vector
-    for vector in (dict(zip(TECHNIQUES, on, strict=True)) for on in itertools.product((False, True), repeat=5))
-}
-"""The switches of each of the 32 names."""
+from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Split:
-    """Outcomes in two clusters: pairs of runs counted by the side of the threshold that each arm is on."""
+    """Outcomes in two clusters: pairs of runs, counted by which arms lie above the threshold."""
 
     threshold: float
     both: int
@@ -60,8 +56,8 @@ class Split:
 
     @property
     def crossed(self) -> bool:
-        """Whether an arm moved a pair to the other cluster. Where none did, the seeds make the clusters (a base policy
-        each, say), their differences fall into one, and a t-interval of these is in order."""
+        """Whether any pair lies in two clusters. If none does, the seeds make the clusters (by their base policies, for
+        example), the differences form a single cluster, and their t-interval is valid."""
         return self.only_treated + self.only_control > 0
 
 
@@ -100,73 +96,91 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
         base, _, suffix = arm.partition("@")
         control = base if base in names else reference
         if suffix and control and control in names:
-            found.append(_difference("settings", f"{suffix} ({base})", None, arm, control))
+            found.append(difference("settings", f"{suffix} ({base})", None, arm, control))
     covered = {arm for contrast in found for arm in contrast.weights}
     for arm in arms if reference in names else []:
         if arm not in covered and arm != reference and reference:
-            found.append(_difference("against the reference", f"{arm} - {reference}", None, arm, reference))
+            found.append(difference("against the reference", f"{arm} - {reference}", None, arm, reference))
     return found
 
 
-def _difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
+def difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
+    """One arm minus another."""
     return Contrast(family, label, technique, {treated: 1.0, control: -1.0})
 
 
 def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
     """The three views of a technique: its rung of the ladder, alone on GRPO, and left out of DAPO."""
-    rungs = [arm.name + at for arm in ladder()]
     found = []
-    for technique, (below, above) in zip(TECHNIQUES, itertools.pairwise(rungs), strict=True):
-        if {below, above} <= names:
-            found.append(_difference(f"ladder{where}", f"+ {technique}", technique, above, below))
-    for technique in TECHNIQUES:
-        alone = Arm({**NAIVE_GRPO, technique: True}).name + at
-        if {alone, "naive_grpo" + at} <= names:
-            found.append(_difference(f"alone on GRPO{where}", technique, technique, alone, "naive_grpo" + at))
-    for technique in TECHNIQUES:
-        other = Arm({**DAPO, technique: not DAPO[technique]}).name + at
-        treated, control = ("dapo" + at, other) if DAPO[technique] else (other, "dapo" + at)
-        if {other, "dapo" + at} <= names:
-            label = technique if DAPO[technique] else f"{technique} (added)"
-            found.append(_difference(f"left out of DAPO{where}", label, technique, treated, control))
+
+    def add(view: str, label: str, technique: str, treated: Arm, control: Arm) -> None:
+        if {treated.name + at, control.name + at} <= names:
+            found.append(difference(view + where, label, technique, treated.name + at, control.name + at))
+
+    for technique, (below, above) in zip(LADDER, itertools.pairwise(ladder()), strict=True):
+        add("ladder", f"+ {technique}", technique, above, below)
+    for technique in REGISTER:
+        add("alone on GRPO", technique, technique, Arm(NAIVE_GRPO | {technique}), Arm(NAIVE_GRPO))
+    for technique in REGISTER:
+        label = technique if technique in DAPO else f"{technique} (added)"
+        add("left out of DAPO", label, technique, Arm(DAPO | {technique}), Arm(DAPO - {technique}))
     return found
+
+
+FEWEST_FACTORS = 5
+"""Half of the cube of fewer techniques confuses main effects with interactions; those are compared in pairs."""
 
 
 def _factorial(names: set[str]) -> list[Contrast]:
-    """Main effects, pairwise interactions and (full factorial) Shapley values, where the arms hold them."""
-    even = {name for name, on in SWITCHES.items() if sum(on.values()) % 2 == 0}
-    cells = sorted(SWITCHES) if set(SWITCHES) <= names else sorted(even) if even <= names else []
-    if not cells:
+    """Main effects, pairwise interactions and (full factorial) Shapley values of the techniques in which the arms
+    differ, where the arms hold the whole cube of these or its half."""
+    vectors = {name: on for name in names if (on := _on(name)) is not None}
+    factors = [t for t in REGISTER if len({t in on for on in vectors.values()}) == 2]
+    full, half = ({arm.name for arm in arms(factors)} for arms in (cube, half_fraction))
+    if len(factors) < FEWEST_FACTORS or not half <= names:
         return []
-    sign = {cell: {t: 1 if SWITCHES[cell][t] else -1 for t in TECHNIQUES} for cell in cells}
-    half = len(cells) / 2
-    found = [
-        Contrast("main effects", t, t, {cell: sign[cell][t] / half for cell in cells}) for t in TECHNIQUES
-    ]  # mean with it - mean without it
-    found += [
-        Contrast("interactions", f"{a} x {b}", None, {cell: 2 * sign[cell][a] * sign[cell][b] / half for cell in cells})
-        for a, b in itertools.combinations(TECHNIQUES, 2)
-    ]  # effect of a with b on - effect of a with b off
-    if len(cells) == len(SWITCHES):
-        found += [Contrast("Shapley values", t, t, _shapley(t)) for t in TECHNIQUES]
+    cells = sorted(full if full <= names else half)
+    sign = {cell: {t: 1 if t in vectors[cell] else -1 for t in factors} for cell in cells}
+    scale = len(cells) / 2
+    # mean with it - mean without it
+    found = [Contrast("main effects", t, t, {cell: sign[cell][t] / scale for cell in cells}) for t in factors]
+    for a, b in itertools.combinations(factors, 2):
+        # effect of a with b on - effect of a with b off
+        weights = {cell: 2 * sign[cell][a] * sign[cell][b] / scale for cell in cells}
+        found.append(Contrast("interactions", f"{a} x {b}", None, weights))
+    if full <= names:
+        found += [Contrast("Shapley values", t, t, _shapley(t, factors)) for t in factors]
     return found
 
 
-def _shapley(technique: str) -> dict[str, float]:
+def _on(name: str) -> frozenset[str] | None:
+    """The techniques of an arm without settings; None for other arms and other algorithms."""
+    try:
+        return None if "@" in name else read_arm(name).on
+    except ValueError:
+        return None
+
+
+def _shapley(technique: str, factors: Sequence[str]) -> dict[str, float]:
     """Weights of the mean marginal contribution over all orders in which the techniques could be added."""
     weights = {}
-    for name, on in SWITCHES.items():
-        others = sum(on.values()) - on[technique]
-        weight = factorial(others) * factorial(len(TECHNIQUES) - 1 - others) / factorial(len(TECHNIQUES))
-        weights[name] = weight if on[technique] else -weight
+    for arm in cube(factors):
+        others = len(arm.on - {technique})
+        weight = factorial(others) * factorial(len(factors) - 1 - others) / factorial(len(factors))
+        weights[arm.name] = weight if technique in arm.on else -weight
     return weights
+
+
+def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
+    """A contrast's value at each seed that all its arms have."""
+    shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
+    return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
 
 
 def compare(contrast: Contrast, scores: Mapping[str, Mapping[int, float]]) -> Comparison:
     """One contrast over the seeds that all its arms have; Holm is left to `compare_all`."""
-    per_arm = [scores.get(arm, {}) for arm in contrast.weights]
-    seeds = tuple(sorted(set.intersection(*(set(values) for values in per_arm))))
-    values = tuple(sum(w * scores[arm][seed] for arm, w in contrast.weights.items()) for seed in seeds)
+    differences = by_seed(contrast, scores)
+    seeds, values = tuple(differences), tuple(differences.values())
     if not seeds:
         return Comparison(contrast, (), (), None, None, None)
     p = sign_flip_p(values) if 1 < len(seeds) <= 44 else None

@@ -1,4 +1,4 @@
-"""Whether and when something emerges in a run (a metric passes a threshold), by arm and in pairs of one seed."""
+"""Whether and when something emerges in a run (a metric passes a threshold), by arm and by pairs with one seed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from dapo_lit.study.read.runs import Runs
 
 @dataclass(frozen=True)
 class Emergence:
-    """Times to an event of all usable runs that logged its metric; runs that never get there are censored."""
+    """Times to an event in all usable runs that logged its metric; runs without the event are censored."""
 
     key: str
     threshold: float
     horizon: int
-    """In steps; what has not happened by then counts as not happened."""
+    """In steps; a later event does not count."""
     times: Mapping[str, Mapping[int, Event]]
     """Arm -> seed -> event."""
 
     def reached(self, arm: str) -> dict[int, bool]:
-        """Seed -> whether the run got there within the horizon."""
+        """Seed -> whether the event happened within the horizon."""
         return {seed: e.reached and e.step <= self.horizon for seed, e in self.times.get(arm, {}).items()}
 
     def share(self, arm: str) -> str:
@@ -38,16 +38,16 @@ class Emergence:
         return f"{mean:.1f} (standard error {error:.1f})"
 
     def pairs(self, treated: str, control: str) -> tuple[int, int, int, int]:
-        """Seeds at which both arms got there, only the treated, only the control, neither."""
+        """Number of seeds with the event in both arms, only in the treated, only in the control, in neither."""
         first, second = self.reached(treated), self.reached(control)
         seeds = sorted(first.keys() & second.keys())
         return count_pairs([first[s] for s in seeds], [second[s] for s in seeds])
 
 
 def emergence(runs: Runs, plan: Plan | None) -> Emergence | None:
-    """The event that the plan registered, else written steps becoming the rule where a task logs them.
+    """The event that the plan registered; without one, written steps in more than half of the responses.
 
-    None where no run logged the metric, or where nothing was registered and the event holds from the first step on.
+    None where no run logged the metric, or where nothing was registered and every run has the event from the start.
     """
     event = plan.event if plan and plan.event else {}
     key, threshold = str(event.get("key", "task/steps_frac")), float(event.get("threshold", 0.5))

@@ -1,6 +1,6 @@
-"""Arms at equal budget, and the budget that each arm needs: read off curves between their points, never beyond them."""
+"""Arms at equal budget, and the budget that each arm needs: curves are interpolated, never extrapolated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +58,7 @@ class Reach:
     """The budget that an arm needs to reach a target."""
 
     median: float | None
-    """Over its seeds, a run that never gets there counting as more than any; None where half of them never do."""
+    """Over seeds, a run that never reaches it counting as infinite; None where that makes the median infinite."""
     reached: int
     runs: int
     by_seed: Mapping[int, float | None]
@@ -71,14 +71,7 @@ def budget_to_reach(runs: Runs, key: str, axis: str, target: float) -> dict[str,
         seeds = {run.seed: curve(run, key, axis) for run in _averaged(runs, key).of(arm)}
         needed = {seed: first_reach(series, target) for seed, series in seeds.items() if len(series)}
         if needed:
-            table[arm] = Reach(_median(list(needed.values())), *_counts(needed), needed)
+            middle = float(np.median([np.inf if budget is None else budget for budget in needed.values()]))
+            reached = sum(budget is not None for budget in needed.values())
+            table[arm] = Reach(middle if np.isfinite(middle) else None, reached, len(needed), needed)
     return table
-
-
-def _counts(needed: Mapping[int, float | None]) -> tuple[int, int]:
-    return sum(value is not None for value in needed.values()), len(needed)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    middle = float(np.median([np.inf if value is None else value for value in values]))
-    return middle if np.isfinite(middle) else None

@@ -1,4 +1,4 @@
-"""Time to an event (the first step at which reasoning has emerged), with runs that never get there."""
+"""Time to an event (such as the first step at which reasoning has emerged), with runs that never have it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +31,13 @@ def first_passage(series: pd.Series, threshold: float = 0.5) -> Event:
 def restricted_mean_time(events: Sequence[Event], horizon: int) -> tuple[float, float]:
     """Mean time to the event, time beyond the horizon not counted: the area under the Kaplan-Meier curve up to it.
 
-    A run that never gets there adds the whole horizon to a restricted mean, and is no event at the horizon; a run that
-    ended before it leaves the risk set where it ended.
+    A run without the event adds the whole horizon to the mean; one that ended early leaves the risk set where it ended.
 
     Returns:
         The restricted mean and its standard error (Greenwood), both in steps.
 
     Raises:
-        ValueError: no run, or none is observed as far as the horizon and some is still without the event.
+        ValueError: no runs, or some lack the event and none of these was observed as far as the horizon.
     """
     if not events:
         raise ValueError("no runs")

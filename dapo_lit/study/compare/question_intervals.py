@@ -26,7 +26,7 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     The mean is that of the questions alone. One question gives [0, 1].
 
     >>> share_interval([0.0] * 30).high  # 1/32 + 2.040 * 0.1768 / sqrt(32)
-    0.095...
+    0.0949...
 
     Raises:
         ValueError: there is no value, or one is outside [0, 1].
@@ -39,11 +39,6 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     assert wide.high is not None
     sd = float(np.std(x, ddof=1)) if len(x) > 1 else None
     return Estimate(float(np.mean(x)), max(0.0, wide.low), min(1.0, wide.high), len(x), sd)
-
-
-def mean_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
-    """Mean of question values without bounds (lengths) and Student's interval; one question has none."""
-    return t_interval(values, level)
 
 
 def difference_interval(differences: Sequence[float] | Array, level: float = 0.95) -> Estimate:

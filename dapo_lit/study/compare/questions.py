@@ -50,16 +50,6 @@ def error_parts(scores: np.ndarray) -> ErrorParts:
     )
 
 
-def paired_question_error(treated: np.ndarray, control: np.ndarray) -> float | None:
-    """Standard error of a difference of two arms over questions, paired by question; None for one question.
-
-    Args:
-        treated, control: scores [S, Q, K] on the same questions in the same order.
-    """
-    differences = treated.mean(axis=(0, 2)) - control.mean(axis=(0, 2))
-    return float(differences.std(ddof=1) / len(differences) ** 0.5) if len(differences) > 1 else None
-
-
 def score_array(tables: Sequence[pd.DataFrame]) -> np.ndarray:
     """Evaluation tables of the seeds of an arm as an array [S, Q, K], questions in the order of their ids.
 

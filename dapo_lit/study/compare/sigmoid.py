@@ -1,4 +1,4 @@
-"""Performance against compute as a sigmoid, and the refusal to name a ceiling that the data do not show.
+"""Performance against compute as a sigmoid; a ceiling is named only where the data show one.
 
 R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B): R0 is the start, A the ceiling, C_mid the compute at which half of the rise
 is done, B the steepness (ScaleRL, arXiv 2510.13786).
@@ -51,12 +51,12 @@ def fit_sigmoid(compute: np.ndarray, performance: np.ndarray) -> SigmoidFit:
         return SigmoidFit(float(y.mean()), None, None, np.nan, np.nan, sd, "performance does not rise with compute")
     squares = np.where(legal, squares, np.inf)
     best = np.unravel_index(np.argmin(squares), squares.shape)
-    guess = (start[best], ceiling[best], np.log(middles[best[0]]), np.log(steeps[best[1]]))
-    r0, a, log_mid, log_b = _polish(x, y, guess)
-    residual = float(np.sum((y - _curve(x, r0, a, log_mid, log_b)) ** 2))
+    guess = np.array([start[best], ceiling[best], np.log(middles[best[0]]), np.log(steeps[best[1]])])
+    fitted, residual = _polish(x, y, guess)
+    r0, a, log_mid, log_b = map(float, fitted)
     freedom = max(len(x) - 4, 1)
     limit = residual * (1 + stats.f.ppf(0.95, 1, freedom) / freedom)
-    low, high = _profile(x, y, (r0, a, log_mid, log_b), limit)
+    low, high = _profile(x, y, fitted, limit)
     middle, refusal = float(np.exp(log_mid)), None
     if x.max() < 2 * middle:
         refusal = f"compute ends at {x.max() / middle:.1f} times the half-way point; 2 are needed"
@@ -86,43 +86,36 @@ def _curve(x: np.ndarray, start: float, ceiling: float, log_middle: float, log_s
     return start + (ceiling - start) / (1 + np.exp(np.exp(log_steepness) * (log_middle - np.log(x))))
 
 
-def _bounds(x: np.ndarray) -> tuple[list[float], list[float]]:
-    low = [-0.05, 0.0, float(np.log(x.min())) - 1, float(np.log(STEEPNESS[0]))]
-    return low, [1.0, 1.0, float(np.log(20 * x.max())), float(np.log(STEEPNESS[1]))]
+def _polish(x: np.ndarray, y: np.ndarray, guess: np.ndarray, ceiling: float | None = None) -> tuple[np.ndarray, float]:
+    """Least squares from a guess of (start, ceiling, log C_mid, log B); returns these and the sum of squares.
 
+    Args:
+        ceiling: held at this value; None: fitted too.
+    """
+    low = np.array([-0.05, 0.0, np.log(x.min()) - 1, np.log(STEEPNESS[0])])
+    high = np.array([1.0, 1.0, np.log(20 * x.max()), np.log(STEEPNESS[1])])
+    free = [0, 1, 2, 3] if ceiling is None else [0, 2, 3]
 
-def _polish(x: np.ndarray, y: np.ndarray, guess: tuple[float, ...]) -> tuple[float, float, float, float]:
-    low, high = _bounds(x)
-    start = np.clip(guess, np.array(low) + 1e-6, np.array(high) - 1e-6)
+    def parameters(p: np.ndarray) -> np.ndarray:
+        return p if ceiling is None else np.insert(p, 1, ceiling)
 
     def miss(p: np.ndarray) -> np.ndarray:
-        return _curve(x, p[0], p[1], p[2], p[3]) - y
+        return _curve(x, *parameters(p)) - y
 
-    found = optimize.least_squares(miss, start, bounds=(low, high)).x
-    return float(found[0]), float(found[1]), float(found[2]), float(found[3])
+    start = np.clip(guess[free], low[free] + 1e-6, high[free] - 1e-6)
+    fit = optimize.least_squares(miss, start, bounds=(low[free], high[free]))
+    return parameters(fit.x), float(2 * fit.cost)
 
 
-def _profile(x: np.ndarray, y: np.ndarray, best: tuple[float, ...], limit: float) -> tuple[float, float]:
+def _profile(x: np.ndarray, y: np.ndarray, best: np.ndarray, limit: float) -> tuple[float, float]:
     """The ceilings, on a grid of 0.005, just beyond which the other parameters cannot fit within `limit`."""
-    low, high = _bounds(x)
-    free = [0, 2, 3]
     ends = []
-
-    def miss(p: np.ndarray, ceiling: float) -> np.ndarray:
-        return _curve(x, p[0], ceiling, p[1], p[2]) - y
-
     for direction in (-0.005, 0.005):
-        ceiling, guess = best[1], np.array([best[i] for i in free])
-        while 0 < ceiling + direction <= 1:
-            trial = ceiling + direction
-            fit = optimize.least_squares(
-                miss,
-                np.clip(guess, np.array(low)[free] + 1e-6, np.array(high)[free] - 1e-6),
-                bounds=(np.array(low)[free], np.array(high)[free]),
-                args=(trial,),
-            )
-            if 2 * fit.cost > limit:
+        guess = best
+        while 0 < guess[1] + direction <= 1:
+            trial, squares = _polish(x, y, guess, ceiling=guess[1] + direction)
+            if squares > limit:
                 break
-            ceiling, guess = trial, fit.x
-        ends.append(min(max(ceiling + direction, 0.0), 1.0))
+            guess = trial
+        ends.append(float(np.clip(guess[1] + direction, 0.0, 1.0)))
     return ends[0], ends[1]

@@ -1,9 +1,9 @@
-"""How a claim is judged: one number a seed that is positive where the claim is true, and a rule for its verdict.
+"""How a claim is judged: one number a seed, positive where the claim is true, and a rule from numbers to a verdict.
 
-A claim holds if the numbers' 95 % t-interval lies above 0, fails if it lies below, and is undecided otherwise, with
-fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Numbers that are
-only upper bounds cannot make a claim hold, and where a seed has no number the claim is undecided: which seeds have one
-depends on how they ended.
+A claim holds if the numbers' 95 % t-interval lies above 0 and fails if it lies below. It is undecided otherwise, with
+fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Upper bounds
+cannot make a claim hold. Where a seed has no number the claim is undecided, since how a run ended decides whether it
+has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Literal
 
 from scipy import stats
 
-from dapo_lit.study.compare.contrasts import Contrast, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, by_seed, contrasts, difference
 from dapo_lit.study.compare.equal_budget import first_reach
 from dapo_lit.study.compare.statistics import sign_flip_p, t_interval, two_clusters
 from dapo_lit.study.read.curves import curve
@@ -25,7 +25,7 @@ Verdict = Literal["holds", "fails", "undecided", "not run"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what these runs say of it."""
+    """A claim and what these runs say about it."""
 
     number: str
     text: str
@@ -50,11 +50,9 @@ def judge(values: Sequence[float]) -> Verdict:
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """A claim of several parts: it holds if all do, fails if one does."""
-    for verdict in ("not run", "fails", "undecided"):
-        if verdict in verdicts:
-            return verdict
-    return "holds" if verdicts else "not run"
+    """The verdict on a claim of several parts: it holds if all do."""
+    worst_first: tuple[Verdict, ...] = ("not run", "fails", "undecided", "holds")
+    return next((verdict for verdict in worst_first if verdict in verdicts), "not run")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Part:
     values: Sequence[float]
     key: str
     bounds: int = 0
-    """How many of the values are upper bounds: of runs that ended before they got there."""
+    """How many of the values are only upper bounds, from runs that ended before they reached the target."""
     without: str = ""
     """Why some seeds have no number; empty: all have."""
 
@@ -90,13 +88,13 @@ class Part:
         return ", ".join([text, f"n = {len(self.values)}", *notes])
 
 
-def conclude(number: str, text: str, metric: str, arms: str, *parts: Part) -> Claim:
-    """A claim from its parts; parts without runs make it `not run`."""
-    return Claim(number, text, metric, arms, all_of([part.verdict for part in parts]), "; ".join(map(str, parts)))
+def conclude(*parts: Part) -> tuple[Verdict, str]:
+    """Verdict and evidence of a claim of several parts: it holds if all do; a part without runs makes it `not run`."""
+    return all_of([part.verdict for part in parts]), "; ".join(map(str, parts))
 
 
 def contrast_for(technique: str, runs: Runs) -> Contrast | None:
-    """The comparison that speaks for a technique: left out of DAPO, else its main effect, its rung, alone on GRPO."""
+    """The comparison that measures a technique: left out of DAPO, else its main effect, its rung, alone on GRPO."""
     found = [c for c in contrasts(runs.arms) if c.technique == technique and "Shapley" not in c.family]
     order = ("left out of DAPO", "main effects", "ladder", "alone on GRPO")
     return min(found, key=lambda c: order.index(c.family) if c.family in order else 9, default=None)
@@ -108,12 +106,6 @@ def effect(technique: str, runs: Runs, key: str, sign: float = 1.0) -> Part:
     if contrast is None:
         return Part(f"{key} with and without {technique}", (), key)
     return Part(f"{key}, {contrast.family}", [sign * d for d in by_seed(contrast, scores(runs, key)).values()], key)
-
-
-def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
-    """A contrast's value at each seed that all its arms have."""
-    shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
-    return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
 
 
 def change(runs: Sequence[Run], key: str, sign: float = 1.0, start_share: float = 1.0) -> list[float]:
@@ -129,19 +121,19 @@ def seed_means(runs: Sequence[Run], values: Mapping[str, float]) -> list[float]:
 
 
 def difference_of(runs: Runs, treated: str, control: str, key: str) -> list[float]:
-    contrast = Contrast("", "", None, {treated: 1.0, control: -1.0})
-    return list(by_seed(contrast, scores(runs, key)).values())
+    """Outcome of one arm minus another's, at each seed that both have."""
+    return list(by_seed(difference("", "", None, treated, control), scores(runs, key)).values())
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The budget that treated runs need to reach their control's outcome, over the control's own; a number a seed."""
+    """Budget that treated runs need to reach their control's outcome, divided by the control's own; one a seed."""
 
     ratios: Sequence[float]
     never: int
-    """How many runs did not get there: their ratio is a lower bound, their whole budget."""
+    """How many runs did not reach it: their whole budget is taken, so the ratio is a lower bound."""
     undefined: int
-    """Seeds left out, as the control ended no better than it began: there is nothing to reach."""
+    """Seeds left out because the control ended no better than it started, so that there is nothing to reach."""
 
     def saved(self, label: str, limit: float) -> Part:
         """`limit` minus each ratio."""
@@ -173,7 +165,7 @@ def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) 
 
 
 CHECKPOINTS = 8
-"""Fewest common steps for a rank correlation: of four unrelated ones it is 0.5 or more every second time."""
+"""Fewest common steps for a rank correlation: over four, unrelated metrics reach 0.5 half of the time."""
 
 
 def rank_correlation(run: Run, first: str, second: str) -> float | None:

@@ -1,19 +1,21 @@
 """One evaluation as numbers by question, and its two curves: accuracy by number of samples, and by token budget.
 
-A table has a row a sample (`problem_id`, `sample_index`, `correct`, `num_tokens`, `truncated`) and as many samples of
-every question.
+A table has one row per sample (`problem_id`, `sample_index`, `correct`, `num_tokens`, `truncated`) and the same number
+of samples of every question.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.question_intervals import mean_interval, share_interval
+from dapo_lit.study.compare.question_intervals import share_interval
 from dapo_lit.study.compare.questions import pass_at_k
-from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.figures.style import PETROFF6, new_figure, save, title
+from dapo_lit.study.compare.statistics import Estimate, t_interval
+from dapo_lit.study.figures.drawing import save
+from dapo_lit.study.figures.style import PETROFF6, draw_band, new_figure, title
 
 BUDGETS = 24
 """Points of the curve over token budgets."""
@@ -49,7 +51,7 @@ def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[s
     rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
     rows |= {f"pass@{k}": share_interval(passes[:, k - 1]) for k in doublings(n) if k > 1}
     rows[f"cons@{n}"] = share_interval([curve[-1] for curve in consensus])
-    rows["length_mean"] = mean_interval(by_question(table, "num_tokens").mean(axis=1))
+    rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
     rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
     return rows
 
@@ -88,48 +90,33 @@ def budget_curve(table: pd.DataFrame) -> pd.DataFrame:
     that states its answer before it is cut would count under a smaller limit and does not count here.
     """
     lengths, correct = by_question(table, "num_tokens"), by_question(table, "correct")
-    longest = float(lengths.max())
-    budgets = np.unique(np.ceil(np.geomspace(max(1.0, float(lengths.min())), longest, BUDGETS)).astype(int))
     rows = []
-    for budget in budgets:
-        estimate = share_interval((correct * (lengths <= budget)).mean(axis=1))
-        ended = float((lengths <= budget).mean())
-        rows.append(
-            {
-                "budget": int(budget),
-                "accuracy": estimate.mean,
-                "low": estimate.low,
-                "high": estimate.high,
-                "within": ended,
-                "tokens": float(np.minimum(lengths, budget).mean()),
-            }
-        )
-    return pd.DataFrame(rows)
+    for budget in np.unique(np.ceil(np.geomspace(max(1.0, lengths.min()), lengths.max(), BUDGETS)).astype(int)):
+        within = lengths <= budget
+        estimate = share_interval((correct * within).mean(axis=1))
+        tokens = float(np.minimum(lengths, budget).mean())
+        rows.append((int(budget), estimate.mean, estimate.low, estimate.high, float(within.mean()), tokens))
+    return pd.DataFrame(rows, columns=["budget", "accuracy", "low", "high", "within", "tokens"])
 
 
 def plot_curves(samples: pd.DataFrame, budgets: pd.DataFrame, name: str, stem: Path) -> list[Path]:
     """Two panels with the intervals as bands; writes stem.png."""
     figure, axes = new_figure(1, 2, labels=0.12)
     left, right = axes[0]
-    for place, (key, label, dash, marker) in enumerate((("pass", "pass@k", "-", "o"), ("cons", "cons@k", "--", "s"))):
-        colour = PETROFF6[2 * place]
-        left.fill_between(
-            samples["samples"], samples[f"{key}_low"], samples[f"{key}_high"], color=colour, alpha=0.15, lw=0
-        )
-        marked = [k - 1 for k in doublings(len(samples))]
-        left.plot(
-            samples["samples"], samples[key], color=colour, ls=dash, marker=marker, ms=3, label=label, markevery=marked
-        )
+    marked = [k - 1 for k in doublings(len(samples))]
+    for key, colour, dash, marker in (("pass", PETROFF6[0], "-", "o"), ("cons", PETROFF6[2], "--", "s")):
+        draw_band(left, samples["samples"], samples[f"{key}_low"], samples[f"{key}_high"], colour)
+        look: dict[str, Any] = {"color": colour, "ls": dash, "marker": marker}
+        left.plot(samples["samples"], samples[key], **look, ms=3, label=f"{key}@k", markevery=marked)
     left.set_xscale("log", base=2)
     left.xaxis.set_major_formatter("{x:.0f}")
-    left.legend(fontsize=7.5, frameon=False)
     title(left, f"{name}: by number of samples", "share of questions", "samples k (95 % interval over questions)")
-    right.fill_between(budgets["budget"], budgets["low"], budgets["high"], color=PETROFF6[0], alpha=0.15, lw=0)
+    draw_band(right, budgets["budget"], budgets["low"], budgets["high"], PETROFF6[0])
     right.plot(budgets["budget"], budgets["accuracy"], color=PETROFF6[0], marker="o", ms=2.5, label="accuracy")
     right.plot(budgets["budget"], budgets["within"], color=PETROFF6[4], ls=":", label="responses within the budget")
-    right.legend(fontsize=7.5, frameon=False)
     title(right, "by token budget", "share", "tokens a response may take")
     for panel in (left, right):
+        panel.legend(fontsize=7.5)
         panel.set_ylim(0, 1)
     return save(figure, stem)
 
@@ -143,6 +130,6 @@ def plot_reflection(rows: pd.DataFrame, name: str, stem: Path) -> list[Path]:
         values = rows[f"reflection_frac{suffix}"].astype(float)
         panel.plot(rows["step"], values, color=PETROFF6[place], ls=dash, marker=marker, label=label)
     panel.set_ylim(bottom=0)
-    panel.legend(fontsize=7.5, frameon=False)
+    panel.legend(fontsize=7.5)
     title(panel, f"{name}: responses that reflect", "share", "step")
     return save(figure, stem)

@@ -7,21 +7,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.style import (
     DASHES,
     INK,
     MARKERS,
     PETROFF6,
+    End,
     Key,
     Look,
+    draw_band,
     draw_key,
     label_ends,
     line_key,
     looks,
     new_figure,
-    save,
     text_width,
     title,
 )
@@ -44,10 +47,7 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 MOST_BANDS = 4
-"""Arms in one panel whose bands are drawn: more of them hide each other and the lines."""
-
-End = tuple[str, float, float, str]
-"""A label at a line's end: text, x, y, colour."""
+"""With more arms in a panel, no bands are drawn: they would hide each other and the lines."""
 
 
 def plot_run(folder: Path) -> Path:
@@ -115,7 +115,7 @@ def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
 
 
 def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
-    """A metric of every arm: a thin line a seed, the mean of the seeds and, up to four arms, its 95 % t-band.
+    """A metric of every arm: a thin line per seed, the mean of the seeds and, up to four arms, its 95 % t-band.
 
     Args:
         x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.
@@ -146,46 +146,39 @@ def draw_metric(
     axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], names: Key, smooth: int = 1
 ) -> pd.DataFrame:
     """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
-    tables = []
+    tables = [pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])]
     ends: list[End] = []
-    drawn: list[float] = []
+    lowest, highest = np.inf, -np.inf
     for arm in arms:
-        seeds = [curve(run, key, x, smooth) for run in runs.of(arm) if run.usable]
-        seeds = [series for series in seeds if len(series)]
+        seeds = [series for run in runs.of(arm) if run.usable and len(series := curve(run, key, x, smooth))]
         if not seeds:
             continue
         style = look[arm]
-        for series in seeds:
-            drawn += [float(series.min()), float(series.max())]
-            if len(seeds) > 1:
-                axes.plot(series.index, series, color=style.colour, alpha=0.35, lw=0.6)
+        points = [np.column_stack([series.index, series]).astype(float) for series in seeds]
+        lowest = min(lowest, *(seed[:, 1].min() for seed in points))
+        highest = max(highest, *(seed[:, 1].max() for seed in points))
+        if len(seeds) > 1:
+            axes.add_collection(LineCollection(points, colors=style.colour, alpha=0.35, linewidths=0.6))
         table = band(seeds)
+        if table.empty:  # the seeds have no range in common over which to average them
+            continue
         if len(arms) <= MOST_BANDS:
-            axes.fill_between(table["x"], table["low"], table["high"], color=style.colour, alpha=0.15, lw=0)
-        few = max(1, len(table) // 6)
-        line: dict[str, Any] = {
-            "color": style.colour,
-            "ls": style.dash,
-            "marker": style.marker,
-            "ms": 3.5,
-            "lw": 1.6,
-            "markevery": few,
-        }
-        axes.plot(table["x"], table["mean"], **line)
+            draw_band(axes, table["x"], table["low"], table["high"], style.colour)
+        line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
+        axes.plot(table["x"], table["mean"], **line, ms=3.5, lw=1.6, markevery=max(1, len(table) // 6))
         ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
-    empty = pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])
-    if drawn and max(drawn) > min(drawn):
+    if highest > lowest:
         # The seeds set the range: the t-band of two reaches far beyond all that was seen, to negative lengths.
-        margin = 0.15 * (max(drawn) - min(drawn))
-        axes.set_ylim(min(drawn) - margin, max(drawn) + margin)
+        margin = 0.15 * (highest - lowest)
+        axes.set_ylim(lowest - margin, highest + margin)
     label_ends(axes, ends)
-    return pd.concat(tables, ignore_index=True) if tables else empty
+    return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
 def seeds_text(runs: Runs, arms: Sequence[str]) -> str:
-    """`5 seeds an arm`, or the range where arms differ."""
+    """`5 seeds per arm`, or the range where arms differ."""
     counts = np.unique([sum(run.usable for run in runs.of(arm)) for arm in arms])
     if len(counts) == 1:
-        return f"{counts[0]} seed{'' if counts[0] == 1 else 's'} an arm"
-    return f"{counts[0]} to {counts[-1]} seeds an arm"
+        return f"{counts[0]} seed{'' if counts[0] == 1 else 's'} per arm"
+    return f"{counts[0]} to {counts[-1]} seeds per arm"

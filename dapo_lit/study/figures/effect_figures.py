@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.designs import TECHNIQUES
+from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
     INK,
@@ -21,67 +22,75 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.outcomes import amount, is_share, unit
-from dapo_lit.study.report.document import Drawing
+from dapo_lit.techniques import REGISTER
+
+Row = tuple[str, Sequence[float], str, str, bool]
+"""One row of dots: name, values, colour, marker, whether to draw the interval."""
 
 
 def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: int) -> Drawing:
-    """Every run a dot, a row an arm, with the mean and its 95 % t-interval."""
-    arms = [arm for arm, seeds in table.items() if seeds]
-    figure, grid = new_figure(height=0.24 * len(arms) + 0.8, left=text_width([short(arm) for arm in arms]))
-    axes, scale = grid[0, 0], 100 if is_share(key) else 1
-    look = looks(arms)
-    rows = []
-    for place, arm in enumerate(reversed(arms)):
-        values = [scale * value for value in table[arm].values()]
-        estimate = t_interval(values)
-        axes.plot(values, [place] * len(values), look[arm].marker, color=look[arm].colour, alpha=0.6, ms=4)
-        if estimate.low is not None and estimate.high is not None:
-            axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
-        axes.plot(estimate.mean, place - 0.28, "|", color=INK, ms=7, mew=1.6)
-        rows += [{"arm": arm, "seed": seed, key: value} for seed, value in table[arm].items()]
-    axes.set_yticks(range(len(arms)), [short(arm) for arm in reversed(arms)])
-    axes.set_ylim(-0.6, len(arms) - 0.4)
-    title(axes, "", "", f"{key} ({unit(key)})" if unit(key) else key)
-    counts = sorted({len(table[arm]) for arm in arms})
-    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    """One row per arm, one dot per run, with the mean and its 95 % t-interval."""
+    seeds = {arm: by_seed for arm, by_seed in table.items() if by_seed}
+    look = looks(list(seeds))
+    dots = [(short(a), list(s.values()), look[a].colour, look[a].marker, True) for a, s in seeds.items()]
+    figure = _dot_rows(dots, key, f"{key} ({unit(key)})" if unit(key) else key, "|")
+    counts = sorted({len(by_seed) for by_seed in seeds.values()})
+    spread = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     last = "its last checkpoint" if points == 1 else f"mean of its last {points} checkpoints"
-    caption = f"{key} of every run ({last}), {seeds} seeds an arm; bar: mean, 95 % t-interval."
-    means = ", ".join(f"{arm} {amount(key, t_interval(list(table[arm].values())).mean)}" for arm in arms)
-    return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure, pd.DataFrame(rows))
+    caption = f"{key} of every run ({last}), {spread} seeds per arm; bar: mean, 95 % t-interval."
+    means = ", ".join(f"{arm} {amount(key, float(np.mean(list(s.values()))))}" for arm, s in seeds.items())
+    data = pd.DataFrame([{"arm": arm, "seed": seed, key: v} for arm, s in seeds.items() for seed, v in s.items()])
+    return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure, data)
 
 
 def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Drawing | None:
-    """A family of comparisons: each seed's difference a dot, the mean and its interval, a line at zero."""
-    shown = [r for r in results if r.contrast.family == family and r.estimate is not None]
+    """One row per comparison of a family, one dot per seed, with the mean, its interval and a line at zero."""
+    shown = [(r, r.estimate.mean) for r in results if r.contrast.family == family and r.estimate is not None]
     if not shown:
         return None
-    figure, grid = new_figure(height=0.26 * len(shown) + 0.8, left=text_width([r.contrast.label for r in shown]))
-    axes, scale = grid[0, 0], 100 if is_share(key) else 1
-    axes.axvline(0, color=FAINT, lw=1)
-    rows = []
-    for place, result in enumerate(reversed(shown)):
-        estimate = t_interval([scale * d for d in result.differences])
-        axes.plot(
-            [scale * d for d in result.differences], [place] * estimate.n, "o", color=PETROFF6[0], alpha=0.7, ms=3.5
+    dots = [
+        (
+            r.contrast.label,
+            r.differences,
+            REGISTER[r.contrast.technique].colour if r.contrast.technique else PETROFF6[0],
+            "o",
+            not (r.split and r.split.crossed),
         )
-        if estimate.low is not None and estimate.high is not None and not (result.split and result.split.crossed):
-            axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
-        axes.plot(estimate.mean, place - 0.28, "D", color=INK, ms=3.5)
-        rows += [
-            {"comparison": result.contrast.label, "seed": s, "difference": d}
-            for s, d in zip(result.seeds, result.differences, strict=True)
-        ]
-    axes.set_yticks(range(len(shown)), [result.contrast.label for result in reversed(shown)])
-    axes.set_ylim(-0.6, len(shown) - 0.4)
-    title(axes, "", "", f"difference in {key}" + (f" ({unit(key)})" if unit(key) else ""))
-    n = sorted({len(result.seeds) for result in shown})
+        for r, _ in shown
+    ]
+    figure = _dot_rows(dots, key, f"difference in {key}" + (f" ({unit(key)})" if unit(key) else ""), "D")
+    figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
+    n = sorted({len(result.seeds) for result, _ in shown})
     caption = (
         f"Effects on {key}, {family}: dots are differences paired by seed (n = {', '.join(map(str, n))}), "
         "the diamond their mean, the bar its 95 % t-interval (none where pairs cross between two clusters of outcomes)."
     )
-    words = ", ".join(f"{r.contrast.label} {amount(key, r.estimate.mean, signed=True)}" for r in shown if r.estimate)
+    words = ", ".join(f"{result.contrast.label} {amount(key, mean, signed=True)}" for result, mean in shown)
     name = "effects_" + family.replace(" ", "_").replace("=", "_")
-    return Drawing(name, caption, f"Mean differences: {words}.", figure, pd.DataFrame(rows))
+    data = [
+        {"comparison": r.contrast.label, "seed": seed, "difference": difference}
+        for r, _ in shown
+        for seed, difference in zip(r.seeds, r.differences, strict=True)
+    ]
+    return Drawing(name, caption, f"Mean differences: {words}.", figure, pd.DataFrame(data))
+
+
+def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Figure:
+    """Rows of dots, the first at the top, each with its mean and 95 % t-interval just below."""
+    names = [name for name, *_ in rows]
+    figure, grid = new_figure(height=0.25 * len(rows) + 0.8, left=text_width(names))
+    axes, scale = grid[0, 0], 100 if is_share(key) else 1
+    for place, (_, values, colour, marker, with_interval) in enumerate(reversed(rows)):
+        scaled = [scale * value for value in values]
+        axes.plot(scaled, [place] * len(scaled), marker, color=colour, alpha=0.65, ms=4)
+        estimate = t_interval(scaled)
+        if with_interval and estimate.low is not None and estimate.high is not None:
+            axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
+        axes.plot(estimate.mean, place - 0.28, mean_marker, color=INK, ms=7 if mean_marker == "|" else 3.5, mew=1.4)
+    axes.set_yticks(range(len(rows)), names[::-1])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    title(axes, "", "", label)
+    return figure
 
 
 def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | None:
@@ -93,7 +102,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     }
     if not pairs:
         return None
-    names = list(TECHNIQUES)
+    names = [switch for switch in REGISTER if any(switch in pair for pair in pairs)]
     values = np.full((len(names), len(names)), np.nan)
     for (a, b), mean in pairs.items():
         values[names.index(b), names.index(a)] = mean * (100 if is_share(key) else 1)
@@ -107,7 +116,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
         # white on the two dark ends of the map, ink on its pale middle
         colour = ON_DARK if abs(values[row, column]) > 0.6 * most else ON_PALE
         axes.text(column, row, amount(key, mean, signed=True), ha="center", va="center", fontsize=8, color=colour)
-    brief = [short(f"+{name}").strip(" +") for name in names]
+    brief = [REGISTER[name].short for name in names]
     axes.set_xticks(range(len(names)), brief)
     axes.set_yticks(range(len(names)), brief)
     caption = (

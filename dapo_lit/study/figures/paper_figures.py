@@ -1,17 +1,19 @@
-"""The paper's figures 1 to 7 redrawn from these runs over any x-axis, beside its own curves where they are at hand."""
+"""The paper's figures 1 to 7 drawn from these runs over any x-axis, with the paper's own curves if given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from dapo_lit.study.compare.verdicts import contrast_for
-from dapo_lit.study.figures.curve_figures import MOST_BANDS, End, draw_metric, seeds_text
+from dapo_lit.study.figures.curve_figures import MOST_BANDS, draw_metric, seeds_text
+from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     DASHES,
     PETROFF6,
+    End,
     Look,
     draw_key,
     label_ends,
@@ -24,7 +26,6 @@ from dapo_lit.study.figures.style import (
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.runs import Runs
-from dapo_lit.study.report.document import Drawing
 
 PAPER_AXIS = "gradient_step"
 """The paper's x-axes count gradient steps."""
@@ -42,7 +43,7 @@ class PaperFigure:
     """Drawn with and without this technique; None: every arm."""
     curves: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    """Axes that are shown beside the first one, not folded away."""
+    """Axes that are shown in addition to the first one, not folded away."""
 
 
 FIGURES = (
@@ -91,34 +92,26 @@ def paper_figures(
     Returns:
         The drawings, and a sentence for each figure that cannot be drawn.
     """
-    seen, drawings, absent = runs.usable, [], []
+    seen, drawings, absent = runs.usable, list[Drawing](), list[str]()
     look = looks(seen.arms)
+    smooth = max(1, int(max(run.metrics.index.max() for run in seen)) // 20)
     for figure in FIGURES:
-        keys = _keys(figure, seen)
-        arms = _arms(figure, seen)
+        keys, arms = _keys(figure, seen), _arms(figure, seen)
         if not keys or not arms:
-            wanted = (
-                f"no pair of arms differs in {figure.technique} alone" if not arms else "its metrics were not logged"
-            )
-            absent.append(f"Figure {figure.number} ({figure.about}): {wanted}")
+            reason = f"no two arms differ only in {figure.technique}" if not arms else "its metrics were not logged"
+            absent.append(f"Figure {figure.number} ({figure.about}): {reason}")
             continue
         few = _fewer(arms)
-        smooth = max(1, int(max(run.metrics.index.max() for run in seen)) // 20)
+        chosen = look if figure.technique is None else looks(few)
         for axis in axes:
-            theirs = paper[paper["figure"].isin(figure.curves)] if paper is not None and axis == PAPER_AXIS else None
-            drawing = _draw(
-                figure,
-                seen,
-                keys,
-                few,
-                look if figure.technique is None else looks(few),
-                axis,
-                smooth,
-                theirs,
-                unfold=axis not in (axes[0], *figure.also),
-            )
-            if drawing is not None:
-                drawings.append(drawing)
+            theirs = None
+            if paper is not None and axis == PAPER_AXIS:
+                theirs = paper[paper["figure"].isin(figure.curves)]
+            drawing = _draw(figure, seen, keys, few, chosen, axis, smooth, theirs)
+            if drawing is None:
+                continue
+            folded = axis not in (axes[0], *figure.also)
+            drawings.append(drawing if folded else replace(drawing, folded=""))
         if len(few) < len(arms):
             absent.append(f"Figure {figure.number} shows {len(few)} of {len(arms)} arms; the tables have all")
     return drawings, absent
@@ -130,6 +123,7 @@ def read_paper_curves(file: Path | None) -> pd.DataFrame | None:
 
 
 def _keys(figure: PaperFigure, runs: Runs) -> list[str]:
+    """The figure's metrics that a run logged."""
     logged = runs.keys()
     first = next((key for key in logged if key.startswith("eval/") and "/avg@" in key), "eval/none/avg@0")
     bench, k = first.split("/")[1], first.rpartition("@")[2]
@@ -138,6 +132,7 @@ def _keys(figure: PaperFigure, runs: Runs) -> list[str]:
 
 
 def _arms(figure: PaperFigure, runs: Runs) -> list[str]:
+    """The arms that the figure compares: all, or those with and without its technique."""
     if figure.technique is None:
         without = [arm for arm in runs.arms if not runs.of(arm)[0].techniques.get("clip_higher", True)]
         return without if figure.number == "3a" else list(runs.arms)
@@ -162,8 +157,8 @@ def _draw(
     axis: str,
     smooth: int,
     theirs: pd.DataFrame | None,
-    unfold: bool,
 ) -> Drawing | None:
+    """One figure over one axis, folded; None where no arm has a curve over it."""
     panels = list(theirs.groupby("metric", sort=False)) if theirs is not None else []
     columns = 1 if len(keys) + len(panels) == 1 else 2
     rows = -(-(len(keys) + len(panels)) // columns)
@@ -183,9 +178,9 @@ def _draw(
     if data.empty:
         return None
     draw_key(canvas, names)
+    heading = f"Figure {figure.number} by {AXES[axis]}" + (", with the paper's own curves" if panels else "")
     caption = _caption(figure, runs, arms, axis, smooth, bool(panels))
-    summary = f"Figure {figure.number} by {AXES[axis]}" + (", beside the paper's own curves" if panels else "")
-    return Drawing(f"fig{figure.number}_{axis}", caption, alt(data), canvas, data, summary if unfold else "")
+    return Drawing(f"fig{figure.number}_{axis}", caption, _in_words(data), canvas, data, heading)
 
 
 def _draw_theirs(axes: Axes, name: str, part: pd.DataFrame) -> None:
@@ -211,18 +206,13 @@ def _caption(figure: PaperFigure, runs: Runs, arms: Sequence[str], axis: str, sm
     return text + (" Shaded panels: the paper's own curves, another model and scale." if overlaid else "")
 
 
-def alt(data: pd.DataFrame) -> str:
-    """The ends of all curves in words."""
+def _in_words(data: pd.DataFrame) -> str:
+    """The ends of all curves as text."""
     parts = []
     for key, table in data.groupby("metric", sort=False):
-        last = table.groupby("arm", sort=False).tail(1)
-        values = [f"{arm} {_ends(str(key), row)}" for arm, row in last.set_index("arm").iterrows()]
+        values = []
+        for arm, row in table.groupby("arm", sort=False).tail(1).set_index("arm").iterrows():
+            mean, low, high = (amount(str(key), float(row[column])) for column in ("mean", "low", "high"))
+            values.append(f"{arm} {mean}" + (f" [{low}, {high}]" if pd.notna(row["low"]) else ""))
         parts.append(f"{key} at the end: {', '.join(values)}")
     return ". ".join(parts) + "."
-
-
-def _ends(key: str, row: pd.Series) -> str:
-    text = amount(key, float(row["mean"]))
-    if pd.notna(row["low"]):
-        text += f" [{amount(key, float(row['low']))}, {amount(key, float(row['high']))}]"
-    return text

@@ -1,24 +1,27 @@
-"""How every figure looks: colours, dashes and markers of the arms, captions, and the four ways a figure is saved.
+"""How every figure looks: colours, dashes and markers of the arms, panels, keys and labels.
 
-Arms are told apart by colour, dash and marker together, and by a label at the line's end. The colours are Petroff's six
+Arms differ in colour, dash and marker together, and each line has a label at its end. The colours are Petroff's six
 (arXiv 2107.02270), which stay apart under the three kinds of colour blindness; the rungs of a ladder are ordered and
 take a sequential map instead.
 """
 
-import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
+from numpy.typing import ArrayLike
 
 from dapo_lit.study.designs import ladder
+from dapo_lit.techniques import REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
@@ -57,6 +60,9 @@ RC: dict[Any, Any] = {
     "svg.hashsalt": "dapo_lit",
 }
 
+End = tuple[str, float, float, str]
+"""A label at a line's end: text, x, y, colour."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -88,23 +94,14 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     return chosen
 
 
-SHORT = {
-    "overlong_filtering": "filter",
-    "clip_higher": "clip",
-    "soft_overlong_punishment": "soft",
-    "token_level_loss": "token",
-    "dynamic_sampling": "dynamic",
-}
-
-
 def short(arm: str) -> str:
     """An arm's name as lines are labelled with it.
 
     >>> short("dapo+overlong_filtering-dynamic_sampling")
     'dapo +filter -dynamic'
     """
-    for technique, brief in SHORT.items():
-        arm = arm.replace(f"+{technique}", f" +{brief}").replace(f"-{technique}", f" -{brief}")
+    for switch, technique in REGISTER.items():
+        arm = arm.replace(f"+{switch}", f" +{technique.short}").replace(f"-{switch}", f" -{technique.short}")
     return arm.replace("@", " ")
 
 
@@ -126,7 +123,7 @@ def new_figure(
     """An empty figure (no pyplot, so nothing global) and its axes [rows, columns]; sizes in inches.
 
     Args:
-        left: beside each panel, for its y labels.
+        left: to the left of each panel, for its y labels.
         labels: to the right of each panel, for the names of lines.
         below, above: kept free at the bottom (a key) and at the top (a heading) of the figure.
     """
@@ -145,8 +142,11 @@ def new_figure(
             "wspace": (left + labels) / wide,
             "hspace": (over + under) / high,
         }
-        axes = np.asarray(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places))
-    return figure, axes
+        grid = np.asarray(figure.subplots(rows, columns, squeeze=False, gridspec_kw=places))
+    for axes in grid.flat:  # a fixed place for the axes' labels: searching for a free one is slow
+        axes.xaxis.set_label_coords(0.5, -0.25 / high)
+        axes.yaxis.set_label_coords(-0.44 / wide, 0.5)
+    return figure, grid
 
 
 def text_width(texts: Sequence[str]) -> float:
@@ -156,7 +156,7 @@ def text_width(texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True)
 class Key:
-    """Names of lines: short ones stand at the lines' ends, long ones in a key below with a letter at the end."""
+    """Names of lines: short names are written at the lines' ends; for long ones a letter, explained in a key below."""
 
     at_end: Mapping[str, str]
     below: Sequence[tuple[str, Look]]
@@ -188,43 +188,35 @@ def draw_key(figure: Figure, key: Key) -> None:
         for text, look in key.below
     ]
     if handles:
-        figure.legend(
-            handles=handles,
-            loc="lower left",
-            ncol=key.columns,
-            fontsize=7.5,
-            handlelength=3.2,
-            labelcolor=INK,
-            frameon=False,
-        )
-
-
-def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Writes stem.png (200 dpi), .pdf and .svg as asked; the same data give the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    dates = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with mpl.rc_context(RC):
-        for kind in formats:
-            path = stem.parent / f"{stem.name}.{kind}"
-            figure.savefig(path, dpi=200, metadata=dates[kind])
-            written.append(path)
-    return written
-
-
-def svg_text(figure: Figure) -> str:
-    """The figure as SVG with its text as text."""
-    buffer = io.StringIO()
-    with mpl.rc_context(RC):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+        figure.legend(handles=handles, loc="lower left", ncol=key.columns, fontsize=7.5, handlelength=3.2)
 
 
 def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:
     """Title at the left, and the labels of both axes."""
-    axes.set_title(text, loc="left", fontsize=8.5, color=INK)
+    axes.set_title(text, loc="left", fontsize=8.5, color=INK, y=1.0)  # a given y saves a search for overlaps
     axes.set_ylabel(unit)
     axes.set_xlabel(x)
+    if x.endswith("tokens"):
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> None:
+    """Shades an interval around a line."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+
+
+def with_caption(figure: Figure, text: str) -> Figure:
+    """The figure with its caption below it, wrapped; the figure grows by the room that takes."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(width / 0.062), break_long_words=False, break_on_hyphens=False)
+    room = 0.16 * len(lines) + 0.06
+    share = height / (height + room)
+    for axes in figure.axes:
+        box = axes.get_position()
+        axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    figure.set_size_inches(width, height + room)
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
+    return figure
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
@@ -233,47 +225,37 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     >>> _apart([0.0, 1.0, 1.0], 0.5)
     [0.0, 0.75, 1.25]
     """
-    clusters: list[list[float]] = []
+    clusters: list[tuple[int, float]] = []  # (labels, their mean height)
     for height in heights:
-        clusters.append([height])
-        while len(clusters) > 1 and _bottom(clusters[-1], gap) < _top(clusters[-2], gap) + gap:
-            clusters[-2:] = [clusters[-2] + clusters[-1]]
-    return [_bottom(cluster, gap) + place * gap for cluster in clusters for place in range(len(cluster))]
+        count, mean = 1, height
+        while clusters and mean - clusters[-1][1] < gap * (count + clusters[-1][0]) / 2:
+            below, lower = clusters.pop()
+            mean = (count * mean + below * lower) / (count + below)
+            count += below
+        clusters.append((count, mean))
+    return [mean + gap * (place - (count - 1) / 2) for count, mean in clusters for place in range(count)]
 
 
-def _bottom(cluster: Sequence[float], gap: float) -> float:
-    return float(np.mean(cluster)) - gap * (len(cluster) - 1) / 2
+def label_ends(axes: Axes, ends: Sequence[End], gap_points: float = 8.5) -> None:
+    """Writes each line's name at its end, moved apart vertically where they would overlap.
 
-
-def _top(cluster: Sequence[float], gap: float) -> float:
-    return float(np.mean(cluster)) + gap * (len(cluster) - 1) / 2
-
-
-def label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]], gap_points: float = 8.5) -> None:
-    """Writes each line's name at its end (text, x, y, colour), moved apart vertically where they would overlap.
-
-    Call after all lines are drawn: it places the labels by the limits of the axes.
+    Call it after all lines are drawn: it places the labels by the limits of the axes.
     """
     if not ends:
         return
-    low, high = axes.get_ylim()
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     height_points = axes.get_position().height * axes.figure.get_size_inches()[1] * 72  # type: ignore[union-attr]
     gap = (high - low) * gap_points / max(height_points, 1)
     ordered = sorted(ends, key=lambda end: end[2])
     spots = _apart([end[2] for end in ordered], gap)
     ceiling = high
-    for place in reversed(range(len(spots))):  # a heap of labels at the top grows downwards
+    for place in reversed(range(len(spots))):  # labels that pile up at the top move down
         spots[place] = min(spots[place], ceiling)
         ceiling = spots[place] - gap
-    for (text, x, y, colour), spot in zip(ordered, spots, strict=True):
-        axes.annotate(
-            text,
-            xy=(x, y),
-            xytext=(1.02, spot),
-            textcoords=("axes fraction", "data"),
-            color=INK,
-            fontsize=7.5,
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 1},
-            annotation_clip=False,
-        )
+    across = axes.get_yaxis_transform()  # x as a share of the panel, y in data
+    leaders = []
+    for (text, x, y, _), spot in zip(ordered, spots, strict=True):
+        axes.text(1.02, spot, text, color=INK, fontsize=7.5, va="center", transform=across)
+        leaders.append([((x - left) / (right - left), y), (1.005, spot)])
+    colours = [end[3] for end in ordered]
+    axes.add_artist(LineCollection(leaders, colors=colours, linewidths=0.8, transform=across, clip_on=False))

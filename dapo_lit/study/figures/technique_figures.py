@@ -1,14 +1,14 @@
-"""A row a technique: a metric with it and without it, all else alike."""
+"""One row per technique: metrics with it and without it, all else equal."""
 
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.figures.curve_figures import draw_metric, seeds_text
 from dapo_lit.study.figures.style import Key, looks, new_figure, title
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import Runs, StudyError
+from dapo_lit.techniques import REGISTER
 
 
 def technique_pairs(runs: Runs, reference: str = "dapo") -> dict[str, tuple[str, str]]:
@@ -22,18 +22,18 @@ def technique_pairs(runs: Runs, reference: str = "dapo") -> dict[str, tuple[str,
         raise StudyError(f"no usable run of {reference}; there are {', '.join(switches)}")
     pairs: dict[str, tuple[str, str]] = {}
     for arm, techniques in switches.items():
-        changed = [t for t in TECHNIQUES if techniques.get(t) != switches[reference].get(t)]
+        changed = [t for t in REGISTER if techniques.get(t) != switches[reference].get(t)]
         if len(changed) == 1 and "@" not in arm:
             pairs[changed[0]] = (arm, reference) if techniques[changed[0]] else (reference, arm)
     if not pairs:
         raise StudyError(f"no arm differs from {reference} in one switch; there are {', '.join(switches)}")
-    return {technique: pairs[technique] for technique in TECHNIQUES if technique in pairs}
+    return {technique: pairs[technique] for technique in REGISTER if technique in pairs}
 
 
 def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference: str = "dapo") -> Figure:
-    """Small multiples: a row a technique, a column a metric; every panel of a column has the same range.
+    """Small multiples: one row per technique, one column per metric, the same range in every panel of a column.
 
-    A thin line is a seed; the bold lines are means over seeds, with their 95 % t-bands.
+    Thin lines are seeds; bold lines are means over seeds, with their 95 % t-bands.
 
     Raises:
         StudyError: see technique_pairs; or no usable run logged a metric.
@@ -48,7 +48,7 @@ def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference:
         names = Key({on: "with", off: "without"}, ())
         for column, key in enumerate(keys):
             draw_metric(grid[row, column], runs, key, x, [on, off], look, names)
-            title(grid[row, column], technique, key, AXES[x])
+            title(grid[row, column], REGISTER[technique].label, key, AXES[x])
     for column in grid.T:
         limits = [axes.get_ylim() for axes in column]
         for axes in column:

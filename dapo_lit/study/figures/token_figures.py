@@ -1,4 +1,4 @@
-"""Figures of recorded completions and of replayed tokens, for the notebooks."""
+"""Figures of recorded completions and replayed tokens, for the notebooks."""
 
 import re
 from collections.abc import Mapping
@@ -9,17 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.compare.table1 import with_caption
 from dapo_lit.study.figures.style import (
     DASHES,
     FAINT,
     INK,
     MARKERS,
     PETROFF6,
+    draw_band,
     label_ends,
     new_figure,
     text_width,
     title,
+    with_caption,
 )
 
 BLUE, ORANGE, RED = PETROFF6[:3]
@@ -31,7 +32,7 @@ def plot_clipping(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Fi
     """Eq. 10 on real tokens: the ratio against the old probability, a panel for each sign of the advantage.
 
     Args:
-        tokens: of one replayed step and arm, with old_logprob, ratio, advantage, clipped and update.
+        tokens: the tokens of one replayed step and arm, with old_logprob, ratio, advantage, clipped and update.
         clip_low, clip_high: the bounds in effect.
     """
     figure, grid = new_figure(1, 2, height=3.0, labels=0.15)
@@ -79,14 +80,14 @@ def plot_room(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Figure
     left.bar(range(len(names)), counts / max(1, counts.sum()), color=BLUE, width=0.7)
     for index, count in enumerate(counts):
         left.text(index, counts[index] / max(1, counts.sum()), f"{count}", ha="center", va="bottom", fontsize=7)
-    title(left, "Where the tokens with A > 0 stand", "share of them", "probability before the step")
+    title(left, "Old probability of the tokens with A > 0", "share of them", "probability before the step")
     for edge, colour, marker, label in ((clip_low, ORANGE, "s", "symmetric"), (clip_high, RED, "^", "clip-higher")):
         shares = [float((good["ratio"][place == i] > 1 + edge).mean()) if n else np.nan for i, n in enumerate(counts)]
         right.plot(range(len(names)), shares, marker, color=colour, ms=5, label=f"ratio > {1 + edge:g} ({label})")
     top = right.get_ylim()[1]
     right.set_ylim(-0.03 * top, 1.4 * top)
     right.legend(fontsize=7.5, loc="upper left")
-    title(right, "Which of them a bound would cut", "share of the bin's tokens", "probability before the step")
+    title(right, "Tokens that a bound would clip", "share of the bin's tokens", "probability before the step")
     for axes in (left, right):
         axes.set_xticks(range(len(names)), names, fontsize=6.5)
     caption = (
@@ -100,7 +101,7 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
     """Share of responses in which each pattern occurs, by rollout step, with its 95 % t-interval over groups.
 
     Args:
-        rollouts: of one run, with step, problem_id, attempt and response.
+        rollouts: the completions of one run, with step, problem_id, attempt and response.
         patterns: name to regular expression.
     """
     names = list(patterns)
@@ -113,14 +114,9 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
         estimates = {int(str(step)): t_interval(values.to_numpy()) for step, values in groups.groupby(level=0)}
         steps = list(estimates)
         means = [e.mean for e in estimates.values()]
-        axes.fill_between(
-            steps,
-            [e.mean if e.low is None else e.low for e in estimates.values()],
-            [e.mean if e.high is None else e.high for e in estimates.values()],
-            color=PETROFF6[index],
-            alpha=0.18,
-            lw=0,
-        )
+        low = [e.mean if e.low is None else e.low for e in estimates.values()]
+        high = [e.mean if e.high is None else e.high for e in estimates.values()]
+        draw_band(axes, steps, low, high, PETROFF6[index])
         axes.plot(steps, means, color=PETROFF6[index], ls=DASHES[index], marker=MARKERS[index])
         ends.append((name, float(steps[-1]), means[-1], PETROFF6[index]))
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -129,6 +125,6 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
     sizes = rollouts.groupby("step").size()
     caption = (
         f"One run; {sizes.min()} to {sizes.max()} responses a recorded step, all that were generated. Band: 95 % "
-        "t-interval over the step's groups (sampling alone: another seed is another run)."
+        "t-interval over the step's groups (sampling only; another seed would differ more)."
     )
     return with_caption(figure, caption)

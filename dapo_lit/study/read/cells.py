@@ -1,4 +1,4 @@
-"""The cells of a study while it runs: what is done, running, failed or missing, when it ends, and packing the done."""
+"""The cells of a study while it runs: which are done, running, failed or missing, the time left, and packing."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pandas as pd
 from dapo_lit.study.read.runs import USABLE, Run, Runs
 
 LEAN: dict[str, Any] = {"write_statistics": False, "store_schema": False}
-"""Of Parquet files that are packed."""
+"""Options of packed Parquet files: without schemas and statistics a table of many columns is a third as large."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Cell:
     arm: str
     seed: int
     state: str
-    """done, running, preempted, stopped, failed, lost (its process is gone) or missing."""
+    """done, running, preempted, stopped, failed, lost (its process has ended) or missing."""
     step: int
     of_steps: int | None
     eta_s: float | None
-    """Seconds to the end at the pace so far; None where it does not run or the budget is not in steps."""
+    """Seconds left at the pace so far; None where it is not running or its budget is not in steps."""
     note: str
     log: str
 
@@ -38,7 +38,7 @@ def cells(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -
     """Every cell of a study, arms in the order of the design.
 
     Args:
-        arms, seeds: what the study should have beside what is there.
+        arms, seeds: what the study should have, in addition to what is there.
     """
     found = {(run.arm, run.seed): run for run in runs}
     table = []
@@ -62,17 +62,17 @@ def _cell(run: Run) -> Cell:
 
 
 def state_of(run: Run) -> tuple[str, str]:
-    """The state of a run in one word, and what there is to say about it."""
+    """The state of a run in one word, and a note."""
     error = str(run.record.get("error") or "")
     if run.status in USABLE:
         return "done", "" if run.status == "finished" else run.status
     if run.status == "running" and not alive(run.record):
-        return "lost", f"process {run.record.get('pid')} is gone; resume=auto continues it"
+        return "lost", f"process {run.record.get('pid')} has ended; resume=auto continues the run"
     return run.status, error
 
 
 def alive(record: Mapping[str, Any]) -> bool:
-    """Whether a run's process still exists; on another machine it counts as alive while it wrote within an hour."""
+    """Whether a run's process still exists; on another host, whether it wrote within the last hour."""
     host, pid = record.get("host"), record.get("pid")
     if host and host != os.uname().nodename:
         updated = record.get("updated_at")
@@ -91,7 +91,7 @@ def alive(record: Mapping[str, Any]) -> bool:
 
 
 def _log(folder: Path) -> str:
-    """The file to read when a run went wrong: its own log where it has one, else its metrics."""
+    """The file to read when a run failed: its own log, else its metrics."""
     logs = sorted(folder.glob("*.log"))
     return str(logs[-1] if logs else folder / "metrics.jsonl")
 
@@ -103,10 +103,10 @@ def summary(table: list[Cell]) -> str:
 
 
 def pack(runs: Runs, folder: Path) -> list[Path]:
-    """Copies what a report needs of every finished run into `folder`, small enough to commit; returns these cells.
+    """Copies what a report needs of every finished run into `folder`, small enough to commit; returns the new cells.
 
     A cell holds metrics.parquet, config.yaml, overrides.txt, run.json, DONE.json and each benchmark's last evaluation.
-    Only whole cells appear: each is written beside its place and then moved there.
+    Each is written to a hidden folder and then renamed, so that no incomplete cell is ever visible.
     """
     written = []
     for run in runs.usable:
@@ -114,14 +114,13 @@ def pack(runs: Runs, folder: Path) -> list[Path]:
         draft = folder / run.arm / f".seed_{run.seed}.partial"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        # Many columns of few rows: without the schemas of Arrow and statistics the file is a third as large.
         run.metrics.reset_index().to_parquet(
             draft / "metrics.parquet", compression="zstd", index=False, use_dictionary=False, **LEAN
         )
         for name in ("config.yaml", "overrides.txt", "DONE.json"):
             if (run.folder / name).is_file():
                 shutil.copy2(run.folder / name, draft / name)
-        faults = {"faults": run.faults} if run.faults else {}  # the table that is packed no longer shows them
+        faults = {"faults": run.faults} if run.faults else {}  # a packed table does not show them
         (draft / "run.json").write_text(json.dumps({**run.record, **faults}, indent=2) + "\n")
         if not (draft / "DONE.json").is_file():
             done = {"config_hash": run.record.get("config_hash"), "status": run.status}

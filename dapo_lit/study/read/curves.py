@@ -18,7 +18,7 @@ AXES = {
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
-    """A metric of a run over the axis `x`, ascending, floats where it is not `step`; rows without a value are left out.
+    """A metric of a run over the axis `x`, ascending; rows without a value are left out.
 
     Raises:
         StudyError: the axis is not one of the five.
@@ -37,7 +37,7 @@ def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
 
 
 def value_at(series: pd.Series, place: float) -> float | None:
-    """The curve at `place`, linear between its points; None outside them: nothing is extrapolated."""
+    """The curve at `place`, linear between its points; None outside them, where it would be extrapolated."""
     if series.empty or not series.index[0] <= place <= series.index[-1]:
         return None
     return float(np.interp(place, series.index.to_numpy(dtype=float), series.to_numpy(dtype=float)))
@@ -46,8 +46,8 @@ def value_at(series: pd.Series, place: float) -> float | None:
 def band(seeds: Sequence[pd.Series], points: int = 60) -> pd.DataFrame:
     """Mean of several curves with its pointwise 95 % t-interval: columns x, mean, low, high, n.
 
-    Curves that share their places are averaged there; others are interpolated to a grid over the range that all cover.
-    Where a place has one curve only, low and high are NaN: one seed has no interval.
+    Curves with the same x values are averaged there; others are interpolated to a grid over the range that all cover.
+    Where only one curve has a value, low and high are NaN: one seed has no interval.
     """
     shared = all(series.index.equals(seeds[0].index) for series in seeds)
     steps_only = all(pd.api.types.is_integer_dtype(series.index) for series in seeds)

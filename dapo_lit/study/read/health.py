@@ -1,10 +1,10 @@
-"""Whether a run can be trusted: what went wrong in it, which switches had no effect, and what its regime exercises."""
-
-from collections.abc import Callable, Sequence
+"""Whether to trust a run: what went wrong, which switches had no effect, which techniques its regime exercises."""
 
 import pandas as pd
 
+from dapo_lit.config.identity import flatten
 from dapo_lit.study.read.runs import Run, Runs
+from dapo_lit.techniques import REGISTER
 
 TRUNCATED_LIMIT = 0.15
 
@@ -96,64 +96,33 @@ def _updates(run: Run) -> list[str]:
 
 
 def idle_switches(run: Run) -> list[str]:
-    """Switches that were on and never acted: a penalty that never fires, a filter that never drops."""
-    signs: tuple[tuple[str, str, Callable[[pd.Series], bool], str], ...] = (
-        (
-            "soft_overlong_punishment",
-            "reward/length_penalty",
-            lambda s: bool((s == 0).all()),
-            "the penalty never fired",
-        ),
-        (
-            "dynamic_sampling",
-            "sampling/tokens_filtered_frac",
-            lambda s: bool((s == 0).all()),
-            "it never dropped a group",
-        ),
-        ("overlong_filtering", "rollout/truncated_frac", lambda s: bool((s == 0).all()), "nothing was truncated"),
-        ("clip_higher", "rollout/accuracy", lambda s: _same_bounds(run), "clip.high equals clip.low"),
-    )
-    on = run.techniques
-    return [
-        f"{technique} is on but had no effect: {reason}"
-        for technique, key, idle, reason in signs
-        if on.get(technique) and len(run.series(key)) and idle(run.series(key))
-    ]
+    """Switches that were on and had no effect: by the run's settings, or because they never acted."""
+    settings = flatten(run.config.get("algorithm") or {})
+    found = []
+    for switch in (switch for switch, on in run.techniques.items() if on):
+        technique = REGISTER[switch]
+        reasons = [reason for idle in technique.idle if (reason := idle(settings.get))]
+        if technique.never_acted:
+            key, words = technique.never_acted
+            series = run.series(key)
+            reasons += [words] if len(series) and (series == 0).all() else []
+        found += [f"{switch} is on but had no effect: {reason}" for reason in reasons[:1]]
+    return found
 
 
-def _same_bounds(run: Run) -> bool:
-    clip = (run.config.get("algorithm") or {}).get("clip") or {}
-    return "low" in clip and clip.get("low") == clip.get("high")
+def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
+    """Whether the regime lets each technique act, averaged over the runs without it, with the number in words.
 
-
-EXERCISED: tuple[tuple[str, str, str, float], ...] = (
-    ("clip_higher", "clip/high_frac", "tokens clipped at 1 + clip.low while clip-higher is off", 0.005),
-    ("soft_overlong_punishment", "rollout/truncated_frac", "completions truncated", 0.05),
-    ("overlong_filtering", "rollout/truncated_frac", "completions truncated", 0.05),
-    ("dynamic_sampling", "rollout/groups_mixed_frac", "groups not mixed", 0.10),
-    ("token_level_loss", "rollout/length_cv", "coefficient of variation of length", 0.5),
-)
-"""Technique, metric, what it counts, and how much of it a regime needs before the technique can act at all."""
-
-
-def exercised(runs: Runs, arms: Sequence[str] = ()) -> dict[str, tuple[bool | None, str]]:
-    """For each technique whether the regime lets it act, averaged over runs without it, with the number in words.
-
-    None where it cannot be told: the metric was not logged, or no run is without the technique.
+    None where that cannot be told: the metric was not logged, or no run is without the technique.
     """
     table: dict[str, tuple[bool | None, str]] = {}
-    for technique, key, words, least in EXERCISED:
-        without = [run for run in runs.usable if not run.techniques.get(technique, True)]
-        means = [series.mean() for run in without if len(series := run.series(key)[lambda s: s.index > 0])]
-        if not means:
-            reason = f"{key} not logged" if without else "no run is without it"
-            table[technique] = (None, f"{words}: {reason}")
-            continue
-        mean = float(pd.Series(means).mean())
-        mean = 1 - mean if key == "rollout/groups_mixed_frac" else mean
-        text = f"{words}: {mean:.2f}" if key.endswith("_cv") else f"{words}: {mean:.1%}"
-        table[technique] = (
-            mean >= least,
-            f"{text} (needs {least:g})" if key.endswith("_cv") else f"{text} (needs {least:.1%})",
-        )
+    for switch in runs.techniques:
+        regime = REGISTER[switch].regime
+        without = [run for run in runs.usable if run.techniques and not run.techniques[switch]]
+        means = [series.mean() for run in without if len(series := run.series(regime.metric)[lambda s: s.index > 0])]
+        if means:
+            table[switch] = regime.measured(float(pd.Series(means).mean()))
+        else:
+            reason = f"{regime.metric} not logged" if without else "no run is without it"
+            table[switch] = (None, f"{regime.words}: {reason}")
     return table

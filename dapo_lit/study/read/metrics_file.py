@@ -1,21 +1,22 @@
-"""metrics.jsonl read as its writer means it: append-only, a resume may go back, a kill may tear a line."""
+"""Reads metrics.jsonl, which is append-only: a resumed run goes back some steps, a kill may leave half a line."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 NOT_FINITE = "is NaN or infinite"
-"""After a metric's name: the fault of a run in which it was."""
+"""Follows a metric's name in the fault that reports it."""
 
 
 def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows of a run by step, and what is odd about them.
 
     Returns:
-        A frame with index `step` (sorted, unique); and one sentence for each of: torn lines, rows that a resume
-        went back behind, steps that are missing between the first and the last, values that are NaN or infinite.
+        A frame with index `step` (sorted, unique); and a sentence each for torn lines, rows that a resume replaced,
+        steps missing between the first and the last, and values that are NaN or infinite.
     """
     packed = folder / "metrics.parquet"
     if packed.is_file():
@@ -52,8 +53,8 @@ def _parse(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """The rows that lead to the last one, and how many do not: a resumed run goes on from a step before its last row,
-    and what it had logged after that step is of a policy that is gone."""
+    """The rows that led to the last one, and how many did not: a resumed run continues from a checkpoint before its
+    last row, and the rows after that checkpoint describe a policy that no longer exists."""
     kept: list[dict[str, Any]] = []
     dropped = 0
     for row in rows:
@@ -65,7 +66,7 @@ def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]
 
 
 def _not_finite(rows: list[dict[str, Any]]) -> list[str]:
-    """Takes such values out of the rows. A run names their metrics in `not_finite`, as JSON has no NaN."""
+    """Removes such values from the rows. JSON has no NaN, so a run lists these metrics in `not_finite`."""
     found: dict[str, list[int]] = {}
     for row in rows:
         literal = [key for key, value in row.items() if not_a_number(value)]
@@ -76,8 +77,8 @@ def _not_finite(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def not_a_number(value: object) -> bool:
-    """True of NaN and the infinities."""
-    return isinstance(value, float) and not -float("inf") < value < float("inf")
+    """Whether a value is NaN or infinite."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _row(line: str) -> tuple[dict[str, Any] | None, bool]:

@@ -12,9 +12,9 @@ class Outcome:
     last: float
     """Mean of the last points: the number that arms are compared on."""
     points: int
-    """How many they are: a third of the checkpoints, at most three; a tenth of a metric logged every step."""
+    """How many: a third of the checkpoints, at most three; a tenth where a metric has more than 30 values."""
     best: float
-    """The maximum, which picks the luckiest checkpoint."""
+    """The maximum over checkpoints, which flatters: it picks the luckiest one."""
     best_step: int
     final_step: int
 
@@ -83,5 +83,5 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
 
 
 def unit(key: str) -> str:
-    """What `amount` counts in."""
+    """The unit of `amount`."""
     return "points" if is_share(key) else "nats" if "entropy" in key else "tokens" if "length" in key else ""

@@ -1,7 +1,7 @@
 """What a study promised before its first run, and what was changed afterwards.
 
-`register` writes study.json into the study's folder when the first run starts; a plan that reads differently later is
-appended with its date and never replaces the first. The report compares.
+`register` writes study.json into the study's folder when the first run starts. A plan that differs later is appended
+with its date and never replaces the first; the report compares the two.
 """
 
 import itertools
@@ -28,10 +28,10 @@ class Plan:
     arms: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     budget: Mapping[str, float | None] | None = None
-    """steps, tokens_generated, wall_s; the first that is reached ends a run."""
+    """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
     alpha: float = 0.05
     declared: tuple[str, ...] = ()
-    """Config keys in which arms may differ, beside the switches."""
+    """Config keys in which arms may differ, in addition to the switches."""
     event: Mapping[str, Any] | None = None
     """A time-to-event outcome: key (task/steps_frac), threshold (0.5), treated and control arm, horizon in steps."""
 

@@ -1,10 +1,10 @@
-"""Run folders read into tables. Nothing is repaired in silence: every oddity of a run becomes one of its `faults`.
+"""Run folders read into tables. Nothing is repaired silently: whatever is odd about a run is one of its `faults`.
 
     runs = load("runs/table1")
-    runs.frame()        # one row a step of every run, with study, arm and seed; "rollouts": one a completion
+    runs.frame()        # a row a step of every run, with study, arm and seed; "rollouts": a row a completion
     runs.missing()      # cells that are not usable, with the reason
 
-A folder is a run when it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run, passed over.
+A folder is a run if it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run and is skipped.
 Live folders hold metrics.jsonl, packed ones metrics.parquet.
 """
 
@@ -22,12 +22,13 @@ import yaml
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.metrics_file import NOT_FINITE, read_metrics
+from dapo_lit.techniques import REGISTER
 
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast where PyYAML was built with libyaml; a study has a config a run."""
+"""libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
 
 USABLE = ("finished", "solved", "exhausted")
-"""Ends that a run's own rules brought about; the others are cells without a result."""
+"""How a run ends by its own rules; with any other status it has no result."""
 
 
 class StudyError(ValueError):
@@ -62,17 +63,23 @@ class Run:
 
     @property
     def techniques(self) -> dict[str, bool]:
-        """The switches, empty where the config has none."""
+        """Every registered switch; those that the run did not know are off. Empty where nothing was recorded."""
+        known = self.recorded_techniques
+        return {switch: bool(known.get(switch)) for switch in REGISTER} if known else {}
+
+    @property
+    def recorded_techniques(self) -> dict[str, bool]:
+        """The switches that the run's config names."""
         return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
 
     def series(self, key: str) -> pd.Series:
-        """A metric by step without the steps at which it was not logged; empty if it never was."""
+        """A metric by step, without the steps at which it was not logged; empty if it never was."""
         if key not in self.metrics:
             return pd.Series(dtype=float, name=key)
         return pd.to_numeric(self.metrics[key], errors="coerce").dropna()
 
     def spoilt(self, key: str) -> bool:
-        """Whether a metric was NaN or infinite at some step: such a run is listed as unhealthy and not averaged."""
+        """Whether a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
         return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
 
     @cached_property
@@ -122,6 +129,12 @@ class Runs:
         return tuple(sorted({run.seed for run in self.runs}))
 
     @property
+    def techniques(self) -> tuple[str, ...]:
+        """The techniques that these runs' configs name: one registered later is no part of their study."""
+        recorded = {switch for run in self.runs for switch in run.recorded_techniques}
+        return tuple(switch for switch in REGISTER if switch in recorded)
+
+    @property
     def usable(self) -> "Runs":
         return Runs(tuple(run for run in self.runs if run.usable))
 
@@ -136,12 +149,14 @@ class Runs:
     def frame(self, kind: Literal["metrics", "rollouts", "tokens"] = "metrics") -> pd.DataFrame:
         """All rows of all runs: columns study, arm, seed, step and every metric.
 
-        `rollouts` gives the recorded completions instead, `tokens` those of replayed steps (study/read/recorded.py).
+        `rollouts` gives a row a recorded completion instead; `tokens` a row a response token of every replayed step,
+        with `replayed` (the arm whose switches were replayed) and the columns of docs/replay.md.
+
+        Raises:
+            StudyError: no run recorded rollouts, or no step was replayed.
         """
         if kind != "metrics":
-            from dapo_lit.study.read import recorded  # it reads runs, so it imports this file
-
-            return recorded.rollouts(self) if kind == "rollouts" else recorded.tokens(self)
+            return pd.concat(recorded_tables(self.runs, kind), ignore_index=True)
         parts = [run.metrics.reset_index().assign(study=run.study, arm=run.arm, seed=run.seed) for run in self.runs]
         table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["step"])
         first = ["study", "arm", "seed", "step"]
@@ -151,7 +166,7 @@ class Runs:
         """Cells of arms x seeds that have no usable run, with the reason.
 
         Args:
-            arms, seeds: what the study should have; what any run has is added.
+            arms, seeds: what the study should have, in addition to what is there.
         """
         cells = {(run.arm, run.seed): run for run in self.runs}
         gaps = {}
@@ -170,6 +185,31 @@ def _why_unusable(run: Run) -> str:
     error = run.record.get("error")
     last = f" at step {run.metrics.index.max()}" if len(run.metrics) else " before its first step"
     return f"{reason}{last}" + (f": {error}" if error else "")
+
+
+def recorded_tables(runs: Iterable[Run], kind: Literal["rollouts", "tokens"]) -> list[pd.DataFrame]:
+    """The completions that runs recorded, or the tokens of steps that were replayed; a table a file.
+
+    Raises:
+        StudyError: there is no such file.
+    """
+    pattern = "rollouts/step_*.parquet" if kind == "rollouts" else "replay/step_*/*.parquet"
+    tables = []
+    for run in runs:
+        for file in sorted(run.folder.glob(pattern)):
+            labels: dict[str, Any] = {"study": run.study, "arm": run.arm, "seed": run.seed}
+            labels["step"] = int((file if kind == "rollouts" else file.parent).stem.removeprefix("step_"))
+            if kind == "tokens":
+                labels["replayed"] = file.stem
+            table = pd.read_parquet(file).assign(**labels)
+            tables.append(table[[*labels, *(name for name in table.columns if name not in labels)]])
+    if not tables:
+        raise StudyError(
+            "no run recorded rollouts; logger.rollouts_every=10 keeps those of every tenth step"
+            if kind == "rollouts"
+            else "no step of these runs was replayed; python -m dapo_lit.replay RUN step=N does"
+        )
+    return tables
 
 
 def load(*paths: str | Path) -> Runs:

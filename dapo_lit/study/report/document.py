@@ -1,37 +1,19 @@
-"""A report before it is written: blocks in order, and its files as Markdown, tables and figures."""
+"""A report's parts in order, and the files they become: Markdown, tables as CSV and LaTeX, figures with their data."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from dapo_lit.study.figures.style import save, svg_text
+from dapo_lit.study.figures.drawing import Drawing, encoded
 
-
-@dataclass(frozen=True)
-class Heading:
-    text: str
-    level: int = 2
-
-
-@dataclass(frozen=True)
-class Prose:
-    text: str
-
-
-@dataclass(frozen=True)
-class Bullets:
-    items: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Code:
-    text: str
+LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash ", "~": r"\textasciitilde ", "^": r"\textasciicircum ", "–": "--"}
+)
 
 
 @dataclass(frozen=True)
@@ -43,112 +25,74 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def markdown(self) -> str:
+        """The cells as a Markdown table, without the caption."""
+        cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self._lines()]
+        lines = ["| " + " | ".join(row) + " |" for row in cells]
+        return "\n".join([lines[0], "|" + "---|" * len(self.columns), *lines[1:]])
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, its caption (n, interval, axis), a description with the numbers, and the numbers themselves."""
+    def latex(self) -> str:
+        """The table as a LaTeX `table` with booktabs rules."""
+        head, *body = (" & ".join(str(cell).translate(LATEX) for cell in row) + r" \\" for row in self._lines())
+        tabular = [rf"\begin{{tabular}}{{{'l' * len(self.columns)}}}", r"\toprule", head, r"\midrule", *body]
+        caption = rf"\caption{{{self.caption.translate(LATEX)}}}"
+        lines = [r"\begin{table}", r"\centering", caption, *tabular, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+        return "\n".join(lines) + "\n"
 
-    name: str
-    caption: str
-    alt: str
-    figure: Figure
-    data: pd.DataFrame
-    folded: str = ""
-    """What unfolds it where it is shown on request only: the same figure over another axis."""
-
-    @cached_property
-    def svg(self) -> str:
-        return svg_text(self.figure)
+    def _lines(self) -> list[Sequence[str]]:
+        return [self.columns, *self.rows]
 
 
-Block = Heading | Prose | Bullets | Code | Table | Drawing
+Part = str | Table | Drawing
+"""A string is Markdown: a heading, a paragraph, a list."""
 
 
 @dataclass
 class Document:
     title: str
-    blocks: list[Block] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     """What report.json holds."""
 
-    def add(self, *blocks: Block) -> None:
-        self.blocks.extend(blocks)
 
-
-def write(document: Document, out: Path, formats: Sequence[str]) -> None:
-    """Writes report.md, report.json, tables/ (CSV, LaTeX) and figures/ (as asked, with the data as CSV)."""
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    for block in document.blocks:
-        if isinstance(block, Table):
-            frame = pd.DataFrame([list(row) for row in block.rows], columns=list(block.columns))
-            frame.to_csv(out / "tables" / f"{block.name}.csv", index=False)
-            (out / "tables" / f"{block.name}.tex").write_text(latex(block))
-        elif isinstance(block, Drawing):
-            save(block.figure, out / "figures" / block.name, [kind for kind in formats if kind != "svg"])
-            if "svg" in formats:
-                (out / "figures" / f"{block.name}.svg").write_text(block.svg)
-            block.data.to_csv(out / "figures" / f"{block.name}.csv", index=False, float_format="%.6g")
-    (out / "report.md").write_text(markdown(document, formats))
-    (out / "report.json").write_text(json.dumps(document.results, indent=1, default=str) + "\n")
+def bullets(items: Sequence[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {item}" for item in items)
 
 
 def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg")) -> str:
     """The report as Markdown; figures and tables link to their files."""
-    parts = [f"# {document.title}"]
-    for block in document.blocks:
-        match block:
-            case Heading(text, level):
-                parts.append(f"{'#' * level} {text}")
-            case Prose(text):
-                parts.append(text)
-            case Bullets(items):
-                parts.append("\n".join(f"- {item}" for item in items))
-            case Code(text):
-                parts.append(f"```\n{text}\n```")
-            case Table(name, caption, columns, rows):
-                lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in [columns, *rows]]
-                lines.insert(1, "|" + "---|" * len(columns))
-                parts.append(
-                    "\n".join(lines) + f"\n\n*{caption}* ([CSV](tables/{name}.csv), [LaTeX](tables/{name}.tex))"
-                )
-            case Drawing():
-                files = " ".join(f"[{kind}](figures/{block.name}.{kind})" for kind in ("csv", *formats))
-                if block.folded:
-                    parts.append(f"[{block.folded}](figures/{block.name}.png)")
-                else:
-                    alt = block.alt.replace("[", "(").replace("]", ")")
-                    parts.append(f"![{alt}](figures/{block.name}.png)\n\n*{block.caption}* {files}")
-    return "\n\n".join(parts) + "\n"
+    texts = [f"# {document.title}"]
+    for part in document.parts:
+        match part:
+            case Table(name, caption):
+                files = f"([CSV](tables/{name}.csv), [LaTeX](tables/{name}.tex))"
+                texts += [part.markdown(), f"*{caption}* {files}"]
+            case Drawing(name, caption, alt, folded=""):
+                files = " ".join(f"[{kind}](figures/{name}.{kind})" for kind in ("csv", *formats))
+                alt = alt.replace("[", "(").replace("]", ")")
+                texts += [f"![{alt}](figures/{name}.png)", f"*{caption}* {files}"]
+            case Drawing(name, folded=heading):
+                texts.append(f"[{heading}](figures/{name}.png)")
+            case _:
+                texts.append(part)
+    return "\n\n".join(texts) + "\n"
 
 
-def _cell(text: str) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")
-
-
-def latex(table: Table) -> str:
-    """The table as a LaTeX `table` with booktabs rules."""
-    body = [" & ".join(map(_latex, row)) + r" \\" for row in table.rows]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex(table.caption)}}}",
-            rf"\begin{{tabular}}{{{'l' * len(table.columns)}}}",
-            r"\toprule",
-            " & ".join(map(_latex, table.columns)) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _latex(text: str) -> str:
-    escaped = str(text).replace("\\", r"\textbackslash ")
-    for sign in "&%$#_{}":
-        escaped = escaped.replace(sign, "\\" + sign)
-    return escaped.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ").replace("–", "--")
+def write(document: Document, out: Path, formats: Sequence[str], progress: Callable[[str], None]) -> None:
+    """Writes report.md, report.json, tables/ (CSV, LaTeX) and figures/ (as asked, with the data as CSV)."""
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    for table in (part for part in document.parts if isinstance(part, Table)):
+        frame = pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
+        frame.to_csv(out / "tables" / f"{table.name}.csv", index=False)
+        (out / "tables" / f"{table.name}.tex").write_text(table.latex())
+    drawings = [part for part in document.parts if isinstance(part, Drawing)]
+    for place, drawing in enumerate(drawings, start=1):
+        progress(f"figure {place} of {len(drawings)}: {drawing.name}")
+        drawing.data.to_csv(out / "figures" / f"{drawing.name}.csv", index=False, float_format="%.6g")
+        for kind in formats:
+            content = drawing.svg.encode() if kind == "svg" else encoded(drawing.figure, kind)
+            (out / "figures" / f"{drawing.name}.{kind}").write_bytes(content)
+    (out / "report.md").write_text(markdown(document, formats))
+    (out / "report.json").write_text(json.dumps(document.results, indent=1, default=str) + "\n")

@@ -13,105 +13,90 @@ from dapo_lit.study.figures.effect_figures import effects_figure, interactions_f
 from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.read.outcomes import amount, outcome, unit
 from dapo_lit.study.read.runs import StudyError
-from dapo_lit.study.report.document import Block, Bullets, Heading, Prose, Table
+from dapo_lit.study.report.document import Part, Table, bullets
 from dapo_lit.study.report.results import Results
 from dapo_lit.study.report.sentences import interval, sentence, technique_card
 
 
-def findings_section(results: Results) -> list[Block]:
-    """Section 1: a sentence a comparison of the primary family, and of a registered contrast."""
-    blocks: list[Block] = [Heading("1. Findings")]
+def findings_section(results: Results) -> list[Part]:
+    """Section 1: a sentence for each comparison of the primary family, and for a registered contrast."""
+    heading = "## 1. Findings"
     registered, family = results.of("registered contrast"), results.of(results.family)
-    # a registered pair that is one of the family's is spoken of once
+    # a registered pair that is also one of the family's gets one sentence
     spoken: list[Comparison] = [r for r in registered if all(r.contrast.pair != f.contrast.pair for f in family)]
     spoken += family
-    found = emergence(results.runs, results.plan) if registered else None
     if not spoken:
-        blocks.append(Prose("There is one arm only, or no two arms that differ in one technique: nothing is compared."))
-        return blocks
+        return [heading, "There is one arm only, or no two arms that differ in one technique: nothing is compared."]
+    found = emergence(results.runs, results.plan) if registered else None
     lines = [registered_sentence(found, results.plan)] if found and results.plan else []
     for result in spoken:
         act = results.act.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
         lines.append(sentence(result, results.metric, results.budget, size, act, results.alpha))
-    blocks.append(Bullets(lines))
-    blocks.append(
-        Prose(
-            f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
-            "family; everything else is an observed difference. Intervals are t-intervals over seeds and not adjusted."
-        )
+    rule = (
+        f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
+        "family; everything else is an observed difference. Intervals are t-intervals over seeds and not adjusted."
     )
-    return blocks
+    return [heading, bullets(lines), rule]
 
 
-def card_section(results: Results) -> list[Block]:
+def card_section(results: Results) -> list[Part]:
     """Section 2: every technique in every view, outcomes of all runs, factorial parts, emergence, sizes of error."""
-    key, blocks = results.metric, list[Block]([Heading("2. Technique card")])
+    key, parts = results.metric, list[Part](["## 2. Technique card"])
     columns, rows = technique_card(list(results.comparisons), key)
     if rows:
         caption = (
             f"Effect on {key} ({unit(key)}) with 95 % t-interval over seeds, by view; n is the number of paired seeds."
         )
-        blocks.append(Table("technique_card", caption, columns, rows))
+        parts.append(Table("technique_card", caption, columns, rows))
         if results.of("ladder"):
-            blocks.append(
-                Prose(
-                    "A rung of the ladder is measured on top of the rungs below it, so its size depends on their "
-                    "order; "
-                    "alone on GRPO and left out of DAPO answer other questions."
-                )
+            parts.append(
+                "A rung of the ladder is measured on top of the rungs below it, so its size depends on their order; "
+                '"alone on GRPO" and "left out of DAPO" answer other questions.'
             )
     points = next((o.points for run in results.runs.usable if (o := outcome(run, key))), 1)
-    blocks.append(outcomes_figure(results.scores, key, points))
+    parts.append(outcomes_figure(results.scores, key, points))
     for family in dict.fromkeys(r.contrast.family for r in results.comparisons):
         if family not in ("interactions", "Shapley values") and len(results.of(family)) > 1:
             drawing = effects_figure(results.comparisons, key, family)
-            blocks += [drawing] if drawing else []
+            parts += [drawing] if drawing else []
     heat = interactions_figure(results.comparisons, key)
-    blocks += [heat] if heat else []
-    return blocks + _arms_table(results) + _emergence(results) + _question_errors(results)
+    parts += [heat] if heat else []
+    return parts + _outcomes(results) + _emergence(results) + _question_errors(results)
 
 
-def _arms_table(results: Results) -> list[Block]:
+def _outcomes(results: Results) -> list[Part]:
+    """The mean of the last checkpoints of each arm, and by how much the best checkpoint flatters it."""
     key, rows = results.metric, []
     for arm in results.runs.usable.arms:
         seeds = results.scores.get(arm, {})
         reduced = [o for run in results.runs.of(arm) if run.seed in seeds and (o := outcome(run, key))]
         if not reduced:
             continue
-        best = t_interval([o.best for o in reduced])
-        rows.append(
-            [
-                arm,
-                interval(key, t_interval([o.last for o in reduced])),
-                amount(key, best.mean),
-                amount(key, best.mean - float(np.mean([o.last for o in reduced])), signed=True),
-                ", ".join(str(o.best_step) for o in reduced),
-            ]
-        )
+        last, best = t_interval([o.last for o in reduced]), float(np.mean([o.best for o in reduced]))
+        steps = ", ".join(str(o.best_step) for o in reduced)
+        flattery = amount(key, best - last.mean, signed=True)
+        rows.append([arm, interval(key, last), amount(key, best), flattery, steps])
     caption = (
-        f"{key}: mean of the last checkpoints beside the maximum over checkpoints. Picking the best step flatters by "
+        f"{key}: the mean of the last checkpoints, and the maximum over checkpoints. Picking the best step flatters by "
         "the difference; comparisons use the first."
     )
-    return [
-        Table("outcomes", caption, ["arm", "last checkpoints", "maximum", "flattery", "steps of the maximum"], rows)
-    ]
+    columns = ["arm", "last checkpoints", "maximum", "flattery", "steps of the maximum"]
+    return [Table("outcomes", caption, columns, rows)]
 
 
-def _emergence(results: Results) -> list[Block]:
-    """Time to an event where a task logs one: runs that never get there are censored, not dropped."""
+def _emergence(results: Results) -> list[Part]:
+    """Time to an event, for tasks that log one: runs that never get there are censored, not dropped."""
     found = emergence(results.runs, results.plan)
     if found is None:
         return []
     rows = [[arm, found.share(arm), found.mean_time(arm)] for arm in found.times]
     for result in [*results.of("registered contrast"), *results.of(results.family)]:
-        pair = result.contrast.pair
-        if pair is None:
-            continue
-        counted = found.pairs(*pair)
-        _, first, second, _ = counted
-        text = f"{first} pairs only with, {second} only without; exact McNemar p {mcnemar_p(first, second):.3g}"
-        rows.append([result.contrast.label, f"{sum(counted)} pairs", text])
+        if pair := result.contrast.pair:
+            counted = found.pairs(*pair)
+            _, first, second, _ = counted
+            text = f"{first} pairs only with, {second} only without; exact McNemar p {mcnemar_p(first, second):.3g}"
+            rows.append([result.contrast.label, f"{sum(counted)} pairs", text])
     caption = (
         f"Time until {found.key} passes {found.threshold:g}, restricted mean up to step {found.horizon} (area under "
         "the Kaplan-Meier curve); runs that never get there are censored."
@@ -119,7 +104,8 @@ def _emergence(results: Results) -> list[Block]:
     return [Table("emergence", caption, ["arm or comparison", "reached", "restricted mean steps, or test"], rows)]
 
 
-def _question_errors(results: Results) -> list[Block]:
+def _question_errors(results: Results) -> list[Part]:
+    """The parts of the standard error of a benchmark's accuracy, where samples of its questions were recorded."""
     rows = []
     benchmark = results.metric.split("/")[1] if results.metric.startswith("eval/") else ""
     for arm in results.runs.usable.arms if benchmark else []:
@@ -135,18 +121,14 @@ def _question_errors(results: Results) -> list[Block]:
     if not rows or (all(row[1] == "–" for row in rows) and len(results.runs.usable) > 1):
         return []
     caption = (
-        f"Standard errors of the last accuracy on {benchmark} (points), kept apart: over training seeds (what "
-        f"intervals "
-        "here are made of), over questions (another set of such questions; more seeds do not shrink it), and from "
-        "sampling answers."
+        f"Standard errors of the last accuracy on {benchmark} (points) by source: training seeds (what the intervals "
+        "here show), questions (another set of such questions; more seeds do not shrink it), sampling of answers."
     )
     return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
 
 
-def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Block]:
+def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Part]:
     """Section 3: the paper's figures from these runs."""
     drawings, absent = paper_figures(results.runs, axes, paper)
-    blocks: list[Block] = [Heading("3. The paper's figures from these runs"), *drawings]
-    if absent:
-        blocks.append(Bullets([f"{text}." for text in absent]))
-    return blocks
+    notes = [bullets([f"{text}." for text in absent])] if absent else []
+    return ["## 3. The paper's figures from these runs", *drawings, *notes]

@@ -1,14 +1,22 @@
-"""The report as one HTML file: SVG inline, no script, nothing fetched, readable in light and dark and aloud."""
+"""The report as one HTML file: SVG inline, no script, nothing fetched, readable in light and dark and aloud.
+
+The text is rendered from the report's Markdown into page.html, which holds the style.
+"""
 
 import colorsys
 import html
+import itertools
 import re
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from matplotlib.colors import to_hex, to_rgb
 
+from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import FAINT, INK, ON_DARK, ON_PALE, PAPER
-from dapo_lit.study.report.document import Bullets, Code, Document, Drawing, Heading, Prose, Table
+from dapo_lit.study.report.document import Document, Part, Table
 
 DARK_PAPER = "#17171a"
 FIXED = {
@@ -22,79 +30,39 @@ FIXED = {
 FIXED |= {ON_DARK: ON_DARK, ON_PALE: ON_PALE}  # numbers on a heat map, whose colours stay
 """Colours of the page itself, in the dark."""
 
-CSS = """
-:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #ffffff; --rule: #d9d9de; --soft: #f4f4f6; --link: #0b57d0; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #ececef; --paper: #17171a; --rule: #3a3a41; --soft: #222226; --link: #8ab4f8; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; }
-h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
-h3 { font-size: 1.05rem; margin-top: 1.8rem; } a { color: var(--link); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-caption, figcaption { text-align: left; font-size: .85rem; padding: .4rem 0; caption-side: bottom; }
-th { font-weight: 600; }
-figure { margin: 1.2rem 0; } figure svg { width: 100%; max-width: 54rem; height: auto; }
-svg text { fill: var(--ink); } details { margin: .4rem 0; }
-pre, code { background: var(--soft); font-size: .85rem; } pre { padding: .8rem; overflow-x: auto; }
-li { margin: .35rem 0; } summary { cursor: pointer; font-size: .9rem; } nav { font-size: .9rem; }
-"""
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
 
 
 def write_html(document: Document, out: Path) -> Path:
     """Writes report.html into `out` and returns its path."""
-    body: list[str] = []
-    contents: list[str] = []
-    colours: set[str] = set()
-    for block in document.blocks:
-        match block:
-            case Heading(text, level):
-                anchor = re.sub(r"\W+", "-", text.lower()).strip("-")
-                body.append(f'<h{level} id="{anchor}">{_inline(text)}</h{level}>')
-                if level == 2:
-                    contents.append(f'<a href="#{anchor}">{_inline(text)}</a>')
-            case Prose(text):
-                body.append(f"<p>{_inline(text)}</p>")
-            case Bullets(items):
-                body.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
-            case Code(text):
-                body.append(f"<pre>{html.escape(text)}</pre>")
-            case Table():
-                body.append(_table(block))
-            case Drawing():
-                svg = inline_svg(block)
-                colours |= set(re.findall(r"--x([0-9a-f]{6})", svg))
-                caption = f"<figcaption>{_inline(block.caption)}</figcaption>"
-                figure = f"<figure>{svg}{caption}</figure>"
-                folded = f"<details><summary>{_inline(block.folded)}</summary>{figure}</details>"
-                body.append(folded if block.folded else figure)
-    variables = " ".join(f"--x{c}: {dark('#' + c)};" for c in sorted(colours))
-    style = f"{CSS}@media (prefers-color-scheme: dark) {{ :root {{ {variables} }} }}"
-    head = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(document.title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>'
-    )
-    nav = "<nav>" + " · ".join(contents) + "</nav>"
+    contents: list[tuple[str, str]] = []
+    parts = [_rendered(part, contents) for part in document.parts]
+    colours = sorted({colour for part in parts for colour in re.findall(r"--x([0-9a-f]{6})", part.get("svg", ""))})
+    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True).get_template("page.html")
     path = out / "report.html"
-    path.write_text(f"{head}<body><h1>{_inline(document.title)}</h1>{nav}{''.join(body)}</body></html>\n")
+    variables = " ".join(f"--x{colour}: {dark('#' + colour)};" for colour in colours)
+    path.write_text(page.render(title=document.title, contents=contents, parts=parts, dark_colours=variables) + "\n")
     return path
 
 
-def _inline(text: str) -> str:
-    """Escaped text with **bold**, `code` and [links](to)."""
-    escaped = html.escape(text, quote=False)
-    escaped = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped)
-    return re.sub(r"`(.+?)`", r"<code>\1</code>", escaped)
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{_inline(column)}</th>' for column in table.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{_inline(str(cell))}</td>" for cell in row) + "</tr>" for row in table.rows)
-    caption = f"<caption>{_inline(table.caption)}</caption>"
-    return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, str]:
+    """What page.html shows of a part; headings of the second level go into `contents` (anchor, text)."""
+    match part:
+        case Table():
+            caption = f"<table>\n<caption>{MARKDOWN.renderInline(part.caption)}</caption>"
+            table = MARKDOWN.render(part.markdown()).replace("<table>", caption, 1).replace("<th>", '<th scope="col">')
+            return {"table": Markup(table)}
+        case Drawing():
+            caption = Markup(MARKDOWN.renderInline(part.caption))
+            return {"svg": Markup(inline_svg(part)), "caption": caption, "folded": part.folded}
+    tokens = MARKDOWN.parse(part)
+    for opening, text in itertools.pairwise(tokens):
+        if opening.type == "heading_open":
+            anchor = re.sub(r"\W+", "-", text.content.lower()).strip("-")
+            opening.attrSet("id", anchor)
+            if opening.tag == "h2":
+                contents.append((anchor, text.content))
+    return {"text": Markup(MARKDOWN.renderer.render(tokens, MARKDOWN.options, {}))}
 
 
 def inline_svg(drawing: Drawing) -> str:

@@ -1,12 +1,13 @@
 """A finished study as a report: Markdown, one HTML file, JSON, tables as CSV and LaTeX, figures as PNG, PDF and SVG."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
 from dapo_lit.study.read.registration import late_registration, read_plan
@@ -19,7 +20,7 @@ from dapo_lit.study.report.checks_section import (
     registration,
     versions_section,
 )
-from dapo_lit.study.report.document import Bullets, Document, Prose, write
+from dapo_lit.study.report.document import Document, bullets, write
 from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.results import Results, analyse
@@ -35,56 +36,55 @@ def make_report(
     formats: Sequence[str] = ("png", "pdf", "svg"),
     paper: pd.DataFrame | None = None,
     allow_mixed: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Results:
     """Reads a study and writes its report into `out`.
 
     Args:
         axes: x-axes of the paper's figures; the first is shown, the others are folded away.
         paper: the paper's own curves.
+        progress: called with a line of text at each stage.
 
     Raises:
         StudyError: the runs cannot be read or may not be compared.
     """
     runs = load(*folders)
-    home = _study_folder(folders[0])
+    progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
+    home = run_folders(folders[0])[0].parent.parent  # the folder that holds the arms
     plan, edits = read_plan(home)
     results = analyse(runs, plan, tuple(edits), allow_mixed)
+    progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
     document = build(results, command, axes, paper, late_registration(home, runs))
-    write(document, out, formats)
+    write(document, out, formats, progress)
     write_html(document, out)
     return results
-
-
-def _study_folder(folder: Path) -> Path:
-    """The folder that holds the arms, whichever level of a study was named."""
-    first = run_folders(folder)[0]
-    return first.parent.parent
 
 
 def build(
     results: Results, command: str, axes: Sequence[str], paper: pd.DataFrame | None = None, late: str | None = None
 ) -> Document:
-    """The report's blocks in their order."""
+    """The report's parts in their order."""
     usable = results.runs.usable
-    document = Document(f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms")
-    seeds = {arm: len(usable.of(arm)) for arm in usable.arms}
-    counted = sorted(set(seeds.values()))
-    spread = f"{counted[0]}" if len(counted) == 1 else f"{counted[0]} to {counted[-1]}"
-    document.add(
-        Prose(
-            f"Primary metric `{results.metric}`, {results.budget}, {spread} seed{'s' if counted[-1] > 1 else ''} an "
-            f"arm. "
-            "Arms are compared on the mean of a run's last checkpoints, paired by seed."
-        )
+    first = (
+        f"Primary metric `{results.metric}`, {results.budget}, {seeds_text(usable, usable.arms)}. Arms are compared on "
+        "the mean of a run's last checkpoints, paired by seed."
     )
-    if results.warnings:
-        document.add(Bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]))
-    document.add(*registration(results, late))
-    document.add(*findings_section(results), *card_section(results), *figures_section(results, axes, paper))
-    document.add(*budget_section(results), *health_section(results), *power_section(results))
-    document.add(*versions_section(results), *commands_section(results, command))
-    document.results = as_json(results)
-    return document
+    warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
+    parts = [
+        first,
+        *(warnings if results.warnings else []),
+        *registration(results, late),
+        *findings_section(results),
+        *card_section(results),
+        *figures_section(results, axes, paper),
+        *budget_section(results),
+        *health_section(results),
+        *power_section(results),
+        *versions_section(results),
+        *commands_section(results, command),
+    ]
+    title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
+    return Document(title, parts, as_json(results))
 
 
 def as_json(results: Results) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Everything a report says, computed once: outcomes, comparisons, claims; and what may not be compared at all."""
+"""Everything that a report says, computed once: outcomes, comparisons, claims, and reasons not to compare."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dapo_lit.study.report.sentences import budget_text
 
 @dataclass(frozen=True)
 class Results:
-    """A study analysed."""
+    """The analysis of one study."""
 
     runs: Runs
     plan: Plan | None
@@ -26,7 +26,7 @@ class Results:
     scores: Mapping[str, Mapping[int, float]]
     comparisons: tuple[Comparison, ...]
     family: str | None
-    """The family that the sentences speak of."""
+    """The family of comparisons that the findings describe."""
     act: Mapping[str, tuple[bool | None, str]]
     """For each technique, whether the regime exercises it."""
     claims: tuple[Claim, ...]
@@ -47,7 +47,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     """Analyses the runs of one study.
 
     Args:
-        allow_mixed: compare in spite of mixed code or undeclared differences; the report then says so at its top.
+        allow_mixed: compare despite mixed code or undeclared differences; the report then says so at the top.
 
     Raises:
         StudyError: several studies at once, no finished run, or runs that may not be compared.
@@ -82,9 +82,10 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
 
 
 def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
-    """Arms that the study should have, and its reference: as registered, else as its design says."""
+    """Arms that the study should have, and its reference: the registered ones, else those of its design."""
     study = runs.studies[0]
-    arms, reference = (design(study).names, design(study).reference) if study in DESIGNS else ((), None)
+    known = design(study, techniques=runs.techniques or None) if study in DESIGNS else None
+    arms, reference = (known.names, known.reference) if known else ((), None)
     if plan:
         arms, reference = plan.arms or arms, plan.reference or reference
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)

@@ -1,22 +1,22 @@
-"""What a report may say: results in words that claim no more than the exact test allows."""
+"""Results in words that claim no more than the exact test allows."""
 
 from collections.abc import Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.designs import TECHNIQUES
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs
+from dapo_lit.techniques import REGISTER
 
 
 def sentence(
     result: Comparison, key: str, budget: str, size: int, act: tuple[bool | None, str] | None, alpha: float = 0.05
 ) -> str:
-    """One comparison with effect, interval, n and budget.
+    """One comparison as a sentence with effect, interval, n and budget.
 
     "Improves" and "worsens" need a Holm-adjusted exact p of at most alpha; all else is an observed difference. One
-    seed has no interval. Where a pair crosses between two clusters of outcomes, counts stand for the interval.
+    seed has no interval. Where a pair crosses between two clusters of outcomes, counts replace the interval.
 
     Args:
         size: comparisons in the family.
@@ -54,7 +54,7 @@ def sentence(
 
 
 def counts(result: Comparison) -> str:
-    """Pairs of runs by the side of the threshold that each arm is on, with the exact McNemar test."""
+    """How many runs of each arm are above the threshold, with the exact McNemar test on pairs."""
     split = result.split
     if split is None:
         return ""
@@ -66,14 +66,14 @@ def counts(result: Comparison) -> str:
 
 
 def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list[list[str]]]:
-    """Each technique's effect in every view side by side: columns and rows."""
+    """Each technique's effect in every view: the columns and rows of a table."""
     views = [
         family
         for family in dict.fromkeys(r.contrast.family for r in results)
         if any(r.contrast.technique for r in results if r.contrast.family == family)
     ]
     rows = []
-    for technique in TECHNIQUES:
+    for technique in REGISTER:
         cells = {r.contrast.family: short_estimate(r, key) for r in results if r.contrast.technique == technique}
         if cells:
             rows.append([technique, *(cells.get(view, "–") for view in views)])

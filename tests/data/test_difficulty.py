@@ -1,8 +1,8 @@
-"""Filters say what they drop."""
+"""Difficulty bounds keep and drop the right problems."""
 
 import pytest
 
-from dapo_lit.data.filters import within_difficulty
+from dapo_lit.data.difficulty import within_difficulty
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
 

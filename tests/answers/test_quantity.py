@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dapo_lit.answers.quantity import read_quantity
 from dapo_lit.rewards.equivalence import check_reference, decide
-from dapo_lit.rewards.numbers import read_quantity
 
 
 @pytest.mark.parametrize(

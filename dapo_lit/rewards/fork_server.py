@@ -39,12 +39,12 @@ def main(control_fd: int, parent: int) -> None:
             ready, _, _ = select.select([control.fileno(), woken], [], [], 1.0)
             if woken in ready:
                 os.read(woken, 4096)
-            _bury(children)
+            _reap(children)
             if control.fileno() in ready:
                 data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
                 if not data:
                     break
-                _bear(children, control, socket.socket(fileno=descriptors[0]), setup)
+                _fork_worker(children, control, socket.socket(fileno=descriptors[0]), setup)
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -62,8 +62,10 @@ def _import_ahead(setup: Setup) -> None:
     gc.freeze()
 
 
-def _bear(children: dict[int, socket.socket], control: socket.socket, connection: socket.socket, setup: Setup) -> None:
-    nursery = os.getpid()
+def _fork_worker(
+    children: dict[int, socket.socket], control: socket.socket, connection: socket.socket, setup: Setup
+) -> None:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         children[pid] = connection
@@ -77,15 +79,15 @@ def _bear(children: dict[int, socket.socket], control: socket.socket, connection
             sibling.close()
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == nursery:
+        if os.getppid() == parent:
             run(connection, setup)
             code = 0
     finally:
         os._exit(code)
 
 
-def _bury(children: dict[int, socket.socket]) -> None:
-    """Reaps the dead and tells the other end of their socket how they died."""
+def _reap(children: dict[int, socket.socket]) -> None:
+    """Reaps dead workers and sends the other end of their socket their exit codes."""
     for pid in list(children):
         done, status = os.waitpid(pid, os.WNOHANG)
         if not done:

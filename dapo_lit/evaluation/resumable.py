@@ -1,4 +1,4 @@
-"""Evaluates one model on one benchmark into a folder: what is there is kept, what is missing is sampled."""
+"""A resumable evaluation of one model on one benchmark: samples on disk are kept, missing ones are generated."""
 
 import hashlib
 import json
@@ -20,9 +20,9 @@ from dapo_lit.recipe.parts import build_engine
 from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
 
 PLAIN_EVERY_S = 15.0
-"""Seconds between lines of progress where the output is not a terminal."""
+"""Seconds between progress lines if the output is not a terminal."""
 SHARE_BEFORE_ETA = 0.1
-"""Of the samples; a batch decodes together, so the first that end say little about the rest."""
+"""Share of the samples before which no time is estimated: short responses of a batch end first."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Result:
 
 
 def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
-    """Samples what is missing of the benchmark and returns the whole; a kill costs `save_every_s` seconds."""
+    """Generates the missing samples and returns the evaluation of all; a kill loses at most `save_every_s` seconds."""
     benchmark = open_benchmark(
         config.benchmark,
         subject.tokenizer,
@@ -57,9 +57,9 @@ def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
 
 
 def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark) -> Path:
-    """<out_dir>/<benchmark>/<model>-<8 digits>: one folder for all that is sampled alike, so that more adds to it."""
+    """<out_dir>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
     settings = benchmark.settings
-    deciding = {
+    identity = {
         "weights": subject.digest,
         "dtype": str(subject.model.dtype),
         "engine": config.rollout.engine,
@@ -68,39 +68,38 @@ def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBench
         "extraction": settings.extraction,
         "deadline_s": config.deadline_s,
     }
-    digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     folder = Path(config.out_dir) / settings.name / f"{subject.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    record = deciding | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
+    record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
     write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
     return folder
 
 
 def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark, folder: Path) -> None:
-    """Samples and saves what the folder lacks, in one call of the engine so that its batch stays full."""
+    """Generates and saves the samples that the folder lacks, in one engine call so that its batch stays full."""
     files, n = SampleFiles(folder), config.n or config.benchmark.samples
     done = files.read()
     wanted = {p.problem.id for p in benchmark.prompts}
-    there = sum(s.problem_id in wanted and s.sample_index < n for s in done.values())
+    existing = sum(s.problem_id in wanted and s.sample_index < n for s in done.values())
     total = len(benchmark.prompts) * n
-    if there >= total:
+    missing = total - existing
+    if missing <= 0:
         print(f"all {total:,} samples are in {folder}")
         files.merge()
         return
-    if there:
-        print(f"{there:,} of {total:,} samples are in {folder}; the rest is sampled now", flush=True)
+    if existing:
+        print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
     rows = batch_size(config, subject.model.config, benchmark, subject.model.dtype.itemsize)
     limit = benchmark.sampling.max_response_tokens
-    print(
-        f"sampling {total - there:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True
-    )
+    print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
     rollout = config.rollout.model_copy(update={"max_batch_size": rows})
     engine = build_engine(subject.model, subject.tokenizer, rollout, max_tokens=benchmark.max_tokens)
     engine.sync_weights(subject.model.state_dict().items(), 0)
     samples = evaluated_samples(
         benchmark.prompts, n, engine, benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
-    progress, unsaved, saved_at = Progress(total - there), list[EvaluatedSample](), time.monotonic()
+    progress, unsaved, saved_at = Progress(missing), list[EvaluatedSample](), time.monotonic()
     try:
         for sample in samples:
             unsaved.append(sample)
@@ -109,14 +108,14 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
                 files.append(unsaved)
                 unsaved, saved_at = [], time.monotonic()
     finally:
-        files.append(unsaved)  # an interrupt loses what is in the batch, no finished sample
+        files.append(unsaved)  # an interrupt loses the unfinished samples only
         progress.close()
         engine.close()
     files.merge()
 
 
 def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: OpenBenchmark, itemsize: int) -> int:
-    """Sequences decoded at once: rollout.max_batch_size, fewer where their keys and values would pass `cache_gb`."""
+    """Sequences decoded at once: rollout.max_batch_size, or fewer if their keys and values would exceed `cache_gb`."""
     heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
     head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
     token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * itemsize
@@ -126,7 +125,7 @@ def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: Open
 
 
 class Progress:
-    """Samples done, accuracy so far and time left: one line that is rewritten on a terminal, else one now and then."""
+    """Prints samples done, accuracy so far and time left, as one updated line on a terminal or as occasional lines."""
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.total, self.clock = total, clock
@@ -146,7 +145,7 @@ class Progress:
             self.console.file.flush()
 
     def line(self) -> str:
-        """Short responses end first, so early on both accuracy and time left are off."""
+        """Short responses end first, so accuracy and time left are biased at the start."""
         seconds = max(1e-9, self.clock() - self.started)
         if self.done < self.total * SHARE_BEFORE_ETA:
             left = "time left not yet known"

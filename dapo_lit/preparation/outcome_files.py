@@ -1,7 +1,7 @@
-"""The outcomes of an answer transformation on disk: problems kept, rejects, and the settings that decide both.
+"""The outcomes of an answer transformation on disk: transformed problems, rejects, and the settings.
 
-Every outcome is one line, written when it is known. Started again with the same settings, problems that have a line are
-not asked again; a line that a kill cut short is dropped.
+Every outcome is written as one line as soon as it is known. A second run with the same settings skips problems that
+have a line; a line that a kill cut short is removed.
 """
 
 import json
@@ -14,26 +14,26 @@ from dapo_lit.preparation.transformation import Reject, Transformed
 
 
 class OtherSettingsError(ValueError):
-    """The files are there already and come from other settings, or from something else."""
+    """The files already exist and were not written with the same settings."""
 
 
 class OutcomeFiles:
-    """`<output>`, `<output>.rejected.jsonl` and `<output>.settings.json`, open for more.
+    """`<output>`, `<output>.rejected.jsonl` and `<output>.settings.json`, open for appending.
 
     Raises:
-        OtherSettingsError: output or rejects are there, and not from a transformation with these settings.
+        OtherSettingsError: output or rejects exist and come from other settings.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any]) -> None:
         self.kept, self.rejected = output, output.with_suffix(".rejected.jsonl")
         record = output.with_suffix(".settings.json")
-        there = [file for file in (self.kept, self.rejected) if file.exists()]
-        if there:
-            _check(there[0], record, settings)
+        existing = [file for file in (self.kept, self.rejected) if file.exists()]
+        if existing:
+            _check(existing[0], record, settings)
         output.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(settings, indent=2) + "\n")
-        self.outcomes = {row["id"]: _kind(row) for file in there for row in _whole_rows(file)}
-        """What became of the problems that have a line: id -> `rewritten`, `integer already`, `rejected, <reason>`."""
+        self.outcomes = {row["id"]: _kind(row) for file in existing for row in _whole_rows(file)}
+        """Problem id -> `rewritten`, `integer already` or `rejected, <reason>`."""
         self._files = {kept: file.open("a") for kept, file in ((True, self.kept), (False, self.rejected))}
 
     def write(self, outcome: Transformed | Reject) -> None:
@@ -55,18 +55,18 @@ class OutcomeFiles:
 
 def _check(file: Path, record: Path, settings: Mapping[str, Any]) -> None:
     if not record.is_file():
-        raise OtherSettingsError(f"{file} is there already, without {record.name}; move it away or set another output")
+        raise OtherSettingsError(f"{file} already exists, without {record.name}; move it away or set another output")
     before = json.loads(record.read_text())
     other = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
     if other:
         raise OtherSettingsError(
-            f"{file} is there already, made with other settings ({', '.join(other)}: see {record.name}); "
-            "repeat those to go on with it, move it away, or set another output"
+            f"{file} already exists, made with other settings ({', '.join(other)}: see {record.name}); "
+            "use those settings to continue it, move it away, or set another output"
         )
 
 
 def _whole_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file; what stands after the last line break was cut short by a kill and goes."""
+    """The rows of a file; an incomplete last line is removed from it."""
     content = file.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):

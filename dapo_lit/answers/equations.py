@@ -2,16 +2,45 @@
 
 from dataclasses import replace
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.exact import signs_chosen
-from dapo_lit.answers.expression import Number, PlusMinus, Power, Product, Sum, Symbol, walk
-from dapo_lit.answers.names import is_name
-from dapo_lit.answers.structure import Answer, Relation, Scalar, Several
+from dapo_lit.answers.structure import Answer, Ratio, Raw, Relation, Scalar, Several, Words
+
+
+def is_name(answer: Answer) -> bool:
+    r"""Whether an answer only names a quantity: `x`, `AB`, `f(x)`, `P(A)`, `(p, q)`, `\text{Area}`, `S_1 : S_2`.
+
+    `a + b` and `x^2` are expressions, not names: `x^2 = 4` does not say that the answer is 4.
+    """
+    match answer:
+        case Scalar(node, _, _, _):
+            return _names(node)
+        case Words() | Raw():
+            return True
+        case Several(items, "()" | "") | Ratio(items):
+            return all(is_name(item) for item in items)
+        case _:
+            return False
+
+
+def _names(node: tree.Node) -> bool:
+    match node:
+        case tree.Symbol() | tree.Constant("e" | "i"):
+            return True
+        case tree.Product(factors):
+            return all(_names(factor) for factor in factors)
+        case tree.Power(base, exponent):
+            return exponent == tree.MINUS_ONE and _names(base)
+        case tree.Call(name, arguments):
+            return len(name.rstrip("'")) == 1 or (name == "abs" and all(_names(argument) for argument in arguments))
+        case _:
+            return False
 
 
 def expanded(answer: Answer) -> Answer:
-    r"""`1 \pm 2` as a list of two; in a list its values take its place."""
+    r"""`1 \pm 2` as a list of two values; inside a list, the two values in its place."""
     match answer:
-        case Scalar(node, _, _, _) if any(isinstance(part, PlusMinus) for part in walk(node)):
+        case Scalar(node, _, _, _) if any(isinstance(part, tree.PlusMinus) for part in tree.walk(node)):
             return Several(tuple(replace(answer, node=value) for value in signs_chosen(node)), "")
         case Relation((left, right), signs) if isinstance(expanded(right), Several) and isinstance(right, Scalar):
             values = expanded(right)
@@ -52,7 +81,7 @@ def is_equation(answer: Answer) -> bool:
 
 
 def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
-    """Both without the name of the quantity, where only one of them has it."""
+    """Both answers without the name of the quantity, where only one of them has it."""
     if isinstance(prediction, Relation) and is_equation(prediction):
         if not isinstance(reference, Relation) and not _names_list(reference) and not _unsolved(prediction):
             first, last = prediction.sides[0], prediction.sides[-1]
@@ -73,13 +102,14 @@ def unnamed(prediction: Answer, reference: Answer) -> tuple[Answer, Answer]:
 
 
 def _unsolved(equation: Relation) -> bool:
-    """`2x = 5`, `x + 1 = 5`, `x^2 = 5`: the unknown is not alone, so that neither side is its value."""
+    """`2x = 5`, `x + 1 = 5`, `x^2 = 5`: the equation is not solved for the unknown, so neither side is its value."""
     left = equation.sides[0]
     if len(equation.sides) != 2 or not isinstance(left, Scalar) or is_name(left):
         return False
-    parts = list(walk(left.node))
-    letters = {part for part in parts if isinstance(part, Symbol)}
-    return len(letters) == 1 and all(isinstance(part, Symbol | Number | Sum | Product | Power) for part in parts)
+    parts = list(tree.walk(left.node))
+    letters = {part for part in parts if isinstance(part, tree.Symbol)}
+    plain = (tree.Symbol, tree.Number, tree.Sum, tree.Product, tree.Power)
+    return len(letters) == 1 and all(isinstance(part, plain) for part in parts)
 
 
 def _names_list(answer: Answer) -> bool:

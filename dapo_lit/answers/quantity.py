@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_DIGITS = 1000
-"""More digits than this are no answer; Python's own conversion refuses 4,300."""
+"""Longer numbers are not read; Python's own conversion refuses 4,300 digits."""
 MAX_EXPONENT = 400
 """The largest power of ten read; doubles end at 308."""
 DOUBLE_DIGITS = 16
-"""A decimal with this many significant digits is taken for a printed double."""
+"""A decimal with this many significant digits is treated as a printed double."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Quantity:
     """
 
     value: Fraction
-    """Exact. Of `28 %` it is 28."""
+    """Exact; 28 for `28 %`."""
     percent: bool = False
     """A percent sign follows."""
     double: bool = False
-    """Written with 16 significant digits or more: good to 15 digits only."""
+    """Written with 16 significant digits or more, so accurate to 15 digits only."""
 
 
 _CURRENCY = "$€£¥₹₩₽"
@@ -91,9 +91,9 @@ def read_quantity(text: str) -> Quantity | None:
 def same_number(a: Quantity, b: Quantity) -> bool:
     """Whether two numbers are the same answer.
 
-    Exactly equal values, but for two cases. A percent sign on one side alone is either a unit or a hundredth: `28 %`
-    matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared to a
-    relative 1e-15: `0.30000000000000004` is `0.3`.
+    The values must be exactly equal, with two exceptions. A percent sign on one side only is a unit or a hundredth:
+    `28 %` matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared
+    to a relative 1e-15: `0.30000000000000004` is `0.3`.
 
     >>> same_number(read_quantity("28%"), read_quantity("0.28"))
     True

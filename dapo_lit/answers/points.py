@@ -12,35 +12,22 @@ from typing import Any
 import mpmath
 from mpmath import mp, mpc, mpf
 
+from dapo_lit.answers import expression as tree
 from dapo_lit.answers.bounds import check_size, has_double
 from dapo_lit.answers.exact import rational, series_length
-from dapo_lit.answers.expression import (
-    Call,
-    Constant,
-    Degrees,
-    Node,
-    Number,
-    Power,
-    Product,
-    Series,
-    Sum,
-    Symbol,
-    canonical,
-    symbols,
-)
 
 POSITIVE_POINTS = 4
 MIXED_POINTS = 4
 DOUBLE_TOLERANCE = mpf(10) ** -15
 _ROUND = 25
-"""Digits of an argument by which an unknown function knows it."""
+"""Digits to which arguments of an unknown function are compared."""
 
 
 class UndefinedError(ArithmeticError):
     """The expression has no value at a point."""
 
 
-def agree(a: Node, b: Node) -> bool | None:
+def agree(a: tree.Node, b: tree.Node) -> bool | None:
     """Whether two scalar expressions have the same values, None if neither has one at any point.
 
     Letters are drawn positive four times and with mixed signs four times. At a point of mixed signs the values count
@@ -51,7 +38,7 @@ def agree(a: Node, b: Node) -> bool | None:
     double = has_double(a) or has_double(b)
     with mp.workdps(int(40 + 0.61 * bits)):
         tolerance = mpf(10) ** -int(30 + 0.3 * bits)
-        names = symbols(a) | symbols(b)
+        names = tree.symbols(a) | tree.symbols(b)
         points = range(1) if not names else range(POSITIVE_POINTS + MIXED_POINTS)
         compared = 0
         for point in points:
@@ -65,7 +52,7 @@ def agree(a: Node, b: Node) -> bool | None:
         return True if compared else None
 
 
-def ratio_sign(a: Node, b: Node) -> int | None:
+def ratio_sign(a: tree.Node, b: tree.Node) -> int | None:
     """1 or -1 if a / b is one real number of that sign at every point, 0 if it is not constant, None if undefined."""
     bits = check_size(a) + check_size(b)
     with mp.workdps(int(40 + 0.61 * bits)):
@@ -94,7 +81,7 @@ def _is_real(value: Any) -> bool:
     return not isinstance(value, mpc) or bool(abs(value.imag) <= mpf(10) ** -20 * max(1, abs(value.real)))
 
 
-def _value_at(node: Node, point: int) -> Any:
+def _value_at(node: tree.Node, point: int) -> Any:
     """The value at a numbered point, None where it is undefined."""
     try:
         value = evaluate(node, point, {})
@@ -104,37 +91,37 @@ def _value_at(node: Node, point: int) -> Any:
 
 
 def letter(name: str, point: int) -> Any:
-    """What a letter stands for at a point: between 1/4 and 4, the same in every process."""
+    """The value of a letter at a point: between 1/4 and 4, the same in every process."""
     draw = zlib.crc32(f"{name}|{point}".encode()) / 2**32 + zlib.crc32(f"{point}|{name}".encode()) / 2**64
     value = mpf(draw) * mpf("3.75") + mpf("0.25")
     negative = point >= POSITIVE_POINTS and zlib.crc32(f"{name}?{point}".encode()) % 3
     return -value if negative else value
 
 
-def evaluate(node: Node, point: int, indices: dict[str, int]) -> Any:
+def evaluate(node: tree.Node, point: int, indices: dict[str, int]) -> Any:
     """The value at a point, in the working precision of mpmath; `indices` are the letters bound by a series."""
     match node:
-        case Number(value, _):
+        case tree.Number(value, _):
             return mpf(value.numerator) / value.denominator
-        case Symbol(name):
+        case tree.Symbol(name):
             return mpf(indices[name]) if name in indices else letter(name, point)
-        case Constant(name):
+        case tree.Constant(name):
             return {"pi": +mp.pi, "e": +mp.e, "i": mpc(0, 1), "oo": mp.inf}[name]
-        case Sum(terms):
+        case tree.Sum(terms):
             return mp.fsum([evaluate(term, point, indices) for term in terms])
-        case Product(factors):
+        case tree.Product(factors):
             return mp.fprod([evaluate(factor, point, indices) for factor in factors])
-        case Power(base, exponent):
+        case tree.Power(base, exponent):
             return _power(evaluate(base, point, indices), exponent, point, indices)
-        case Call(name, arguments):
+        case tree.Call(name, arguments):
             return _call(name, [evaluate(argument, point, indices) for argument in arguments], point)
-        case Degrees(value):
+        case tree.Degrees(value):
             return evaluate(value, point, indices) * mp.pi / 180
-        case Series(kind, index, first, last, body):
+        case tree.Series(kind, index, first, last, body):
             count, start = series_length(first, last), rational(first)
             if count is None or start is None:
-                return letter(repr(canonical(node)), point)
-            if index not in symbols(body):
+                return letter(repr(tree.canonical(node)), point)
+            if index not in tree.symbols(body):
                 once = evaluate(body, point, indices)
                 return once * count if kind == "sum" else once**count
             values = [evaluate(body, point, {**indices, index: start.numerator + k}) for k in range(count)]
@@ -143,7 +130,7 @@ def evaluate(node: Node, point: int, indices: dict[str, int]) -> Any:
             raise UndefinedError(f"{type(node).__name__} has no value")
 
 
-def _power(base: Any, exponent: Node, point: int, indices: dict[str, int]) -> Any:
+def _power(base: Any, exponent: tree.Node, point: int, indices: dict[str, int]) -> Any:
     exact = rational(exponent, indices)
     if exact is None:
         return mp.power(base, evaluate(exponent, point, indices))

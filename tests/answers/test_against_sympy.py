@@ -4,8 +4,8 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.full import FullJudge
-from dapo_lit.rewards.equivalence import compare_answers
 
 JUDGE = FullJudge()
 X, Y = sympy.symbols("x y")

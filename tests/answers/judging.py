@@ -1,7 +1,8 @@
 """The verdict on two answers, as the workers reach it."""
 
+from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.full import FullJudge
-from dapo_lit.rewards.equivalence import compare_answers, decide
+from dapo_lit.rewards.equivalence import decide
 
 JUDGE = FullJudge()
 

@@ -1,4 +1,4 @@
-"""Difficulty bounds: which problems of a set are trained on, by a number that their rows carry."""
+"""Difficulty bounds: selects problems by a number in their rows, such as MATH's level."""
 
 import re
 from collections.abc import Sequence
@@ -21,9 +21,7 @@ def within_difficulty(
         raise ValueError(f"difficulty bounds are empty: low {low} is above high {high}")
     if problems and not any(key in problem.meta for problem in problems):
         known = sorted({name for problem in problems for name in problem.meta})
-        raise DataError(
-            f"no problem has the key {key!r} to judge its difficulty by; keys are {', '.join(known) or 'none'}"
-        )
+        raise DataError(f"no problem has the key {key!r} as its difficulty; keys are {', '.join(known) or 'none'}")
     kept: list[Problem] = []
     dropped: list[Problem] = []
     for problem in problems:
@@ -36,7 +34,5 @@ def within_difficulty(
 def _level(value: object) -> float | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, int | float):
-        return float(value)
     found = LEVEL.fullmatch(value.strip()) if isinstance(value, str) else None
-    return float(found[1]) if found else None
+    return float(found[1]) if found else float(value) if isinstance(value, int | float) else None

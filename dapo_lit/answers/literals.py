@@ -3,10 +3,10 @@
 import re
 from fractions import Fraction
 
-from dapo_lit.answers.cursor import Cursor
 from dapo_lit.answers.expression import Number
+from dapo_lit.answers.quantity import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
+from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError
-from dapo_lit.rewards.numbers import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
 
 _UNDRESSED = re.compile(r"^\\(?:text|mathrm|textbf)\s*\{|\}$")
 _ONES = (
@@ -26,7 +26,7 @@ def number(text: str) -> Number:
     return Number(Fraction(text), "." in text and len(significant) >= DOUBLE_DIGITS)
 
 
-def mixed_number(reader: Cursor, whole: Number) -> Number:
+def mixed_number(reader: Reader, whole: Number) -> Number:
     r"""`1 1/2` and `1\frac{1}{2}` are sums; any other fraction after a number is a factor."""
     if whole.value.denominator != 1:
         return whole

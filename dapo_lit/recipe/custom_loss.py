@@ -1,0 +1,112 @@
+"""A policy loss from outside the package (docs/new_loss.md): found by its path, its parameters filled in by name.
+
+It is a function of response tokens, `loss(logprobs, old_logprobs, advantages, ...)`, each [n], that returns the loss of
+each token, [n]. The further parameters that it names are filled in: those of MINIBATCH_PARAMETERS, the bounds of the
+clip, and any key of algorithm.loss_options. A loss that names one of MINIBATCH_PARAMETERS may look at other tokens than
+its own and is called with all tokens of a mini-batch at once. Any other is called with a part of them.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dapo_lit.config import Algorithm, ConfigError
+from dapo_lit.step.objective import MinibatchTokens, PolicyLoss
+
+MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
+"""Parameters that only a whole mini-batch can fill; fields of MinibatchTokens."""
+
+
+def custom_loss(algorithm: Algorithm, bounds: Mapping[str, float | None]) -> PolicyLoss:
+    """The function at the path `algorithm.loss`, with bounds and options filled in.
+
+    Raises:
+        ConfigError: no such function, a parameter that nothing fills, or an option that it does not take.
+    """
+    name, options = algorithm.loss, algorithm.loss_options
+    function = _imported(name)
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 3:
+        raise ConfigError(
+            f"algorithm.loss={name}: it must take (logprobs, old_logprobs, advantages) and name what else it wants; "
+            f"it takes {inspect.signature(function)}"
+        )
+    others = {p.name: p for p in parameters if p not in positional[:3] and p.kind != p.VAR_POSITIONAL}
+    takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters)
+    surplus = [key for key in options if key not in others or key in (*MINIBATCH_PARAMETERS, *bounds)]
+    if surplus and not takes_any:
+        raise ConfigError(f"algorithm.loss_options.{surplus[0]}: {name} has no such option")
+    filled = {key: value for key, value in {**bounds, **options}.items() if key in others or key in options}
+    unfilled = [
+        key
+        for key, p in others.items()
+        if key not in (*filled, *MINIBATCH_PARAMETERS) and p.default is p.empty and p.kind != p.VAR_KEYWORD
+    ]
+    if unfilled:
+        raise ConfigError(
+            f"algorithm.loss={name}: nothing fills its parameter {unfilled[0]}; give algorithm.loss_options."
+            f"{unfilled[0]} or a default. Filled are {', '.join((*MINIBATCH_PARAMETERS, *bounds))}"
+        )
+    needs = tuple(key for key in MINIBATCH_PARAMETERS if key in others)
+    return PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac, frozenset(filled))
+
+
+def _imported(name: str) -> Callable[..., Tensor]:
+    """A function by its dotted path."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        function: Any = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(
+            f"algorithm.loss={name}: {error}; the folder that holds {module.split('.')[0]} must be in PYTHONPATH"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"algorithm.loss={name}: {module} has no {attribute}") from None
+    if not callable(function):
+        raise ConfigError(f"algorithm.loss={name}: it is no function")
+    return function
+
+
+def check_loss(loss: PolicyLoss, name: str) -> None:
+    """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent.
+
+    Raises:
+        ConfigError: it fails, does not return one number a token, has no gradient, or mixes tokens without saying so.
+    """
+    generator = torch.Generator().manual_seed(0)
+    old = -torch.rand(8, generator=generator) - 0.1
+    logprobs = (old + 0.1 * torch.randn(8, generator=generator)).requires_grad_()
+    advantages = torch.tensor([1.0, 1, 1, -1, -1, 0.5, 0.5, 0.5])
+    tokens = MinibatchTokens(
+        logprobs=logprobs,
+        old_logprobs=old,
+        advantages=advantages,
+        completions=torch.tensor([0, 0, 0, 1, 1, 2, 2, 2]),
+        mask=torch.ones(8, dtype=torch.bool),
+        entropy=torch.rand(8, generator=generator),
+        generator=generator,
+    )
+    try:
+        losses = loss.over_minibatch(tokens)
+    except Exception as error:
+        raise ConfigError(f"algorithm.loss={name} fails on a small batch: {type(error).__name__}: {error}") from error
+    if not isinstance(losses, Tensor) or losses.shape != logprobs.shape:
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ConfigError(
+            f"algorithm.loss={name}: it must return the loss of each token, (8,) for 8; it returned {got}"
+        )
+    if not losses.requires_grad or not losses.isfinite().all():
+        raise ConfigError(f"algorithm.loss={name}: its loss must be finite and depend on logprobs differentiably")
+    if not loss.needs_whole_minibatch:
+        halves = [loss.per_token(logprobs[s], old[s], advantages[s]) for s in (slice(0, 3), slice(3, 8))]
+        if not torch.allclose(torch.cat(halves), losses, atol=1e-6):
+            raise ConfigError(
+                f"algorithm.loss={name}: the loss of a token changes with the other tokens, so it would depend on the "
+                "split into micro-batches; add a parameter `completions`, and it is called with whole mini-batches"
+            )

@@ -1,0 +1,91 @@
+"""The answer of a response that follows a template: an `Answer:` line, a box, a hash sign, or simply the last number.
+
+Every function is linear in the length of the text.
+"""
+
+import re
+
+from dapo_lit.answers.parse import MAX_ANSWER_CHARS
+from dapo_lit.answers.quantity import ascii_digits
+
+ANSWER_LINE_CHARS = 300
+"""How far back `answer_line` and `number` look; DAPO's scorer reads only the last 300 characters."""
+
+_ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])(?:[-\u2212]?(?:\s?[$€£¥₹]\s?)?-?)(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+(?:,[0-9]{1,2}(?![0-9]))?)"
+    r"(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
+    r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
+)
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+
+
+def extract_answer_line(text: str) -> str | None:
+    """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it."""
+    found = _ANSWER_LINE.findall(text[-ANSWER_LINE_CHARS:])
+    return found[-1].strip() if found else None
+
+
+def extract_boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}` (or `\fbox{...}`) whose braces balance; escaped braces do not count."""
+    boxes = find_boxes(text)
+    return text[slice(*boxes[-1])].strip() if boxes else None
+
+
+def find_boxes(text: str, last: int = 8) -> list[tuple[int, int]]:
+    r"""Start and end of the contents of the balanced boxes among the `last` ones of `text`, in order of their start."""
+    starts: list[int] = []
+    end = len(text)
+    while len(starts) < last:
+        position = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
+        if position < 0:
+            break
+        opening = _BOX.match(text, position, position + 64)
+        if opening:
+            starts.append(opening.end())
+        end = position
+    spans = []
+    for start in reversed(starts):
+        stop = closing_brace(text, start)
+        if stop is not None:
+            spans.append((start, stop))
+    return spans
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Where the brace opened just before `start` closes, None if not within 2,000 characters."""
+    depth = 1
+    for brace in _BRACES.finditer(text, start, start + MAX_ANSWER_CHARS + 1):
+        if brace.group() == "{":
+            depth += 1
+        elif brace.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return brace.start()
+    return None
+
+
+def extract_hash(text: str) -> str | None:
+    """The rest of the line after the last `#`."""
+    _, mark, after = text.rpartition("#")
+    return after.split("\n", 1)[0].strip() if mark else None
+
+
+def extract_number(text: str) -> str | None:
+    """The last number of the last 300 characters, with its sign, currency, fraction and percent.
+
+    >>> extract_number("2 + 3 = 5 apples")
+    '5'
+    """
+    return last_number(text[-ANSWER_LINE_CHARS:])
+
+
+def last_number(text: str) -> str | None:
+    numbers = _NUMBER.findall(ascii_digits(text))
+    return numbers[-1].strip() if numbers else None
+
+
+def first_number(text: str) -> str | None:
+    found = _NUMBER.search(ascii_digits(text))
+    return found.group().strip() if found else None

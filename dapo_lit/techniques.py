@@ -1,0 +1,228 @@
+"""The register of techniques: all that configs, warnings, studies, reports and figures know about a switch.
+
+Adding a technique takes four files: a record here, the switch in conf/algorithm/dapo.yaml (false), its function (in
+objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the switch. Then
+`python -m dapo_lit.techniques docs/configuration.md` writes its row of the configuration page.
+
+A new switch is off by default, and runs that were made before it existed read as off. Register records, not code: this
+file imports the standard library only, so that reading reports loads no framework.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Lookup = Callable[[str], Any]
+"""The value of a key below `algorithm`, such as `clip.high`; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How much of something training needs before a technique can act, measured in the runs without it."""
+
+    metric: str
+    words: str
+    """What the metric counts."""
+    least: float
+    """Below this mean over steps the technique has next to nothing to act on."""
+    inverted: bool = False
+    """One minus the metric is what counts."""
+    share: bool = True
+    """Printed in percent."""
+
+    def measured(self, metric_mean: float) -> tuple[bool, str]:
+        """Whether the technique can act, and the number in words."""
+        value = 1 - metric_mean if self.inverted else metric_mean
+        text = f"{value:.1%} (needs {self.least:.1%})" if self.share else f"{value:.2f} (needs {self.least:g})"
+        return value >= self.least, f"{self.words}: {text}"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Settings under which a switch that is on changes nothing."""
+
+    when: Callable[[Lookup], bool]
+    reason: str
+    """May name settings in braces: `clip.high equals clip.low ({clip.low})`."""
+
+    def __call__(self, lookup: Lookup) -> str | None:
+        """The reason, if the settings are such."""
+        if not self.when(lookup):
+            return None
+        text = self.reason
+        for key in (part.partition("}")[0] for part in self.reason.split("{")[1:]):
+            text = text.replace(f"{{{key}}}", str(lookup(key)))
+        return text
+
+
+@dataclass(frozen=True)
+class OwnSetting:
+    """A setting that acts only while the switch is on (or off), and its value that changes nothing."""
+
+    key: str
+    neutral: Any
+    while_on: bool = True
+
+
+@dataclass(frozen=True)
+class Technique:
+    """One switch, `algorithm.techniques.<switch>`."""
+
+    switch: str
+    section: str
+    """Section of arXiv 2503.14476, or another source."""
+    equation: str
+    """Empty where the source states none."""
+    on: str
+    off: str
+    label: str
+    short: str
+    """Names it at the end of a line in a figure."""
+    colour: str
+    regime: Regime
+    never_acted: tuple[str, str] | None = None
+    """A metric that stays 0 in a run in which the switch is on and nothing happens, and what to say then."""
+    idle: tuple[Idle, ...] = ()
+    loss_argument: tuple[str, str] | None = None
+    """The argument of the loss through which it acts, and what that argument is."""
+    settings: tuple[OwnSetting, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """Where it comes from and what the switch does, as the documentation of the config key."""
+        return f"{', '.join(filter(None, (self.section, self.equation)))}: {self.on}; off: {self.off}."
+
+
+REGISTER: dict[str, Technique] = {
+    technique.switch: technique
+    for technique in (
+        Technique(
+            "overlong_filtering",
+            section="Section 3.4",
+            equation="",
+            on="truncated completions carry no loss; they stay in their group's mean and standard deviation",
+            off="they are trained on",
+            label="overlong filtering",
+            short="filter",
+            colour="#f89c20",
+            regime=Regime("rollout/truncated_frac", "completions truncated", 0.05),
+            never_acted=("rollout/truncated_frac", "nothing was truncated"),
+        ),
+        Technique(
+            "clip_higher",
+            section="Section 3.1",
+            equation="Eq. 10",
+            on="the upper bound of the ratio is `clip.high`",
+            off="it is `clip.low`, like the lower bound",
+            label="clip-higher",
+            short="clip",
+            colour="#5790fc",
+            regime=Regime("clip/high_frac", "tokens clipped at 1 + clip.low while clip-higher is off", 0.005),
+            idle=(
+                Idle(
+                    lambda get: get("clip.high") is not None and get("clip.high") == get("clip.low"),
+                    "clip.high equals clip.low ({clip.low})",
+                ),
+                Idle(
+                    lambda get: (
+                        get("num_prompts") == get("minibatch_prompts")
+                        and get("epochs") == 1
+                        and get("old_logprobs") == "recompute"
+                    ),
+                    "with one update a step (minibatch_prompts=num_prompts, epochs=1) every ratio is 1",
+                ),
+            ),
+            loss_argument=("clip_high", "upper bound"),
+        ),
+        Technique(
+            "soft_overlong_punishment",
+            section="Section 3.4",
+            equation="Eq. 13",
+            on="a length penalty is added to the reward",
+            off="none is, and `overlong.hard_punishment` applies",
+            label="soft overlong punishment",
+            short="soft",
+            colour="#e42536",
+            regime=Regime("rollout/truncated_frac", "completions truncated", 0.05),
+            never_acted=("reward/length_penalty", "the penalty never fired"),
+            idle=(
+                Idle(
+                    lambda get: get("overlong.cache_tokens") == 0,
+                    "overlong.cache_tokens=0 punishes responses above the limit, and none is longer",
+                ),
+            ),
+        ),
+        Technique(
+            "token_level_loss",
+            section="Section 3.3",
+            equation="Eq. 12",
+            on="every token weighs the same",
+            off="every completion weighs the same (GRPO)",
+            label="token-level loss",
+            short="token",
+            colour="#964a8b",
+            regime=Regime("rollout/length_cv", "coefficient of variation of length", 0.5, share=False),
+            settings=(
+                OwnSetting("token_level_denominator", "minibatch"),
+                OwnSetting("completion_level_denominator", "sample", while_on=False),
+            ),
+        ),
+        Technique(
+            "dynamic_sampling",
+            section="Section 3.2",
+            equation="Eq. 11",
+            on="groups that are all correct or all wrong are dropped and replaced",
+            off="every group is trained on",
+            label="dynamic sampling",
+            short="dynamic",
+            colour="#7a21dd",
+            regime=Regime("rollout/groups_mixed_frac", "groups not mixed", 0.10, inverted=True),
+            never_acted=("sampling/tokens_filtered_frac", "it never dropped a group"),
+            idle=(
+                Idle(
+                    lambda get: (
+                        get("dynamic_sampling.max_rounds") == 1 and get("dynamic_sampling.on_exhausted") == "top_up"
+                    ),
+                    "dynamic_sampling.max_rounds=1 with on_exhausted=top_up trains on every group that is generated",
+                ),
+            ),
+            settings=(OwnSetting("dynamic_sampling.carry_over", "none"),),
+        ),
+    )
+}
+"""By switch. Names of arms and the rows of tables keep this order, which begins with that of the paper's Table 1."""
+
+LADDER = (
+    "overlong_filtering",
+    "clip_higher",
+    "soft_overlong_punishment",
+    "token_level_loss",
+    "dynamic_sampling",
+)
+"""The paper's Table 1 adds these to naive GRPO, in this order. Techniques registered later are no part of it."""
+
+NAIVE_GRPO: frozenset[str] = frozenset()
+DAPO = frozenset({"clip_higher", "soft_overlong_punishment", "token_level_loss", "dynamic_sampling"})
+"""Switches that are on in the two references."""
+
+
+def documentation() -> str:
+    """A row for each switch, as docs/configuration.md lists them: key, values, default, meaning."""
+    return "".join(
+        f"| `algorithm.techniques.{switch}` | true, false | `{'true' if switch in DAPO else 'false'}` "
+        f"| {technique.description} |\n"
+        for switch, technique in REGISTER.items()
+    )
+
+
+def document(page: Path) -> None:
+    """Replaces the rows of all switches in the configuration page."""
+    lines = page.read_text().splitlines(keepends=True)
+    places = [i for i, line in enumerate(lines) if line.startswith("| `algorithm.techniques.")]
+    page.write_text("".join([*lines[: places[0]], documentation(), *lines[places[-1] + 1 :]]))
+
+
+if __name__ == "__main__":
+    document(Path(sys.argv[1]))

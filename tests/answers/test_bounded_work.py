@@ -1,0 +1,144 @@
+"""No text that a model writes makes the training process work for long: each construct is grown until it fills an
+answer, and the calls that a verdict takes are counted.
+"""
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dapo_lit.answers.compare import compare_answers
+from dapo_lit.answers.expression import canonical
+from dapo_lit.answers.fast import FastJudge, value
+from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
+from dapo_lit.answers.reader import MAX_NESTING
+
+MAX_CALLS = 600_000
+"""Calls of functions, Python's own included: some 200 ms. An ordinary verdict takes about 1,000."""
+FLOOR = 40_000
+"""Below this many calls growth is not looked at."""
+STACK = 250
+"""Frames below the verdict, more than a trainer has: nothing may come near Python's limit of 1,000."""
+
+SEPARATED = {
+    "sum": ("1+", "x+", "xy-", r"\frac{1}{3}+", "0.25+"),
+    "product": ("2*", "x*", "(x+1)", r"\sqrt{2}", r"\sin x", "3/", "x/"),
+    "list": ("1,", "x,", "(1,2),", r"\{1,2\},", "[1,2),", "x=1,", "x<1,", "1:2,", "AB=1,", "1 and ", "yes, "),
+    "set": (r"(1,2)\cup", r"\{1\}\cup", r"\mathbb{R}\setminus\{1\}\cup", "x<1<", "x=1=", "1:"),
+    "matrices": (
+        r"\begin{matrix}1&1\\1&1\end{matrix}",
+        r"\begin{matrix}a&b\\c&d\end{matrix}",
+        r"\begin{matrix}1\end{matrix}",
+        r"\begin{matrix}1&1\\1&1\end{matrix}+",
+        r"\begin{vmatrix}1&1\\1&1\end{vmatrix},",
+    ),
+    "series": (r"\sum_{k=1}^{999}k,", r"\sum_{k=1}^{999}", r"\prod_{k=1}^{9}k+", r"\sum_{k=1}^{n}"),
+    "large": (r"\sqrt[3]{7^{3000}},", "2^{9999},", "999!,", r"\binom{1999}{999},", "9^{9^9},", r"\sqrt[64]{2^{9984}},"),
+    "postfix": ("^2", "!", "'", r"^\circ", r"\circ", "_1", "^{-1}", "%", "^", "_"),
+    "prefix": ("-", "+", r"\pm", r"\sin", r"\ln", r"\sqrt", "|", r"\overline", r"\frac", r"\log_"),
+    "infix": (r"1\choose", r"1\over", r"1\pm", "{}", "1^", "x_", "f(", r"\left(", "1 1/2 "),
+    "text": (r"\text{cm}", "cm ", r"\text{a}", "word ", "an ", "A) ", "(A) 1 ", "$", r"\(", "**", "`", "#", "&", r"\\"),
+    "digits": ("7", "7.", "1,000", "1 000", r"1{,}000", r"\,000", "1e9", "0.3", "½", "²", "٣", " ", "\n", "~", "="),
+}
+NESTED = {
+    "brackets": [("(", ")"), ("{", "}"), ("[", "]"), (r"\{", r"\}"), (r"\left|", r"\right|"), ("[", ")")],
+    "fractions": [(r"\frac{1}{1+", "}"), (r"\frac{", "}{2}"), ("1/(1+", ")"), (r"{1 \over 1+", "}")],
+    "roots": [(r"\sqrt{1+", "}"), (r"\sqrt[3]{", "}"), (r"\sqrt[", "]{8}")],
+    "powers": [("2^{", "}"), ("x^{", "}"), (r"x^{y\sin(", ")}"), ("(", ")^2"), ("(", ")^4"), ("1^{0 x+", "}")],
+    "functions": [
+        (r"\sin(", ")"),
+        (r"\ln(", ")"),
+        ("f(", ")"),
+        (r"\cosh(", ")"),
+        ("gcd(2,", ")"),
+        (r"\lfloor ", r"\rfloor"),
+    ],
+    "factorials": [("(", "!)"), (r"\binom{", "}{1}"), (r"{", r"\choose 1}")],
+    "subscripts": [("x_{1+", "}"), ("x_{", "}"), (r"\log_{", "} 3"), ("a_{n-f(", ")}")],
+    "series": [(r"\sum_{k=1}^{", "}k"), (r"\sum_{k=1}^{9}(k+", ")"), (r"\prod_{k=", "}^{9}k")],
+    "matrices": [
+        (r"\begin{pmatrix}", r"\end{pmatrix}"),
+        (r"\begin{vmatrix}1&2\\3&", r"\end{vmatrix}"),
+        (r"(\begin{pmatrix}1&1\\1&1\end{pmatrix}", ")^4"),
+    ],
+    "lists": [("(1,", ")"), (r"\{1,", r"\}"), (r"\{x=", "=1\\}"), (r"\{1,2,3\},\{", r"\}")],
+    "signs": [("-(", ")"), (r"\pm(", ")"), (r"\text{", "}"), (r"\boxed{", "}")],
+}
+PARTS = [part for parts in SEPARATED.values() for part in parts]
+WRAPPERS = [wrapper for wrappers in NESTED.values() for wrapper in wrappers]
+REFERENCES = ("42", r"\frac{1}{3}, x", "2:3", r"(1,2)\cup[3,4)", r"\begin{pmatrix}1&1\\1&1\end{pmatrix}", "x < 3")
+
+
+class TooManyCallsError(Exception):
+    pass
+
+
+def calls_of(prediction: str, answer: str) -> int:
+    """Calls until the training process has its verdict, with empty caches; stops at `MAX_CALLS`."""
+    for cached in (parse_answer, canonical, value):
+        cached.cache_clear()
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+        if calls > MAX_CALLS:
+            raise TooManyCallsError(f"{prediction[:100]!r} ({len(prediction)} characters) against {answer[:60]!r}")
+
+    def below(frames: int) -> None:
+        if frames:
+            below(frames - 1)
+            return
+        sys.setprofile(count)
+        try:
+            compare_answers(prediction, answer, FastJudge())
+        finally:
+            sys.setprofile(None)
+
+    below(STACK)
+    return calls
+
+
+def assert_bounded(texts: list[str]) -> None:
+    """Each text is about twice the one before. Both sides of a comparison can be a model's: votes compare answers."""
+    before = MAX_CALLS
+    for text in texts:
+        calls = calls_of(text, "42")
+        assert calls <= max(FLOOR, 4 * before), f"{before} calls, then {calls}: {text[:100]!r}"
+        before = calls
+    calls_of(texts[-1], "2:3")
+    calls_of(texts[-1] + "+y", "y+" + texts[-1])
+
+
+@pytest.mark.parametrize("kind", SEPARATED)
+def test_what_stands_in_a_row_is_judged_in_bounded_work(kind):
+    for part in SEPARATED[kind]:
+        longest = (MAX_ANSWER_CHARS - 2) // len(part)
+        assert_bounded([part * count + "1" for count in (longest // 4, longest // 2, longest)])
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_what_is_nested_is_judged_in_bounded_work(kind):
+    for opening, closing in NESTED[kind]:
+        for depth in (12, 24, MAX_NESTING - 2, MAX_NESTING // 2 - 1):  # the deepest that is read, at one or two levels
+            text = opening * depth + "x" + closing * depth
+            assert_bounded([text])
+            assert_bounded([text.replace("x", "1")])
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(WRAPPERS), min_size=1, max_size=3),
+    st.lists(st.sampled_from(PARTS), min_size=0, max_size=2),
+    st.sampled_from(REFERENCES),
+    st.integers(1, 12),
+)
+def test_constructs_within_constructs_are_judged_in_bounded_work(wrappers, parts, answer, repeats):
+    opening = "".join(o for o, _ in wrappers)
+    closing = "".join(c for _, c in reversed(wrappers))
+    for count in (6, 12, MAX_NESTING - 2):
+        text = "".join(parts) * repeats + opening * count + "".join(parts) + "1" + closing * count
+        if len(text) <= MAX_ANSWER_CHARS:
+            calls_of(text, answer)
+            calls_of(text, f"0+{text}")

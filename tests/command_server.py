@@ -1,0 +1,78 @@
+"""Runs commands in processes of their own that do not have to import torch and Lightning first.
+
+This script imports them once and then forks a process for every request: a line of JSON on standard input with the
+module, its arguments, folder and environment, and the files that take the output. It answers with the process's id.
+What is forked is the command as `python -m` runs it, a process with signals and an exit code of its own. The exit code
+is written to a file when the process has ended.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+
+def run(request: dict) -> None:
+    """The command, in a process that was forked for it; does not return."""
+    code = 1
+    try:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            file = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(file, number)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+        sys.path[0] = request["cwd"]
+        sys.argv = [request["module"], *request["arguments"]]
+        sys.modules.pop(request["module"], None)  # imported below as a module, run here as a program
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def watched(request: dict, announce: int) -> None:
+    """Forks the command, announces its id and writes down how it ended; does not return."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        os.close(announce)
+        run(request)
+    os.write(announce, f"{child}\n".encode())
+    os.close(announce)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    part = Path(request["exit_code"] + ".part")
+    part.write_text(str(code))
+    part.rename(request["exit_code"])
+    os._exit(0)
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    import dapo_lit.train  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for
+    print("ready", flush=True)
+    for line in sys.stdin:
+        heard, announce = os.pipe()
+        if os.fork() == 0:
+            os.close(heard)
+            watched(json.loads(line), announce)
+        os.close(announce)
+        with os.fdopen(heard) as pipe:
+            print(pipe.readline().strip(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Single tokens inside a response without loss, worked by hand.
+
+One group of two completions of 2 and 3 tokens, with advantages 1 and -1. On policy the loss of a token is minus its
+advantage, and its slope is that times its weight.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from dapo_lit.config import Config
+from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.switches import objective
+from dapo_lit.step.counters import Counters
+from dapo_lit.step.packing import MicroBatch, TokenBatch
+from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.updates import StepUpdates
+
+LENGTHS = torch.tensor([2, 3])
+ALL = [True, True, True, True, True]
+
+
+class FixedLogprobs:
+    """A forward pass whose log-probs are a parameter, one for each token."""
+
+    def __init__(self) -> None:
+        self.parameter = torch.full((5,), -1.0, requires_grad=True)
+        self.critic = self.reference = None
+        self.ranks, self.device = Ranks(), torch.device("cpu")
+
+    def micro_batches(self, batch: TokenBatch, completions: list[int]) -> list[tuple[MicroBatch, bool]]:
+        return [(micro, True) for micro in batch.micro_batches(completions, budget_tokens=1)]  # one completion each
+
+    def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        return self.parameter[micro.tokens], torch.ones(len(micro.tokens))
+
+    def token_loss(self, micro: MicroBatch, loss) -> tuple[Tensor, Tensor, Tensor]:
+        logprobs, entropy = self.logprobs(micro)
+        return loss(logprobs, slice(None)).sum(), logprobs.detach(), entropy
+
+    def balance(self, batch: TokenBatch, completions: list[int]) -> float:
+        return 1.0
+
+
+class Steps:
+    """Keeps the loss and the gradient of each optimiser step."""
+
+    critic_only, observer = False, None
+
+    def __init__(self, forward: FixedLogprobs) -> None:
+        self.forward, self.counters, self.taken = forward, Counters(), []
+        self.optimizer = SimpleNamespace(zero_grad=lambda: None)
+
+    def take(self, loss: Tensor) -> bool:
+        self.taken.append((float(loss), self.forward.parameter.grad.tolist()))
+        self.forward.parameter.grad = None
+        return True
+
+
+def batch_with(mask: list[bool]) -> TokenBatch:
+    return TokenBatch(
+        sequences=[torch.tensor([9, 1, 2]), torch.tensor([9, 3, 4, 5])],
+        prompt_lengths=torch.tensor([1, 1]),
+        response_lengths=LENGTHS,
+        group_index=torch.tensor([0, 0]),
+        rewards=torch.tensor([1.0, -1.0], dtype=torch.float64),
+        loss_mask=torch.tensor(mask),
+        rollout_logprobs=torch.full((5,), -1.0),
+        fresh=torch.ones(5, dtype=torch.bool),
+    )
+
+
+def tokens_of(batch: TokenBatch) -> TokenAxis:
+    return TokenAxis(
+        loss_mask=batch.loss_mask,
+        completion_tokens=LENGTHS[batch.completion_of_token],
+        rollout_logprobs=batch.rollout_logprobs,
+        fresh=batch.fresh,
+        old_logprobs=batch.rollout_logprobs,
+        advantages=torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0]),
+    )
+
+
+def updated(config: Config, mask: list[bool]) -> tuple[StepUpdates, Steps]:
+    forward, batch = FixedLogprobs(), batch_with(mask)
+    steps, goal = Steps(forward), objective(config.algorithm, max_response_tokens=8)
+    updates = StepUpdates(config, goal, forward, steps, Tensor.backward, 1, batch, tokens_of(batch), Statistics({}, {}))
+    updates.run()
+    return updates, steps
+
+
+@pytest.mark.parametrize(
+    ("switches", "mask", "loss", "slopes"),
+    [
+        # Every token weighs 1 / 5: (-1 - 1 + 1 + 1 + 1) / 5.
+        ([], ALL, 0.2, [-0.2, -0.2, 0.2, 0.2, 0.2]),
+        # Four tokens are left: (-1 - 1 + 1 + 1) / 4.
+        ([], [True, True, True, False, True], 0.0, [-0.25, -0.25, 0.25, 0, 0.25]),
+        # (-1 + 1 + 1 + 1) / 4.
+        ([], [False, True, True, True, True], 0.5, [0, -0.25, 0.25, 0.25, 0.25]),
+        # Every completion weighs 1 / 2, the first with one token, the second with three.
+        (["token_level_loss=false"], [False, True, True, True, True], 0.0, [0, -1 / 2, 1 / 6, 1 / 6, 1 / 6]),
+        # A completion without any loss token counts in no denominator: (1 + 1) / 2.
+        (["token_level_loss=false"], [False, False, True, False, True], 1.0, [0, 0, 1 / 2, 0, 1 / 2]),
+    ],
+)
+@pytest.mark.parametrize("loss_name", ["clip", "gspo"])
+def test_a_masked_token_leaves_loss_gradient_and_denominator(compose, loss_name, switches, mask, loss, slopes):
+    techniques = [f"algorithm.techniques.{switch}" for switch in switches]
+    updates, steps = updated(compose(f"algorithm.loss={loss_name}", *techniques), mask)
+    ((found, gradient),) = steps.taken
+    assert found == pytest.approx(loss, abs=1e-7)
+    if loss_name == "clip":
+        assert gradient == pytest.approx(slopes, abs=1e-7)
+    assert steps.counters.tokens_trained == sum(mask)
+    assert updates.statistics.sums["response_tokens"] == 5  # metrics go over all response tokens
+
+
+def test_a_mini_batch_without_loss_tokens_is_no_update(compose):
+    _, steps = updated(compose(), [False] * 5)
+    assert steps.taken == []
+    assert steps.counters.tokens_trained == 0
+
+
+def test_whitening_takes_mean_and_variance_over_the_loss_tokens(compose):
+    options = ("advantage.estimator=returns", "advantage.whiten=true", "techniques.dynamic_sampling=false")
+    algorithm = compose(*(f"algorithm.{option}" for option in options)).algorithm
+    batch = replace(batch_with(ALL), loss_mask=torch.tensor([True, True, True, True, False]))
+    tokens = objective(algorithm, 8).credit(batch, replace(tokens_of(batch), advantages=None))
+    # Returns are 1, 1 and -1, -1, -1; the first four have mean 0 and variance 4 / 3.
+    assert tokens.advantages.tolist() == pytest.approx([0.75**0.5] * 2 + [-(0.75**0.5)] * 3)
+    everything = objective(algorithm, 8).credit(batch_with(ALL), tokens_of(batch_with(ALL)))
+    # All five: mean -0.2, variance 1.2.
+    assert everything.advantages.tolist() == pytest.approx([1.2 / 1.2**0.5] * 2 + [-0.8 / 1.2**0.5] * 3)

@@ -1,0 +1,146 @@
+"""A technique registered as a sixth goes through every study, report, figure and guard, and changes no older study."""
+
+import json
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sixth_technique import MASK
+from synthetic_runs import EFFECTS, write_run, write_study
+
+from dapo_lit.report import main as report
+from dapo_lit.status import main as status
+from dapo_lit.study.arm_names import read_arm
+from dapo_lit.study.compare.claims import register as claims
+from dapo_lit.study.compare.table1 import table1
+from dapo_lit.study.designs import DESIGNS, Arm, design
+from dapo_lit.study.figures.style import short
+from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
+from dapo_lit.study.read.guard import config_differences, refusals
+from dapo_lit.study.read.health import exercised, findings
+from dapo_lit.study.read.runs import load
+from dapo_lit.study.report.report import as_json
+from dapo_lit.study.report.results import analyse
+from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER, Technique, document
+
+SIXTH = MASK.switch
+SMALL: dict[str, Any] = {"steps": 6, "every": 3, "questions": 8}
+
+
+@pytest.fixture
+def sixth(monkeypatch: pytest.MonkeyPatch) -> Technique:
+    monkeypatch.setitem(REGISTER, SIXTH, MASK)
+    monkeypatch.setitem(EFFECTS, SIXTH, 0.07)
+    return MASK
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_it_joins_the_designs_that_vary_every_technique_and_no_other(name: str, monkeypatch: pytest.MonkeyPatch):
+    before = design(name)
+    monkeypatch.setitem(REGISTER, SIXTH, MASK)
+    after = design(name)
+    assert len(set(after.names)) == len(after.names)
+    added = {
+        "leave_one_out": {"dapo+low_entropy_mask"},
+        "add_one_in": {"naive_grpo+low_entropy_mask"},
+        "factorial": {arm.name for arm in after.arms if SIXTH in arm.on},
+        "factorial_half": {arm.name for arm in after.arms if SIXTH in arm.on},
+    }
+    assert set(after.names) - set(before.names) == added.get(name, set())
+    if name != "factorial_half":  # the half of another cube
+        assert set(before.names) <= set(after.names)
+    assert len(after.arms) == len(before.arms) * (2 if "factorial" in name else 1) + (
+        name in ("leave_one_out", "add_one_in")
+    )
+    assert (f"algorithm.techniques.{SIXTH}" in after.declared) == (name in added)
+    for arm in after.arms:
+        assert f"algorithm.techniques.{SIXTH}={str(SIXTH in arm.on).lower()}" in arm.overrides()
+        if name not in ("overlap", "placebo"):  # their settings are of other groups than the algorithm's
+            assert read_arm(arm.name) == arm
+
+
+@pytest.mark.parametrize("name", ["table1", "leave_one_out", "factorial"])
+def test_studies_that_were_run_before_are_read_as_before(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seeds = (0,) if name == "factorial" else (0, 1, 2)
+    folder = write_study(tmp_path, name, seeds, **SMALL)
+
+    def outcome() -> Any:
+        runs = load(folder)
+        return as_json(analyse(runs)), config_differences(runs), table1(runs).to_json(), runs.arms
+
+    before = outcome()
+    monkeypatch.setitem(REGISTER, SIXTH, MASK)
+    assert outcome() == before
+    assert status([str(folder)]) == 0
+    assert all(run.techniques[SIXTH] is False for run in load(folder))
+
+
+def test_a_run_that_lacks_the_switch_and_one_that_has_it_off_may_be_compared(tmp_path: Path, sixth: Technique):
+    older = write_run(tmp_path, seed=0, **SMALL)
+    config = yaml.safe_load((older / "config.yaml").read_text())
+    del config["algorithm"]["techniques"][SIXTH]
+    (older / "config.yaml").write_text(yaml.safe_dump(config))
+    write_run(tmp_path, seed=1, **SMALL)
+    for seed in (0, 1):
+        write_run(tmp_path, Arm(NAIVE_GRPO), seed, **SMALL)
+    runs = load(tmp_path)
+    assert refusals(runs) == []
+    assert f"algorithm.techniques.{SIXTH}" not in config_differences(runs)
+    assert [run.techniques[SIXTH] for run in runs.of("dapo")] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["leave_one_out", "add_one_in"])
+def test_its_effect_is_in_the_report_of_a_study_that_varies_it(name: str, tmp_path: Path, sixth: Technique):
+    folder = write_study(tmp_path, name, (0, 1, 2), seed_sd=0.001, **SMALL)
+    assert status([str(folder)]) == 0
+    assert report([str(folder), "--axes", "step", "--formats", "png"]) == 0
+    results = json.loads((folder / "report" / "report.json").read_text())
+    own = [c for c in results["comparisons"] if c["contrast"]["technique"] == SIXTH]
+    assert [c["estimate"]["mean"] for c in own] == [pytest.approx(0.07, abs=0.03)]
+    text = (folder / "report" / "report.md").read_text()
+    assert f"| {SIXTH} |" in text
+    assert "mean entropy of tokens" in text
+    assert len(results["claims"]) == 19
+
+
+def test_the_factorials_of_six_techniques_have_its_main_effect_and_interactions(tmp_path: Path, sixth: Technique):
+    for name in ("factorial", "factorial_half"):
+        folder = write_study(tmp_path, name, (0,), seed_sd=0.0, steps=3, every=3, questions=2)
+        results = analyse(load(folder))
+        assert results.family == "main effects"
+        found = {c.contrast.label: c.estimate.mean for c in results.of("main effects") if c.estimate}
+        assert list(found) == list(REGISTER)
+        assert found[SIXTH] == pytest.approx(0.07, abs=1e-3)
+        assert len(results.of("interactions")) == comb(len(REGISTER), 2)
+        assert len(results.of("Shapley values")) == (len(REGISTER) if name == "factorial" else 0)
+
+
+def test_figures_health_and_claims_know_it(tmp_path: Path, sixth: Technique):
+    on = {"rows": {"loss/masked_frac": 0.0}}
+    for arm in (Arm(DAPO), Arm(DAPO | {SIXTH})):
+        for seed in (0, 1, 2):
+            path = write_run(tmp_path, arm, seed, study="leave_one_out", **SMALL)
+            rows = [json.loads(line) | on["rows"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+            (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = load(tmp_path)
+    with_it = runs.of(f"dapo+{SIXTH}")[0]
+    assert f"{SIXTH} is on but had no effect: it masked no token" in findings(with_it)
+    assert not any(SIXTH in finding for finding in findings(runs.of("dapo")[0]))
+    assert exercised(runs)[SIXTH][0] is True
+    assert len(claims(runs, "eval/chain_sum/avg@4")) == 19
+    assert technique_pairs(runs) == {SIXTH: (f"dapo+{SIXTH}", "dapo")}
+    assert plot_techniques(runs, ["rollout/entropy"]).axes
+    assert short(f"dapo+{SIXTH}") == "dapo +mask"
+
+
+def test_its_row_of_the_configuration_page_is_written_from_the_register(tmp_path: Path, sixth: Technique):
+    page = tmp_path / "configuration.md"
+    page.write_text((Path(__file__).parents[2] / "docs" / "configuration.md").read_text())
+    document(page)
+    row = (
+        f"| `algorithm.techniques.{SIXTH}` | true, false | `false` | arXiv 2506.01939, Eq. 5: tokens of low entropy "
+        "carry no loss; off: all tokens do. |\n"
+    )
+    assert row in page.read_text()

@@ -1,0 +1,78 @@
+"""The register of techniques is complete and consistent, and the config and its page are made from it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sixth_technique import MASK
+
+from dapo_lit.config import Config
+from dapo_lit.config.algorithm import Techniques
+from dapo_lit.recipe.idle_settings import idle_settings
+from dapo_lit.recipe.switches import objective
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, documentation
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+def test_the_references_and_the_ladder_name_registered_techniques():
+    assert tuple(REGISTER)[: len(LADDER)] == LADDER
+    assert set(LADDER) >= DAPO > NAIVE_GRPO
+
+
+def test_every_technique_has_a_label_a_short_one_and_a_colour_of_its_own():
+    for attribute in ("label", "short", "colour"):
+        values = [getattr(technique, attribute) for technique in REGISTER.values()]
+        assert len(set(values)) == len(values)
+        assert all(values)
+
+
+def test_the_configuration_page_has_the_rows_of_the_register():
+    assert documentation() in PAGE.read_text(), "run python -m dapo_lit.techniques docs/configuration.md"
+
+
+def test_the_config_has_a_field_for_every_technique_and_presets_are_as_named(compose):
+    assert list(Techniques.model_fields) == list(REGISTER)
+    for preset, on in (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO)):
+        techniques = compose(f"algorithm={preset}").algorithm.techniques.model_dump()
+        assert {switch for switch, value in techniques.items() if value} == on
+
+
+def test_a_switch_that_a_config_does_not_name_is_off():
+    code = (
+        "from dapo_lit.techniques import REGISTER; import dataclasses as d;"
+        "REGISTER['sixth'] = d.replace(REGISTER['clip_higher'], switch='sixth', on='something new');"
+        "from dapo_lit.config.algorithm import Techniques;"
+        "old, new = (Techniques.model_validate(t) for t in ({'clip_higher': True}, {'sixth': True}));"
+        "print(old.sixth, old.clip_higher, new.sixth, 'something new' in Techniques.model_fields['sixth'].description)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("on", "overrides", "line"),
+    [
+        (True, ["algorithm.entropy.top_frac=1"], "techniques.low_entropy_mask=true: entropy.top_frac=1.0 keeps every"),
+        (True, ["algorithm.entropy.top_frac=0.5"], None),
+        (True, ["algorithm.loss=gspo"], "techniques.low_entropy_mask=true: loss=gspo has no entropy"),
+        (False, ["algorithm.entropy.bonus=0.1"], "entropy.bonus=0.1: techniques.low_entropy_mask is off"),
+        (False, [], None),
+    ],
+)
+def test_a_technique_registered_as_a_sixth_is_warned_about_when_idle(compose, monkeypatch, on, overrides, line):
+    monkeypatch.setitem(REGISTER, MASK.switch, MASK)
+
+    class Six(Techniques):
+        low_entropy_mask: bool = on
+
+    config: Config = compose(*overrides)
+    made = objective(config.algorithm, config.task.max_response_tokens)
+    takes = made.loss.options | ({"entropy"} if config.algorithm.loss == "clip" else set())
+    techniques = Six(**config.algorithm.techniques.model_dump())
+    config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"techniques": techniques})})
+    made = made.__class__(**{**vars(made), "loss": made.loss.__class__(**{**vars(made.loss), "options": takes})})
+    lines = [text for text in idle_settings(config, made) if "low_entropy_mask" in text]
+    assert len(lines) == (line is not None)
+    assert line is None or line in lines[0]
