@@ -19,7 +19,7 @@ def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, mo
         if version == 0:
             original(self, named_tensors, version)
         else:
-            self._version = version  # claims to have the new weights and keeps the old
+            self.version = version  # claims to have the new weights and keeps the old
 
     monkeypatch.setattr(TorchEngine, "sync_weights", stale)
     run = Run(compose(*FAST, f"algorithm.old_logprobs={old_logprobs}"))

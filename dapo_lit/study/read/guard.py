@@ -6,7 +6,7 @@ The tags of the config's fields say which keys count (config/kinds.py).
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import config_hash, identity
+from dapo_lit.config.identity import PACKING, config_hash, identity
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
@@ -65,9 +65,9 @@ def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Keys in which flat configs differ: key -> arm -> value."""
+    """Keys in which flat configs differ: key -> arm -> value. How tokens are packed counts only where it is science."""
     table = {
-        key: {arm: config.get(key, "absent") for arm, config in configs.items()}
+        key: {arm: config.get(key, "absent") for arm, config in configs.items() if key in config or key not in PACKING}
         for key in sorted(set().union(*configs.values()))
     }
     return {key: values for key, values in table.items() if len(set(map(repr, values.values()))) > 1}
