@@ -21,6 +21,7 @@ from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
 from dapo_lit.objective.diagnostics import Statistics
@@ -35,7 +36,6 @@ from dapo_lit.step.objective import PolicyLoss
 from dapo_lit.step.packing import counter_seed
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.train import build_trainer
 
 SIZES = (1, 2, 4)
 COMMON = (
@@ -112,7 +112,7 @@ class Probe(DAPOModule):
         assert batch.tokens is not None
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
-        record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
+        record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
         tokens, _ = score(self.policy_forward, self.objective, batch.tokens)
         record["scored"] = (tokens.ref_logprobs, tokens.values)
         if batch.step == 1:

@@ -15,7 +15,7 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
-from dapo_lit.rollout.flight import StopRequestedError
+from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.study.read.metrics_file import read_metrics
@@ -225,7 +225,7 @@ def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
             train(compose(*settings), [])
     assert saved(tmp_path) == left
     assert status(tmp_path) == "failed"
-    onward = "goes on from step_000001.ckpt" if left else "begins anew: there is no checkpoint yet"
+    onward = "continues from step_000001.ckpt" if left else "starts anew: there is no checkpoint yet"
     assert f"step 2 ended in the middle of its updates; a resumed run {onward}" in capsys.readouterr().out
     train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path, whole)
