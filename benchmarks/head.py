@@ -22,7 +22,7 @@ from measure import Child, added_memory, arguments, in_turns, installed, machine
 from torch import Tensor
 
 from dapo_lit.objective.losses import clipped_policy_loss
-from dapo_lit.policy.head import _Scores, token_loss
+from dapo_lit.policy.head import Head, scores, token_loss
 
 LOW, HIGH, TEMPERATURE = 0.2, 0.28, 1.0
 SEQUENCE = 64
@@ -54,12 +54,12 @@ Found = tuple[Tensor, Tensor | None]
 
 
 def ours(p: Problem) -> Found:
-    loss, logprobs, _ = token_loss(p.hidden, p.weight, p.targets, p.of_tokens, temperature=TEMPERATURE)
+    loss, logprobs, _ = token_loss(p.hidden, Head(p.weight), p.targets, p.of_tokens, temperature=TEMPERATURE)
     return loss, logprobs
 
 
 def two_passes(p: Problem) -> Found:
-    logprobs, _ = _Scores.apply(p.hidden, p.weight, p.targets, TEMPERATURE)
+    logprobs, _ = scores(p.hidden, Head(p.weight), p.targets, temperature=TEMPERATURE)
     return p.of_tokens(logprobs).sum(), logprobs
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.attention import packed_hidden
-from dapo_lit.policy.head import token_loss
+from dapo_lit.policy.head import Head, token_loss
 from dapo_lit.step.balance import first_fit
 from dapo_lit.step.packing import TokenBatch
 
@@ -61,8 +61,7 @@ def workload(prompt: int, lengths: Lengths, completions: int, vocabulary: int) -
 
 def back(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> None:
     """hidden [n, hidden size] predicts targets [n]."""
-    weight = model.get_output_embeddings().weight
-    token_loss(hidden, weight, targets, lambda logprobs, part: -logprobs, temperature=1.0)[0].backward()
+    token_loss(hidden, Head.of(model), targets, lambda logprobs, part: -logprobs, temperature=1.0)[0].backward()
 
 
 def chunks(order: list[int], lengths: list[int], budget: int) -> Iterator[list[int]]:

@@ -71,6 +71,20 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
     assert expected == pytest.approx(measured, rel=0.25)
 
 
+def test_the_simulation_splits_the_head_as_the_planned_accelerator_does(monkeypatch):
+    devices = []
+
+    def rows(vocabulary: int, device: str) -> int:
+        devices.append(device)
+        return 64
+
+    monkeypatch.setattr("dapo_lit.forecast.memory.chunk_rows", rows)
+    for accelerator in ("cpu", "gpu", "auto"):
+        sizes = ("policy.architecture.num_hidden_layers=1", "trainer.micro_batch_tokens=256")
+        training_memory(composed(*MEASURED, *sizes, f"trainer.accelerator={accelerator}"))
+    assert devices == ["cpu", "cuda", "cuda"]
+
+
 def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimiser_states():
     plain, ppo, lora = (
         training_memory(composed(*MEASURED, "policy.architecture.num_hidden_layers=2", *options))

@@ -19,7 +19,7 @@ from verl.utils.reward_score.math_dapo import compute_score, normalize_final_ans
 from verl.utils.torch_functional import entropy_from_logits as verl_entropy_from_logits
 
 from dapo_lit.objective.shaping import soft_overlong_punishment
-from dapo_lit.policy.head import _Scores
+from dapo_lit.policy.head import Head, scores
 from dapo_lit.policy.tokenizer import character_tokenizer
 from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.extraction import extract
@@ -84,7 +84,7 @@ def test_trls_overlong_punishment(limit: int, cache: int, lengths: list[int]) ->
 def test_the_entropy_of_logits(scale: float) -> None:
     """Ours is part of the head, and takes hidden states: with the identity as the head they are the logits."""
     logits = scale * torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
-    mine = _Scores.apply(logits, torch.eye(512), torch.zeros(256, dtype=torch.long), 1.0)[1]
+    mine = scores(logits, Head(torch.eye(512)), torch.zeros(256, dtype=torch.long), temperature=1.0)[1]
     setting, batches = f"entropy, logits N(0, {scale:g})", "256 rows of 512"
     exact = entropy_from_logits(logits.double())
     assert difference(mine, exact) <= 1e-6

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.head import chunk_rows, token_logprobs
 from dapo_lit.policy.lora import add_adapters
 from dapo_lit.policy.sharding import checkpoint_layers, shard
 
@@ -102,9 +102,11 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
             other_models = _other_models(config, model)
             ids = torch.zeros(tokens, dtype=torch.int64)
             rows = torch.arange(tokens // 10, tokens)
+            # The simulation is on a CPU, the run on the planned accelerator.
+            chunk = chunk_rows(shape.vocab_size, "cpu" if settings.accelerator == "cpu" else "cuda")
             tracker = FSDPMemTracker(model)
             with tracker:
-                logprobs, _ = model(ids, packed, rows, ids[rows], temperature=1.0)
+                logprobs, _ = model(ids, packed, rows, ids[rows], temperature=1.0, rows_per_chunk=chunk)
                 logprobs.sum().backward()
             (peak,) = [v for v in tracker.get_tracker_snapshot("peak").values() if v]
     finally:

@@ -171,20 +171,29 @@ def packed_attention(
     packed_layout: Layout | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers.
 
     query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
     log-probs must not depend on it.
+
+    Raises:
+        ValueError: attention sinks.
     """
+    if s_aux is not None:
+        raise ValueError("attention sinks")
     if packed_layout is None:
+        if softcap is not None:
+            return _attend(query, key, value, attention_mask, scaling, softcap).transpose(1, 2).contiguous(), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     rows = [x[0].transpose(0, 1) for x in (query, key, value)]
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+    if softcap is None and query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
         out = _variable_length(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
     else:
-        out = _bucketed(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
+        out = _bucketed(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window, softcap)
     return out[None], None
 
 
@@ -215,12 +224,17 @@ def _variable_length(
 
 
 def _bucketed(
-    query: Tensor, key: Tensor, value: Tensor, packed: Layout, scaling: float | None, window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Layout,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
 ) -> Tensor:
     """[T, heads, D] -> [T, heads, D], with one attention call a bucket."""
     gathered = [x.index_select(0, packed.gather) for x in (query, key, value)]
     sizes = [bucket.num_sequences * bucket.width for bucket in packed.buckets]
-    grouped = query.shape[1] != key.shape[1]
     outputs = []
     for bucket, *parts in zip(packed.buckets, *(x.split(sizes) for x in gathered), strict=True):
         q, k, v = (x.view(bucket.num_sequences, bucket.width, *x.shape[1:]).transpose(1, 2) for x in parts)
@@ -230,11 +244,30 @@ def _bucketed(
             distance = place[:, None] - place
             mask = (distance >= 0) & (distance < window)
         # Padding is at the end, so causal attention hides it from every token of the sequence.
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
-        )
-        outputs.append(out.transpose(1, 2).flatten(0, 1))
+        outputs.append(_attend(q, k, v, mask, scaling, softcap).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, packed.restore)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, softcap: float | None
+) -> Tensor:
+    """query [B, heads, W, D], key and value [B, key heads, W, D] -> [B, heads, W, D].
+
+    mask: True where a query sees a key; None: causal. With a soft cap the scores [B, heads, W, W] exist, because the
+    fused kernels know no cap.
+    """
+    repeats = query.shape[1] // key.shape[1]
+    if softcap is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=repeats > 1
+        )
+    key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
+    scores = softcap * torch.tanh(scores / softcap)
+    if mask is None:
+        mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=wide).to(query.dtype) @ value
 
 
 AttentionInterface.register(NAME, packed_attention)

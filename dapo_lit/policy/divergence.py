@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.objective.losses import full_kl
 from dapo_lit.policy.attention import Layout, hidden_states
-from dapo_lit.policy.head import CHUNK_ELEMENTS
+from dapo_lit.policy.head import Head, chunk_rows
 
 
 def token_full_kl(
@@ -17,7 +17,7 @@ def token_full_kl(
     rows: Tensor,
     *,
     ref_hidden: Tensor,
-    ref_weight: Tensor | None,
+    ref_head: Head | None,
     temperature: float,
 ) -> Tensor:
     """[n] KL(policy || reference) of the next-token distributions (temperature applied), in nats.
@@ -31,20 +31,20 @@ def token_full_kl(
         packed: their layout.
         rows: [n] the packed token whose hidden state predicts each response token.
         ref_hidden: [n, hidden] the reference's hidden states of these rows.
-        ref_weight: [V, hidden] the reference's head; None: the policy's head, which is not trained.
+        ref_head: the reference's head; None: the policy's head, which is not trained.
     """
     hidden = hidden_states(policy, input_ids, packed, rows)
-    weight = policy.get_output_embeddings().weight
-    ref_weight = weight.detach() if ref_weight is None else ref_weight
-    size = max(1, CHUNK_ELEMENTS // (2 * weight.shape[0]))
+    head = Head.of(policy)
+    ref_head = head.detach() if ref_head is None else ref_head
+    size = max(1, chunk_rows(len(head.weight), hidden.device.type) // 2)
     parts = [
-        checkpoint(_chunk, h, weight, r, ref_weight, temperature, use_reentrant=False)
+        checkpoint(_chunk, h, head, r, ref_head, temperature, use_reentrant=False)
         for h, r in zip(hidden.split(size), ref_hidden.split(size), strict=True)
     ]
     return torch.cat(parts)
 
 
-def _chunk(hidden: Tensor, weight: Tensor, ref_hidden: Tensor, ref_weight: Tensor, temperature: float) -> Tensor:
-    log_policy = ((hidden @ weight.t()).float() / temperature).log_softmax(-1)
-    log_reference = ((ref_hidden @ ref_weight.t()).float() / temperature).log_softmax(-1)
+def _chunk(hidden: Tensor, head: Head, ref_hidden: Tensor, ref_head: Head, temperature: float) -> Tensor:
+    log_policy = (head.logits(hidden) / temperature).log_softmax(-1)
+    log_reference = (ref_head.logits(ref_hidden) / temperature).log_softmax(-1)
     return full_kl(log_policy, log_reference)

@@ -13,7 +13,8 @@ embedding's.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,10 +23,60 @@ from transformers import PreTrainedModel
 from dapo_lit.policy.attention import Layout, packed_hidden
 
 CHUNK_ELEMENTS = 1 << 22
-"""Number of logits in a chunk: 16 MB in fp32. Larger chunks are no faster."""
+"""A chunk has at least this many logits: 16 MB in float32."""
+CHUNK_ROWS = {"cpu": 256, "cuda": 2048}
+"""A chunk has at least this many tokens, because every chunk reads the whole head three times."""
 
 LossOfTokens = Callable[[Tensor, slice], Tensor]
 """(log-probs [c], slice of the n tokens) -> weighted loss of each token [c], differentiable in the log-probs."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The map from hidden states to logits: x = scale (W h + b), then cap tanh(x / cap) if there is a soft cap."""
+
+    weight: Tensor
+    """[V, hidden size]."""
+    bias: Tensor | None = None
+    """[V]."""
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Self:
+        """The head of a causal language model. A sharded one must be gathered."""
+        layer, config = model.get_output_embeddings(), model.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+        scaling = getattr(config, "logits_scaling", None)  # Granite divides by it, HyperCLOVA X multiplies
+        if scaling:
+            scale = scaling if config.model_type == "hyperclovax" else 1 / scaling
+        softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
+        return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap)
+
+    def detach(self) -> Self:
+        return replace(self, weight=self.weight.detach(), bias=None if self.bias is None else self.bias.detach())
+
+    def widened(self) -> Self:
+        """In float32 or wider."""
+        return replace(self, weight=_widened(self.weight), bias=None if self.bias is None else _widened(self.bias))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, V] logits, float32 or wider: for few tokens, since autograd keeps all of them."""
+        logits = _widened(hidden @ self.weight.t())
+        if self.bias is not None:
+            logits = logits + self.bias
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+
+def chunk_rows(vocabulary: int, device: str) -> int:
+    """Number of tokens whose logits exist at once on this kind of device ("cpu", "cuda").
+
+    On a CPU, fewer rows leave the matrix products waiting for the head's weights. A GPU needs several hundred before
+    its arithmetic takes as long as reading them; 2,048 rows of a vocabulary of 152k are 1.2 GB in float32.
+    """
+    return max(CHUNK_ELEMENTS // vocabulary, CHUNK_ROWS.get(device, CHUNK_ROWS["cuda"]))
 
 
 def token_logprobs(
@@ -38,6 +89,7 @@ def token_logprobs(
     temperature: float,
     entropy_gradient: bool = False,
     fp32: bool = False,
+    rows_per_chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of `targets` under the sampling distribution (temperature applied), in fp32.
 
@@ -49,21 +101,37 @@ def token_logprobs(
         targets: [n].
         entropy_gradient: the entropies have a gradient too.
         fp32: compute the head in float32 even if the weights are narrower.
+        rows_per_chunk: None: those of the device.
 
     Returns:
         Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
-    weight = model.get_output_embeddings().weight
-    if fp32:
-        hidden, weight = _widened(hidden), _widened(weight)
-    logprobs, entropy = _Scores.apply(hidden, weight, targets, temperature)
+    logprobs, entropy = scores(
+        hidden, Head.of(model), targets, temperature=temperature, fp32=fp32, rows_per_chunk=rows_per_chunk
+    )
     return logprobs, entropy if entropy_gradient else entropy.detach()
+
+
+def scores(
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    *,
+    temperature: float,
+    fp32: bool = False,
+    rows_per_chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [n] of `targets` [n] from hidden states [n, hidden size], both with gradient."""
+    if fp32:
+        hidden, head = _widened(hidden), head.widened()
+    logprobs, entropy = _Scores.apply(hidden, head.weight, head.bias, targets, _form(head, temperature, rows_per_chunk))
+    return logprobs, entropy
 
 
 def token_loss(
     hidden: Tensor,
-    weight: Tensor,
+    head: Head,
     targets: Tensor,
     loss_of_tokens: LossOfTokens,
     *,
@@ -74,33 +142,52 @@ def token_loss(
 
     Args:
         hidden: [n, hidden size] hidden states that predict the targets.
-        weight: [V, hidden size] of the head.
         targets: [n].
         loss_of_tokens: called once a chunk; must depend on the chunk's tokens only.
         fp32: compute the head in float32 even if the weights are narrower.
 
     Returns:
-        The loss, differentiable in `hidden` and `weight`; log-probs [n] and entropies [n], detached.
+        The loss, differentiable in `hidden` and the head; log-probs [n] and entropies [n], detached.
     """
     if fp32:
-        hidden, weight = _widened(hidden), _widened(weight)
-    return _Loss.apply(hidden, weight, targets, loss_of_tokens, temperature)
+        hidden, head = _widened(hidden), head.widened()
+    return _Loss.apply(hidden, head.weight, head.bias, targets, loss_of_tokens, _form(head, temperature))
 
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _chunks(tokens: int, vocabulary: int) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
-    return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
+class _Form(NamedTuple):
+    """Everything about logits except the tensors, which autograd must see as arguments."""
+
+    temperature: float
+    """Divided by the head's scale."""
+    cap: float | None
+    """The soft cap divided by the head's scale: the bound of W h + b."""
+    rows: int
+
+    def chunks(self, tokens: int) -> list[slice]:
+        return [slice(start, min(start + self.rows, tokens)) for start in range(0, tokens, self.rows)]
 
 
-def _centred(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """[c, V] logits / temperature minus each row's maximum; float32 or wider."""
-    logits = torch.mm(hidden, weight.t())
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).div_(temperature)
-    return logits.sub_(logits.amax(-1, keepdim=True))
+def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
+    cap = None if head.softcap is None else head.softcap / head.scale
+    return _Form(temperature / head.scale, cap, rows or chunk_rows(len(head.weight), head.weight.device.type))
+
+
+def _centred(hidden: Tensor, weight: Tensor, bias: Tensor | None, form: _Form) -> tuple[Tensor, Tensor | None]:
+    """[c, V] logits / temperature minus each row's maximum, float32 or wider; the slope of a soft cap [c, V]."""
+    logits = _widened(torch.mm(hidden, weight.t()))
+    if bias is not None:
+        logits.add_(bias)
+    slope = None
+    if form.cap is not None:
+        logits.div_(form.cap).tanh_()
+        slope = 1 - logits.square()
+        logits.mul_(form.cap)
+    logits.div_(form.temperature)
+    return logits.sub_(logits.amax(-1, keepdim=True)), slope
 
 
 def _measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -126,12 +213,18 @@ def _back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperatur
 class _Sums:
     """Accumulates the gradients of hidden states and head over chunks."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, needs_hidden: bool, needs_weight: bool) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, needed: tuple[bool, ...]) -> None:
         wide = torch.promote_types(weight.dtype, torch.float32)
-        self.hidden = torch.empty_like(hidden) if needs_hidden else None
-        self.weight = torch.zeros_like(weight, dtype=wide) if needs_weight else None
+        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.weight = torch.zeros_like(weight, dtype=wide) if needed[1] else None
+        self.bias = torch.zeros_like(bias, dtype=wide) if bias is not None and needed[2] else None
+        self.dtype = weight.dtype
 
-    def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor) -> None:
+    def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor, slope: Tensor | None) -> None:
+        if slope is not None:
+            d_logits = d_logits.mul_(slope)
+        if self.bias is not None:
+            self.bias += d_logits.sum(0)
         d_logits = d_logits.to(weight.dtype)
         if self.hidden is not None:
             torch.mm(d_logits, weight, out=self.hidden[chunk])
@@ -142,51 +235,65 @@ class _Sums:
         else:
             self.weight += d_logits.t() @ hidden[chunk]
 
+    def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of hidden states, weight and bias, in their own dtypes."""
+        weight, bias = (None if total is None else total.to(self.dtype) for total in (self.weight, self.bias))
+        return self.hidden, weight, bias
+
 
 class _Scores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, form: _Form
+    ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
-        for chunk in _chunks(len(targets), len(weight)):
-            centred = _centred(hidden[chunk], weight, temperature)
+        for chunk in form.chunks(len(targets)):
+            centred, _ = _centred(hidden[chunk], weight, bias, form)
             logprobs[chunk], entropy[chunk], _, _ = _measure(centred, targets[chunk])
-        ctx.save_for_backward(hidden, weight, targets)
-        ctx.temperature = temperature
+        ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.form = form
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
         of_logprobs, of_entropy = slopes
-        hidden, weight, targets = ctx.saved_tensors
-        sums = _Sums(hidden, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        for chunk in _chunks(len(targets), len(weight)):
-            centred = _centred(hidden[chunk], weight, ctx.temperature)
+        hidden, weight, bias, targets = ctx.saved_tensors
+        form: _Form = ctx.form
+        sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
+        for chunk in form.chunks(len(targets)):
+            centred, of_cap = _centred(hidden[chunk], weight, bias, form)
             _, entropy, p, log_total = _measure(centred, targets[chunk])
             extra = None
             if of_entropy is not None:  # dH / dlogits = -p (log p + H)
                 log_p = centred - log_total[:, None]
-                extra = p * (log_p + entropy[:, None]) * (-of_entropy[chunk, None] / ctx.temperature)
+                extra = p * (log_p + entropy[:, None]) * (-of_entropy[chunk, None] / form.temperature)
             if of_logprobs is None:
                 d_logits = p.zero_()
             else:
-                d_logits = _back_through_softmax(p, targets[chunk], of_logprobs[chunk], ctx.temperature)
-            sums.add(hidden, weight, chunk, d_logits if extra is None else d_logits + extra)
-        return sums.hidden, None if sums.weight is None else sums.weight.to(weight.dtype), None, None
+                d_logits = _back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
+            sums.add(hidden, weight, chunk, d_logits if extra is None else d_logits + extra, of_cap)
+        return *sums.gradients(), None, None
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, loss_of_tokens: LossOfTokens, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        loss_of_tokens: LossOfTokens,
+        form: _Form,
     ) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
         loss = hidden.new_zeros((), dtype=torch.float64)
-        sums = _Sums(hidden, weight, ctx.needs_input_grad[0], ctx.needs_input_grad[1])
-        for chunk in _chunks(len(targets), len(weight)):
-            centred = _centred(hidden[chunk], weight, temperature)
+        sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
+        for chunk in form.chunks(len(targets)):
+            centred, of_cap = _centred(hidden[chunk], weight, bias, form)
             logprobs[chunk], entropy[chunk], p, _ = _measure(centred, targets[chunk])
             del centred
             with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
@@ -194,12 +301,12 @@ class _Loss(torch.autograd.Function):
                 part = loss_of_tokens(leaf, chunk).sum()
                 (slopes,) = torch.autograd.grad(part, leaf)
             loss += part.detach()
-            sums.add(hidden, weight, chunk, _back_through_softmax(p, targets[chunk], slopes, temperature))
-        ctx.save_for_backward(sums.hidden, None if sums.weight is None else sums.weight.to(weight.dtype))
+            sums.add(hidden, weight, chunk, _back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
+        ctx.save_for_backward(*sums.gradients())
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss.to(wide), logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        of_hidden, of_weight = (None if g is None else g * of_loss.to(g.dtype) for g in ctx.saved_tensors)
-        return of_hidden, of_weight, None, None, None
+    def backward(ctx: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (None if g is None else g * of_loss.to(g.dtype) for g in ctx.saved_tensors)
+        return *gradients, None, None, None

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
+from dapo_lit.policy.head import Head
+
 Row = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
 
@@ -87,8 +89,8 @@ def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor
     targets = labels[:, 1:]
     counted = targets != _NO_LABEL
     # Only counted positions go through the head: with a large vocabulary the logits are the largest tensor.
-    logits = model.get_output_embeddings()(hidden[counted])
-    return F.cross_entropy(logits.float(), targets[counted], reduction="sum")
+    logits = Head.of(model).logits(hidden[counted])
+    return F.cross_entropy(logits, targets[counted], reduction="sum")
 
 
 def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,6 +31,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from dapo_lit.policy.head import Head
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 
 Recomputed = Literal["none", "selective", "full"]
@@ -143,13 +144,13 @@ def _run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwarg
     return result
 
 
-def gathered_head(model: PreTrainedModel) -> Tensor:
-    """[V, hidden] weight of the head; a sharded head stays gathered until the model is resharded."""
+def gathered_head(model: PreTrainedModel) -> Head:
+    """The head without gradient; a sharded head stays gathered until the model is resharded."""
     head = model.get_output_embeddings()
     for module in (model, head):
         if isinstance(module, FSDPModule):
             module.unshard()
-    return head.weight.detach()
+    return Head.of(model).detach()
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:

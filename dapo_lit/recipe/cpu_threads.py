@@ -17,7 +17,7 @@ from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import SampleKey, token_ids
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.attention import layout, packed_hidden
-from dapo_lit.policy.head import token_loss
+from dapo_lit.policy.head import Head, token_loss
 
 PROMPT, RESPONSE = 16, 16
 ENOUGH_S = 0.5
@@ -73,8 +73,7 @@ def _small_step(model: PreTrainedModel, engine: TorchEngine, rows: int) -> float
     ids = torch.from_numpy(np.concatenate([ids for s in samples for ids in (prompt, s.response_ids)], dtype=np.int64))
     with torch.enable_grad():
         hidden = packed_hidden(model, ids, layout([PROMPT + RESPONSE] * rows))
-        head = model.get_output_embeddings().weight
-        loss, _, _ = token_loss(hidden, head, ids.roll(-1), lambda logprobs, part: -logprobs, temperature=1.0)
+        loss, _, _ = token_loss(hidden, Head.of(model), ids.roll(-1), lambda logprobs, part: -logprobs, temperature=1.0)
         loss.backward()
     model.zero_grad(set_to_none=True)
     return time.perf_counter() - started

@@ -1,4 +1,5 @@
-"""Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same.
+"""Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same,
+and a learning rate that is far above the usual one.
 
 What only the run itself can show, such as a penalty that never fires, is in the report of finished runs.
 """
@@ -9,6 +10,9 @@ from operator import attrgetter
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.recipe.switches import Objective
 from dapo_lit.techniques import REGISTER
+
+HIGH_RATE = 2e-5
+"""Above it, full training of a pre-trained policy is likely to ruin it."""
 
 
 def idle_settings(config: Config, objective: Objective) -> list[str]:
@@ -38,6 +42,12 @@ def idle_settings(config: Config, objective: Objective) -> list[str]:
     lines = [f"algorithm.{text}; no effect" for text in lines]
     if algorithm.critic is not None and algorithm.critic.warmup_steps >= config.budget.steps:
         lines.append("the policy is not trained: critic.warmup_steps reaches budget.steps")
+    optimizer, policy = algorithm.optimizer, config.policy
+    if policy.path and policy.lora is None and optimizer.lr > HIGH_RATE:
+        lines.append(
+            f"algorithm.optimizer.lr={optimizer.lr:g} is high for the weights of a pre-trained policy; 1e-6 to 1e-5 is "
+            "usual, and the default suits the tiny policies"
+        )
     return lines
 
 

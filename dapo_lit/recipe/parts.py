@@ -23,6 +23,7 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
+from dapo_lit.recipe.policy_check import check_dtype, check_policy
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
@@ -51,6 +52,7 @@ class Parts:
         Raises:
             ConfigError, DataError, FileNotFoundError: with what to do.
         """
+        check_dtype(self.config)
         if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
         self.check_answers([*self.problems.train, *self.problems.heldout])
@@ -84,6 +86,7 @@ class Parts:
             model = empty_model(self.local_policy_folder, dtype)
         else:
             model = load_model(self.policy_folder, dtype=dtype)
+        check_policy(model, warns=self.ranks.rank == 0)
         limit = getattr(model.config, "max_position_embeddings", None)
         needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
         if limit is not None and needed > limit:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
-from dapo_lit.policy.head import LossOfTokens, token_logprobs, token_loss
+from dapo_lit.policy.head import Head, LossOfTokens, token_logprobs, token_loss
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import gathered_head, run
 from dapo_lit.ranks import Ranks
@@ -94,8 +94,8 @@ class PolicyForward:
             logprobs, entropy = self.logprobs(micro)
             return loss(logprobs, slice(None)).sum(), logprobs.detach(), entropy
         hidden = _hidden_states(self.policy, micro)
-        weight = self.policy.get_output_embeddings().weight
-        return token_loss(hidden, weight, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)
+        head = Head.of(self.policy)
+        return token_loss(hidden, head, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient.
@@ -120,7 +120,7 @@ class PolicyForward:
             micro.packed,
             micro.rows,
             ref_hidden=hidden,
-            ref_weight=None if self.reference.is_policy else gathered_head(self.reference.model),
+            ref_head=None if self.reference.is_policy else gathered_head(self.reference.model),
             temperature=self.temperature,
         )
 

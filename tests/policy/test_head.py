@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
 from dapo_lit.policy import head
 from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import token_logprobs, token_loss
+from dapo_lit.policy.head import Head, chunk_rows, scores, token_logprobs, token_loss
 
 TOKENS, SIZE, VOCABULARY = 60, 16, 97
 LOSSES = {
@@ -57,7 +57,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of 7 tokens: nine of them, the last one shorter."""
-    monkeypatch.setattr(head, "CHUNK_ELEMENTS", 7 * VOCABULARY)
+    monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device: 7)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -69,7 +69,11 @@ def test_both_ways_agree_with_float64_for_every_loss_of_tokens(name):
 
     hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
     in_forward, found, entropy = token_loss(
-        hidden, weight, case.targets, lambda new, s: loss(new, old[s], case.advantages[s]) * weights[s], temperature=0.8
+        hidden,
+        Head(weight),
+        case.targets,
+        lambda new, s: loss(new, old[s], case.advantages[s]) * weights[s],
+        temperature=0.8,
     )
     in_forward.backward()
     torch.testing.assert_close(in_forward.double(), total, rtol=1e-5, atol=1e-7)
@@ -79,7 +83,7 @@ def test_both_ways_agree_with_float64_for_every_loss_of_tokens(name):
     assert relative(weight.grad, of_weight) < 2e-6
 
     again_h, again_w = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-    scored, _ = head._Scores.apply(again_h, again_w, case.targets, 0.8)
+    scored, _ = scores(again_h, Head(again_w), case.targets, temperature=0.8)
     (loss(scored, old, case.advantages) * weights).sum().backward()
     assert relative(again_h.grad, of_hidden) < 2e-6
     assert relative(again_w.grad, of_weight) < 2e-6
@@ -91,7 +95,7 @@ def test_in_float64_both_ways_are_exact():
     hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
     found, _, _ = token_loss(
         hidden,
-        weight,
+        Head(weight),
         case.targets,
         lambda new, s: loss(new, case.old[s], case.advantages[s].double()) * case.weights[s],
         temperature=0.8,
@@ -106,13 +110,13 @@ def test_an_entropy_bonus_has_its_gradient_in_two_passes():
     case, loss = Case(torch.float32), LOSSES["clip"]
     _, _, of_hidden, of_weight = case.reference(loss, entropy_bonus=0.5)
     hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-    logprobs, entropy = head._Scores.apply(hidden, weight, case.targets, 0.8)
+    logprobs, entropy = scores(hidden, Head(weight), case.targets, temperature=0.8)
     tokens = loss(logprobs, case.old.float(), case.advantages) - 0.5 * entropy
     (tokens * case.weights).sum().backward()
     assert relative(hidden.grad, of_hidden) < 2e-6
     assert relative(weight.grad, of_weight) < 2e-6
     hidden.grad = None
-    entropy_alone = head._Scores.apply(hidden, weight.detach(), case.targets, 0.8)[1]
+    entropy_alone = scores(hidden, Head(weight.detach()), case.targets, temperature=0.8)[1]
     entropy_alone.sum().backward()
     reference = case.hidden.double().requires_grad_()
     case.plain(reference, case.weight.double(), 0.8)[1].sum().backward()
@@ -137,11 +141,11 @@ def test_a_tied_head_adds_its_gradient_to_the_embedding():
 
 def test_no_tensor_except_weights_and_hidden_states_is_larger_than_a_chunk(monkeypatch):
     tokens, vocabulary, size = 2048, 2000, 8
-    monkeypatch.setattr(head, "CHUNK_ELEMENTS", 16 * vocabulary)
+    monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device: 16)
     hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
     targets = torch.randint(0, vocabulary, (tokens,))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        loss, _, _ = token_loss(hidden, weight, targets, lambda new, s: -new / tokens, temperature=1.0)
+        loss, _, _ = token_loss(hidden, Head(weight), targets, lambda new, s: -new / tokens, temperature=1.0)
         loss.backward()
     held, peak = 0, 0
     for event in profile.profiler.kineto_results.events():
@@ -162,7 +166,7 @@ def test_a_bfloat16_head_has_float32_log_probs_only_where_asked_for(fp32):
     def loss(logprobs: Tensor, chunk: slice) -> Tensor:
         return reinforce_loss(logprobs, case.old[chunk], case.advantages[chunk]) * case.weights[chunk]
 
-    total, logprobs, _ = token_loss(*tensors, case.targets, loss, temperature=0.8, fp32=fp32)
+    total, logprobs, _ = token_loss(tensors[0], Head(tensors[1]), case.targets, loss, temperature=0.8, fp32=fp32)
     worst = float((logprobs.double() - expected).abs().max())
     assert worst < 1e-5 if fp32 else 1e-3 < worst < 0.1
     for found, gradient in zip(torch.autograd.grad(total, tensors), gradients, strict=True):
@@ -174,7 +178,79 @@ def test_with_a_vocabulary_of_49_152_the_log_probs_are_within_5e_6_of_float64():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = 3 * torch.randn(32, 64, generator=generator) / 8, torch.randn(49_152, 64, generator=generator)
     targets = torch.randint(49_152, (32,), generator=generator)
-    _, logprobs, _ = token_loss(hidden, weight, targets, lambda found, part: -found, temperature=1.0)
+    _, logprobs, _ = token_loss(hidden, Head(weight), targets, lambda found, part: -found, temperature=1.0)
     expected = torch.log_softmax(hidden.double() @ weight.double().t(), -1)[torch.arange(32), targets]
     # log_softmax, which adds one after the other on the CPU, is 8e-6 off.
     assert (logprobs.double() - expected).abs().max() < 5e-6
+
+
+FORMS = {
+    "a scale": (False, 0.25, None),
+    "a soft cap": (False, 1.0, 2.5),
+    "a bias": (True, 1.0, None),
+    "all three": (True, 0.5, 1.5),
+}
+
+
+def test_logits_are_the_hand_worked_ones():
+    one = Head(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([1.0, -2.0]), scale=0.5, softcap=3.0)
+    # W h = (2, 12); with the bias (3, 10); scaled (1.5, 5); capped (3 tanh 0.5, 3 tanh 5/3).
+    logits = torch.tensor([1.3863515, 2.7933288])
+    torch.testing.assert_close(one.logits(torch.tensor([[1.0, 3.0]])), logits[None], rtol=0, atol=1e-6)
+    logprobs, _ = scores(torch.tensor([[1.0, 3.0]]), one, torch.tensor([0]), temperature=2.0)
+    # log softmax of (0.6931758, 1.3966644) at 0: -log(1 + e^0.7034886)
+    torch.testing.assert_close(logprobs, torch.tensor([-1.105518]), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bias_a_scale_and_a_soft_cap_have_the_log_probs_and_gradients_of_float64(form):
+    has_bias, scale, softcap = FORMS[form]
+    case = Case(torch.float32)
+    bias = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(3)) if has_bias else None
+    slopes = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+    def leaves(dtype: torch.dtype) -> list[Tensor]:
+        tensors = [case.hidden, case.weight] + ([] if bias is None else [bias])
+        return [x.to(dtype, copy=True).requires_grad_() for x in tensors]
+
+    def total(logprobs: Tensor, entropy: Tensor) -> Tensor:
+        return (logprobs * slopes[0].to(logprobs.dtype) + entropy * slopes[1].to(logprobs.dtype)).sum()
+
+    exact = leaves(torch.float64)
+    logits = exact[0] @ exact[1].t() + (exact[2] if has_bias else 0.0)
+    logits = logits * scale if softcap is None else softcap * torch.tanh(logits * scale / softcap)
+    log_p = (logits / 0.8).log_softmax(-1)
+    expected = log_p.gather(-1, case.targets[:, None]).squeeze(-1), -(log_p.exp() * log_p).sum(-1)
+    gradients = torch.autograd.grad(total(*expected), exact, retain_graph=True)
+
+    found = leaves(torch.float32)
+    with_form = Head(found[1], found[2] if has_bias else None, scale, softcap)
+    scored = scores(found[0], with_form, case.targets, temperature=0.8)
+    for ours, theirs in zip(scored, expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=5e-6)
+    for ours, theirs in zip(torch.autograd.grad(total(*scored), found), gradients, strict=True):
+        assert relative(ours, theirs) < 3e-6
+
+    in_forward, _, _ = token_loss(
+        found[0], with_form, case.targets, lambda new, s: new * slopes[0, s].float(), temperature=0.8
+    )
+    gradients = torch.autograd.grad((expected[0] * slopes[0]).sum(), exact)
+    for ours, theirs in zip(torch.autograd.grad(in_forward, found), gradients, strict=True):
+        assert relative(ours, theirs) < 3e-6
+    torch.testing.assert_close(with_form.logits(found[0]).double(), logits, rtol=0, atol=1e-5)
+
+
+def test_a_chunk_has_enough_rows_for_the_device_and_all_rows_of_a_small_vocabulary():
+    assert chunk_rows(152_064, "cuda") == 2048
+    assert chunk_rows(152_064, "cpu") == chunk_rows(49_152, "cpu") == 256
+    assert chunk_rows(20, "cpu") == chunk_rows(20, "cuda") == 209_715  # more than any micro-batch has
+
+
+def test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size(monkeypatch):
+    case, found = Case(torch.float32), []
+    for rows in (TOKENS, 256):
+        monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device, rows=rows: rows)
+        hidden = case.hidden.clone().requires_grad_()
+        loss, logprobs, _ = token_loss(hidden, Head(case.weight), case.targets, lambda new, s: -new, temperature=0.8)
+        found.append((logprobs, *torch.autograd.grad(loss, hidden)))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

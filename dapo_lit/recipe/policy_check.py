@@ -1,0 +1,228 @@
+"""Refuses, before any work, a policy whose log-probs in training would not be the model's own.
+
+Training runs a model's layers with an attention function of its own (policy/attention.py) and computes logits from the
+head's weight (policy/head.py). What a family adds in either place and these two do not know would be silently wrong, so
+both ways are compared on a few tokens, and the attention windows that transformers would mask with those that the
+layers hand to the attention function, because windows show only in longer texts.
+
+The weights of a sharded policy do not exist yet when it is built. It is checked by name: parts that are known to be
+unsupported are refused, and a family that no test covers gets a warning.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+
+FAMILIES = (
+    "apertus",
+    "arcee",
+    "cohere",
+    "cohere2",
+    "deepseek_v3",
+    "ernie4_5",
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "granitemoe",
+    "llama",
+    "ministral",
+    "mistral",
+    "mixtral",
+    "nanochat",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "opt",
+    "phi",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
+"""Model types whose log-probs the tests compare with the model's own."""
+BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest difference of a log-prob, in nats."""
+MEAN_BOUND_16_BIT = 0.15
+"""Mean difference in bfloat16 and float16, in nats. Rounding gives 1e-3 in a trained SmolLM2-135M, and 0.005 to 0.09 in
+models of its size with random weights of standard deviation 0.02 to 0.08."""
+PROMPT, RESPONSES = 6, (5, 8)
+"""Tokens of the texts that are compared: two responses to one prompt."""
+PACKED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "mlp", "moe"}
+"""Entries of `layer_types` that keep nothing from one token to the next, apart from attention that is checked."""
+PROBE = "dapo_window_probe"
+FAR = 1 << 20
+"""A position beyond every attention window."""
+NO_WINDOW, LATER, CHUNKS = FAR, -1, -2
+Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(batch, head, query position, key position) -> whether the query attends to the key; a mask function."""
+
+
+def check_dtype(config: Config) -> None:
+    """Refuses to train 16-bit weights themselves.
+
+    Raises:
+        ConfigError: with what to do.
+    """
+    if config.policy.dtype == "float32" or config.policy.lora is not None:
+        return
+    sharded = config.trainer.strategy == "fsdp"
+    narrow = "trainer.sharding.dtype=bfloat16" if sharded else "trainer=fsdp trainer.devices=1"
+    raise ConfigError(
+        f"policy.dtype={config.policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "
+        "the usual learning rates learns nothing. Set policy.dtype=float32, or train adapters "
+        f"(+policy/lora=all_matrices), or use float32 weights with 16-bit computation (policy.dtype=float32 {narrow})"
+    )
+
+
+def check_policy(model: PreTrainedModel, *, warns: bool = True) -> None:
+    """Refuses a model that training would compute differently than the model itself does.
+
+    A sharded policy, whose weights are on the meta device, is checked by name only.
+
+    Raises:
+        ConfigError: with the reason.
+    """
+    family = model.config.get_text_config().model_type
+    reason = _named_reason(model)
+    if reason is None and not any(p.is_meta for p in model.parameters()):
+        reason = _measured_reason(model)
+    elif reason is None and warns and family not in FAMILIES:
+        print(
+            f"warning: the policy's model type {family!r} is not one of the tested families (docs/your_own.md), and a "
+            "sharded policy cannot be compared with its model; a run with trainer.strategy=single budget.steps=1 can",
+            flush=True,
+        )
+    if reason is not None:
+        raise ConfigError(
+            f"the policy (model type {family!r}) cannot be trained: {reason}; the supported families are in "
+            "docs/your_own.md"
+        )
+
+
+def _named_reason(model: PreTrainedModel) -> str | None:
+    """A part of the model that training does not compute, found without its weights."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear):
+        return f"its head is no linear layer but {type(head).__name__}"
+    if any(name.rpartition(".")[2].startswith("sink") for name, _ in model.named_parameters()):
+        return "its layers have attention sinks, which the packed attention does not compute"
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    if other := sorted(kinds - PACKED_LAYERS):
+        return f"its layers of type {', '.join(other)} do not keep packed sequences apart"
+    return None
+
+
+def _measured_reason(model: PreTrainedModel) -> str | None:
+    before = model.config._attn_implementation
+    try:
+        with torch.no_grad():
+            return _window_reason(model) or _difference_reason(model)
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _difference_reason(model: PreTrainedModel) -> str | None:
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = torch.randint(vocabulary, (PROMPT + sum(RESPONSES),), generator=torch.Generator().manual_seed(0))
+    prompt, *responses = ids.to(model.device).split([PROMPT, *RESPONSES])
+    with suppress(ValueError):  # a model with one implementation of its attention keeps it
+        model.set_attn_implementation("eager")
+    try:
+        own = torch.cat([_own_logprobs(model, torch.cat([prompt, r]))[PROMPT - 1 :] for r in responses])
+    except Exception as error:  # broken sizes, other inputs than tokens
+        return f"its own forward pass fails ({_first_line(error)})"
+    places = torch.arange(len(ids), device=model.device).split([PROMPT, *RESPONSES])
+    rows = torch.cat([torch.cat([places[0][-1:], place[:-1]]) for place in places[1:]])
+    packed = layout([PROMPT, *RESPONSES], [-1, 0, 0], device=model.device)
+    try:
+        found, _ = token_logprobs(model, torch.cat([prompt, *responses]), packed, rows, ids[PROMPT:], temperature=1.0)
+    except Exception as error:  # whatever transformers raises where a family does not take packed sequences
+        return f"its layers do not run on packed sequences ({_first_line(error)})"
+    difference = (found - own).abs()
+    bound = BOUNDS.get(model.dtype)
+    worst, allowed = (difference.mean(), MEAN_BOUND_16_BIT) if bound is None else (difference.max(), bound)
+    if worst <= allowed:
+        return None
+    return (
+        f"its own log-probs differ from those of training by {worst:.2g} nats a token ({allowed:g} are allowed in "
+        f"{str(model.dtype).removeprefix('torch.')}) for an unknown reason: something in its attention or head that "
+        "training does not compute"
+    )
+
+
+def _own_logprobs(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
+    return logits.float().log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _window_reason(model: PreTrainedModel) -> str | None:
+    """Compares the window in each layer's mask with the one that its attention function is called with."""
+    faults: set[str] = set()
+
+    def mask(batch_size: int, q_length: int, kv_length: int, *, mask_function: Sees, **_: Any) -> Tensor:
+        return torch.full((batch_size, 1, q_length, kv_length), _window(mask_function), device=model.device)
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any
+    ) -> tuple[Tensor, None]:
+        if attention_mask is None:  # not made by transformers' mask functions
+            raise ValueError("no mask")
+        window, passed = int(attention_mask.flatten()[0]), others.get("sliding_window") or NO_WINDOW
+        if window == LATER:
+            faults.add("its tokens attend to later tokens")
+        elif window == CHUNKS:
+            faults.add("its tokens attend within fixed chunks of the text")
+        elif window != min(passed, NO_WINDOW):
+            faults.add(f"the attention window of its layers is {window}, but {passed} reaches the attention function")
+        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2).contiguous(), None
+
+    AttentionMaskInterface.register(PROBE, mask)
+    AttentionInterface.register(PROBE, attention)
+    try:
+        model.set_attn_implementation(PROBE)
+        model.base_model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
+    except Exception:  # a model that makes its masks itself: shown by the comparison of log-probs, but not a window
+        window = getattr(model.config.get_text_config(), "sliding_window", None)
+        return None if window is None else "its layers have attention windows of their own making"
+    return min(faults, default=None)
+
+
+def _window(sees: Sees) -> int:
+    """How many tokens, itself included, a token far into a text attends to."""
+
+    def visible(query: int, key: int) -> bool:
+        return bool(sees(*(torch.tensor(i) for i in (0, 0, query, key))))
+
+    def count(query: int) -> int:
+        return bisect_left(range(query + 1), True, key=lambda distance: not visible(query, query - distance))
+
+    if visible(FAR, FAR + 1):
+        return LATER
+    # Chunks begin at multiples of their size: the token before FAR, a power of two, would see another number.
+    at, before = count(FAR), count(FAR - 1)
+    if at > FAR:
+        return NO_WINDOW
+    return at if at == before else CHUNKS

@@ -1,0 +1,241 @@
+"""No model is trained that training computes differently than the model itself: every family is equal, or refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from dapo_lit.config import ConfigError
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.recipe import policy_check
+from dapo_lit.recipe.idle_settings import idle_settings
+from dapo_lit.recipe.policy_check import FAMILIES, check_dtype, check_policy
+from dapo_lit.recipe.switches import objective
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+MORE = {
+    "sliding_window": 7,
+    "use_sliding_window": True,
+    "max_window_layers": 1,
+    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts"), 4),
+    "num_experts_per_tok": 2,
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+}
+"""Sizes that some families need to be small, and a window shorter than the texts."""
+LATENT = {
+    "num_key_value_heads": 4,
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim"), 8),
+}
+ADDED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "logit_scale": 0.3, "logits_scaling": 2.5}
+"""Set where a family has them, so that they matter at this size."""
+MOST_PARAMETERS = 3_000_000
+REFUSED = {
+    "bert": "attend to later tokens",
+    "bloom": "do not run on packed sequences",
+    "falcon_h1": "hybrid do not keep packed sequences apart",
+    "gpt_oss": "attention sinks",
+    "llama4_text": "within fixed chunks",
+    "mamba": "do not keep packed sequences apart",
+    "modernbert-decoder": "unknown reason",
+    "phimoe": "window of its layers is 7, but 1048576 reaches",
+    "qwen2_moe": "window of its layers is 7, but 1048576 reaches",
+    "qwen3_next": "linear_attention do not keep packed sequences apart",
+    "recurrent_gemma": "unknown reason",
+}
+
+
+def tiny(family: str) -> PreTrainedModel | None:
+    """A random model of the family, in float32; None: this transformers builds none that is small."""
+    for sizes in (MORE | {"head_dim": 8}, MORE, MORE | LATENT, {"head_dim": 8}, {}):
+        try:
+            config = AutoConfig.for_model(family, **(SIZES | sizes))
+            for name, value in ADDED.items():
+                if hasattr(config, name):
+                    setattr(config, name, value)
+            with torch.device("meta"):
+                size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+            if size > MOST_PARAMETERS:
+                continue
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            random_weights(model)
+            with torch.no_grad():
+                model(input_ids=torch.arange(8)[None], use_cache=False)
+        except Exception:  # sizes that this family does not take
+            continue
+        return model
+    return None
+
+
+@torch.no_grad()
+def random_weights(model: PreTrainedModel) -> None:
+    """Large enough for distributions that are far from uniform, biases included."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.normal_(0.0, 1.5 * 32**-0.5)
+        else:
+            parameter += 0.3 * torch.randn_like(parameter)
+
+
+@torch.no_grad()
+def difference(model: PreTrainedModel, lengths: tuple[int, ...] = (13, 29)) -> float:
+    """Largest difference of the log-probs in training from those of the model with eager attention, in nats."""
+    texts = [torch.randint(2, 64, (n,), generator=torch.Generator().manual_seed(n)) for n in lengths]
+    if model.config._attn_implementation != "eager":
+        model.set_attn_implementation("eager")
+    own = [model(input_ids=t[None]).logits[0, :-1].log_softmax(-1).gather(-1, t[1:, None])[:, 0] for t in texts]
+    starts = [0, lengths[0]]
+    rows = torch.cat([torch.arange(s, s + n - 1) for s, n in zip(starts, lengths, strict=True)])
+    targets = torch.cat([t[1:] for t in texts])
+    found, _ = token_logprobs(model, torch.cat(texts), layout(lengths), rows, targets, temperature=1.0)
+    return float((found - torch.cat(own)).abs().max())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+def test_a_family_has_the_models_own_log_probs_or_is_refused(family):
+    model = tiny(family)
+    if model is None:
+        assert family not in {*FAMILIES, *REFUSED}
+        pytest.skip("no small random model of this family")
+    refusal = None
+    try:
+        check_policy(model)
+    except ConfigError as error:
+        refusal = str(error)
+    if refusal is None:
+        assert family not in REFUSED
+        assert difference(model) < 1e-3
+    else:
+        assert family not in FAMILIES, refusal
+        assert "\n" not in refusal
+        assert REFUSED.get(family, "") in refusal
+
+
+def llama(**changes: object) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**(SIZES | changes))).eval()
+    random_weights(model)
+    return model
+
+
+def test_what_neither_attention_nor_head_knows_is_refused_with_the_difference(monkeypatch):
+    model = llama()
+    check_policy(model)
+    plain = model.lm_head.forward
+    monkeypatch.setattr(model.lm_head, "forward", lambda hidden: plain(hidden).clamp(max=0.5))
+    with pytest.raises(ConfigError, match=r"'llama'.* differ from those of training by .* unknown reason"):
+        check_policy(model)
+
+
+def test_the_check_leaves_the_model_and_the_random_numbers_as_they_were():
+    model = llama()
+    weights, attention = [p.clone() for p in model.parameters()], model.config._attn_implementation
+    state = torch.get_rng_state()
+    check_policy(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.config._attn_implementation == attention
+    assert all(torch.equal(p, old) and p.grad is None for p, old in zip(model.parameters(), weights, strict=True))
+
+
+def test_in_bfloat16_rounding_passes_and_another_head_does_not(monkeypatch):
+    model = llama().to(torch.bfloat16)
+    check_policy(model)
+    plain = model.lm_head.forward
+    monkeypatch.setattr(model.lm_head, "forward", lambda hidden: 0.7 * plain(hidden))
+    with pytest.raises(ConfigError, match="allowed in bfloat16"):
+        check_policy(model)
+
+
+def test_a_policy_without_weights_is_checked_by_name(capsys):
+    def empty(family: str, **sizes: object) -> PreTrainedModel:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(SIZES | sizes)))
+
+    check_policy(empty("llama"))
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ConfigError, match="attention sinks"):
+        check_policy(empty("gpt_oss", num_local_experts=4))
+    with pytest.raises(ConfigError, match="keep packed sequences apart"):
+        check_policy(empty("falcon_mamba"))
+    check_policy(empty("rwkv"))
+    assert "'rwkv' is not one of the tested families" in capsys.readouterr().out
+    check_policy(empty("rwkv"), warns=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_refuses_a_policy_that_it_would_compute_differently(compose, monkeypatch):
+    from dapo_lit.recipe.parts import Parts
+
+    monkeypatch.setitem(policy_check.BOUNDS, torch.float32, -1.0)  # no difference is that small
+    with pytest.raises(ConfigError, match=r"the policy \(model type 'qwen2'\) cannot be trained"):
+        Parts(compose()).check()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "advice"),
+    [
+        (("policy.dtype=bfloat16",), "trainer=fsdp trainer.devices=1"),
+        (("policy.dtype=float16",), "policy.dtype=float32"),
+        (("policy.dtype=bfloat16", "trainer=fsdp"), "trainer.sharding.dtype=bfloat16"),
+    ],
+)
+def test_16_bit_weights_are_not_trained_themselves(compose, overrides, advice):
+    from dapo_lit.recipe.parts import Parts
+
+    config = compose(*overrides)
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        check_dtype(config)
+    with pytest.raises(ConfigError, match="16-bit weights"):
+        Parts(config).check()
+
+
+def test_adapters_on_16_bit_weights_are_trained(compose):
+    check_dtype(compose("policy.dtype=bfloat16", "+policy/lora=all_matrices"))
+    check_dtype(compose("trainer=fsdp"))  # float32 shards, computed with in bfloat16
+
+
+def test_every_shipped_experiment_trains_weights_of_a_sufficient_dtype_at_a_usual_rate(compose):
+    from dapo_lit.config import config_folder
+
+    for file in sorted((config_folder() / "experiment").glob("*.yaml")):
+        config = compose(f"+experiment={file.stem}", small=False)
+        check_dtype(config)
+        lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
+        assert not any("algorithm.optimizer.lr" in line for line in lines), file.stem
+
+
+def test_a_pre_trained_policy_with_the_rate_of_a_tiny_one_is_warned_about(compose):
+    def lines(*overrides: str) -> list[str]:
+        config = compose("policy.path=somewhere", "policy.random_init=false", *overrides)
+        found = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
+        return [line for line in found if "algorithm.optimizer.lr" in line]
+
+    (line,) = lines("algorithm.optimizer.lr=1e-4")
+    assert "lr=0.0001" in line
+    assert "1e-6" in line
+    assert lines("algorithm.optimizer.lr=2e-5") == []
+    assert lines("algorithm.optimizer.lr=1e-4", "+policy/lora=all_matrices") == []
+    assert lines("algorithm.optimizer.lr=1e-4", "policy.path=null") == []
+
+
+def test_the_page_on_models_names_every_tested_family():
+    page = (Path(__file__).parents[2] / "docs" / "your_own.md").read_text()
+    assert [family for family in FAMILIES if f"`{family}`" not in page] == []
