@@ -105,6 +105,7 @@ bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrite
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)
+	$(BENCH)/bin/python benchmarks/host.py --clock processor $(SPEED)
 	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)

@@ -257,13 +257,16 @@ def publish(
         write_between(args.page, name, text)
 
 
+PATHS = ("--out", "--page", "--before")
+
+
 def without_paths(options: Sequence[str]) -> list[str]:
-    """The command line without --out and --page."""
+    """The command line without the options that name a folder or file of this machine."""
     kept, skips = [], False
     for option in options:
-        if not skips and option not in ("--out", "--page"):
+        if not skips and option not in PATHS:
             kept.append(option)
-        skips = option in ("--out", "--page")
+        skips = option in PATHS
     return kept
 
 

@@ -8,6 +8,7 @@ scores the same tokens in packed rows, as in training. The torch engine's head i
 """
 
 import hydra
+import numpy as np
 import torch
 from measure import arguments, installed, machine, markdown, publish
 from omegaconf import OmegaConf
@@ -67,13 +68,16 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
     found = [samples[request.key] for request in requests]
     lengths = torch.tensor([len(sample.response_ids) for sample in found])
     batch = TokenBatch(
-        sequences=[torch.tensor(r.prompt_ids + s.response_ids) for r, s in zip(requests, found, strict=True)],
+        sequences=[
+            torch.from_numpy(np.concatenate([r.prompt_ids, s.response_ids], dtype=np.int64))
+            for r, s in zip(requests, found, strict=True)
+        ],
         prompt_lengths=torch.tensor([len(request.prompt_ids) for request in requests]),
         response_lengths=lengths,
         group_index=torch.arange(len(requests)),
         rewards=torch.zeros(len(requests), dtype=torch.float64),
         loss_mask=torch.ones(int(lengths.sum()), dtype=torch.bool),
-        rollout_logprobs=torch.tensor([p for sample in found for p in sample.rollout_logprobs]),
+        rollout_logprobs=torch.from_numpy(np.concatenate([sample.rollout_logprobs for sample in found])),
         fresh=torch.ones(int(lengths.sum()), dtype=torch.bool),
     )
     trainer = torch.zeros_like(batch.rollout_logprobs)

@@ -1,4 +1,4 @@
-"""The processes of a run as one: collectives of CPU tensors and pickled values, and who samples what."""
+"""The processes of a run: collectives for CPU tensors and pickled values, and who samples what."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among `size`; alone by default, and then every call returns what it was given."""
+    """This process among `size`. A single process by default, for which every call returns its argument."""
 
     rank: int = 0
     size: int = 1
     group: Any = None
-    """A process group that moves tensors of the CPU (gloo); None: the default one."""
+    """A process group for CPU tensors (gloo); None: the default one."""
     per_engine: int = 1
-    """Neighbouring ranks that sample with one engine, which all of them call alike: each has the same samples."""
+    """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; pickled on the way."""
@@ -31,7 +31,7 @@ class Ranks:
         return gathered
 
     def first(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, on every rank."""
+        """The value that rank 0 makes, on every rank."""
         return self.gather([make()] if self.rank == 0 else [])[0][0]
 
     def sum(self, values: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Ranks:
         return values
 
     def stack(self, values: Tensor) -> Tensor:
-        """[size, ...]: every rank's CPU tensor, of one shape."""
+        """[size, ...]: every rank's CPU tensor; all have one shape."""
         if self.size == 1:
             return values[None]
         gathered = [torch.empty_like(values) for _ in range(self.size)]
@@ -53,8 +53,8 @@ class Ranks:
         return list(range(self.rank // self.per_engine, len(items), self.size // self.per_engine))
 
     @property
-    def tells(self) -> bool:
-        """Whether it is this rank that tells the others what its engine sampled."""
+    def leads_engine(self) -> bool:
+        """Whether this rank sends its engine's samples to the other ranks."""
         return self.rank % self.per_engine == 0
 
 

@@ -30,7 +30,7 @@ from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, recorded_
 from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import objective
-from dapo_lit.rollout.flight import StopRequestedError
+from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal, requeue
@@ -174,6 +174,13 @@ def fit(
         print(f"continuing from {start.checkpoint}")
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=False)
+    except (AttributeError, ModuleNotFoundError) as error:
+        if start.checkpoint is None or "dapo_lit.rollout" not in str(error):
+            raise
+        raise ConfigError(
+            f"{start.checkpoint} holds unfinished rollouts in the format of another version of dapo_lit ({error}); "
+            "finish the run with that version, or start anew with resume=false"
+        ) from error
     except StopRequestedError:  # the checkpoint is written, the half-collected step given up
         stop.requested = True  # the signal may have reached another rank alone
     return module, stop

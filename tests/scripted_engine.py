@@ -1,13 +1,13 @@
 """A rollout engine whose samples, and when they end, are written down beforehand: for tests of what consumes one."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ScriptedResponse:
             raise ValueError(f"want one log-prob a token and a token at least, got {self}")
 
 
-class ScriptedEngine:
+class ScriptedEngine(RolloutEngine):
     """Replays a script, a function or a table from SampleKey to ScriptedResponse.
 
     concurrency: samples under way at once; the others wait. reproducible: what it says of itself.
@@ -63,20 +63,8 @@ class ScriptedEngine:
             raise RuntimeError("sync_weights must be called before generate")
         return ScriptedStream(self, sampling.max_response_tokens, self.version)
 
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """Yields the scripted samples by ending time.
-
-        The call itself raises RuntimeError before the first sync_weights and KeyError for a key missing from a table.
-        """
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
     def response(self, key: SampleKey) -> ScriptedResponse:
         return self._script(key)
-
-    def rest(self) -> None:
-        """Nothing."""
 
     def close(self) -> None:
         self.closed = True
@@ -115,7 +103,7 @@ class ScriptedStream:
         while self._waiting and len(self._playing) < self._engine.concurrency:
             request = self._waiting.popleft()
             response = self._engine.response(request.key)
-            left = 1 - len(request.begun.response_ids) / len(response.response_ids)
+            left = 1 - len(request.partial.response_ids) / len(response.response_ids)
             self._playing.append(_Playing(request, response, self._clock, self._clock + left * response.ends_at))
 
     def step(self) -> list[Sample]:
@@ -128,37 +116,29 @@ class ScriptedStream:
         self._begin()
         key, response, limit = playing.request.key, playing.response, self._limit
         self._engine.yielded.append(key)
-        before = playing.request.begun
-        done = len(before.response_ids)
+        before = playing.request.partial
+        new = slice(len(before.response_ids), limit)
+        finished = response.finished and len(response.response_ids) <= limit
         return [
-            Sample(
-                key=key,
-                response_ids=before.response_ids + response.response_ids[done:limit],
-                rollout_logprobs=before.rollout_logprobs + response.logprobs[done:limit],
-                finished=response.finished and len(response.response_ids) <= limit,
-                policy_version=self._version,
-                earlier_versions=before.versions,
+            before.ended(
+                key, response.response_ids[new], response.logprobs[new], finished=finished, version=self._version
             )
         ]
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         wanted = frozenset(keys)
-        found = {r.key: r.begun for r in self._waiting if r.key in wanted}
+        found = {r.key: r.partial for r in self._waiting if r.key in wanted}
         found |= {p.request.key: self._so_far(p) for p in self._playing if p.request.key in wanted}
         self._waiting = deque(r for r in self._waiting if r.key not in wanted)
         self._playing = [p for p in self._playing if p.request.key not in wanted]
         self._begin()
         return found
 
-    def _so_far(self, playing: _Playing) -> Begun:
+    def _so_far(self, playing: _Playing) -> PartialSample:
         """The share of the tokens left that the time since it began is of the time left; never the last token."""
-        before, response = playing.request.begun, playing.response
+        before, response = playing.request.partial, playing.response
         done = len(before.response_ids)
         span = playing.ends - playing.begins
         share = (self._clock - playing.begins) / span if span > 0 else 0.0
         upto = min(done + int(share * (len(response.response_ids) - done)), len(response.response_ids) - 1, self._limit)
-        return Begun(
-            before.response_ids + response.response_ids[done:upto],
-            before.rollout_logprobs + response.logprobs[done:upto],
-            before.versions + (self._version,) * (upto - done),
-        )
+        return before.extended(response.response_ids[done:upto], response.logprobs[done:upto], self._version)

@@ -35,6 +35,19 @@ def test_the_head_is_compared_with_plain_torch_and_with_float64(tmp_path, monkey
         assert of["head_error"] < 1e-5
 
 
+def test_the_host_is_measured_stage_by_stage_and_keeps_the_figures_of_the_layout_before(tmp_path, monkeypatch):
+    (tmp_path / "host.json").write_text(
+        json.dumps({"results": {"tuples": run("host", tmp_path, monkeypatch)["arrays"]}})
+    )
+    before, after = run("host", tmp_path, monkeypatch).values()
+    assert before["checks"] == after["checks"]
+    assert after["bytes_a_token"]["records"] > 8
+    assert after["paper_step_s"] == pytest.approx(
+        82 * sum(after["seconds_per_million"][stage] for stage in ("exchange", "rollout_metrics"))
+        + 41 * sum(after["seconds_per_million"][stage] for stage in ("staleness", "token_batch", "micro-batches"))
+    )
+
+
 def test_every_way_to_pack_gives_the_gradient_of_the_padded_batches(tmp_path, monkeypatch):
     for of in run("packing", tmp_path, monkeypatch).values():
         assert set(of["tokens_per_s"]) == set(of["gradient_error"])

@@ -160,7 +160,7 @@ def test_rollouts_recorded_without_the_column_examined_are_refused_by_name(run, 
     shutil.copytree(run, older)
     for file in (older / "rollouts").glob("*.parquet"):
         pd.read_parquet(file).drop(columns="examined").to_parquet(file)
-    with pytest.raises(ConfigError, match="step_000001.parquet: has no column examined"):
+    with pytest.raises(ConfigError, match=r"step_000001\.parquet: has no column examined"):
         evaluate(evaluation(f"reflection_of={older}", "+reflection.patterns.sign='[+]'"), [])
 
 

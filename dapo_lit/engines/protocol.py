@@ -1,12 +1,14 @@
 """What every rollout engine can do: token ids in, token ids out. Text and scores are not its business."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from dapo_lit.engines.samples import NOT_BEGUN, Begun, Sample, SampleKey
+from dapo_lit.engines.samples import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, TokenIds
 
 
 @dataclass(frozen=True)
@@ -20,15 +22,39 @@ class Sampling:
     """0: no limit."""
     seed: int = 0
 
+    def check(self) -> None:
+        """Raises ValueError for settings that describe no distribution."""
+        if self.max_response_tokens < 1:
+            raise ValueError(f"max_response_tokens must be at least 1, got {self.max_response_tokens}")
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (no limit) or positive, got {self.top_k}")
 
-@dataclass(frozen=True)
-class SampleRequest:
+
+@dataclass(frozen=True, eq=False)
+class SampleRequest(ArrayRecord):
     """One response wanted. Requests of a group follow each other and share their prompt_ids."""
 
     key: SampleKey
-    prompt_ids: tuple[int, ...]
-    begun: Begun = NOT_BEGUN
-    """Where a response was interrupted; the sample then has these tokens first."""
+    prompt_ids: TokenIds
+    partial: PartialSample = NO_TOKENS
+    """Tokens of an interrupted response; the sample then starts with them."""
+
+    @property
+    def input_ids(self) -> TokenIds:
+        """What the engine continues: the prompt and the tokens that are already there."""
+        return np.concatenate([self.prompt_ids, self.partial.response_ids])
+
+    def check_length(self, limit: int, max_model_tokens: int) -> None:
+        """Raises ValueError for a prompt that is empty or leaves no room for a response of `limit` tokens."""
+        if not len(self.prompt_ids) or len(self.prompt_ids) + limit > max_model_tokens:
+            raise ValueError(
+                f"prompt of {self.key} has {len(self.prompt_ids)} tokens; with {limit} of the response it must fit "
+                f"into {max_model_tokens}: raise task.max_prompt_tokens, or leave the problem out"
+            )
 
 
 class SampleStream(Protocol):
@@ -39,7 +65,7 @@ class SampleStream(Protocol):
         """Samples submitted and neither handed out nor withdrawn."""
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
-        """Queues requests; they are begun in this order.
+        """Queues requests; they are started in this order.
 
         Raises:
             ValueError: a prompt that cannot be sampled from.
@@ -48,36 +74,46 @@ class SampleStream(Protocol):
     def step(self) -> list[Sample]:
         """Samples a token or a few of every response under way; returns those that ended, perhaps none."""
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
-        """Gives up pending samples, and returns how far each came; keys that are not pending are passed over."""
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
+        """Stops pending samples and returns their tokens so far; keys that are not pending are ignored."""
 
 
-class RolloutEngine(Protocol):
+class RolloutEngine(ABC):
     """A sampler with its own copy of, or view on, the policy's weights."""
 
-    @property
-    def concurrency(self) -> int:
-        """Samples decoded at once; more wait for their turn."""
+    concurrency: int
+    """Samples decoded at once; more wait for their turn."""
+    reproducible: bool = False
+    """Whether the same requests in the same order give the same samples, bit for bit."""
+    rereads_weights: bool = False
+    """Whether the tensors of the last sync_weights may be read again later, to restart after a failure."""
 
-    @property
-    def reproducible(self) -> bool:
-        """The same requests in the same order give the same samples, bit for bit."""
-
+    @abstractmethod
     def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Samples drawn after this call come from exactly these weights (names as in the HF state dict).
+        """Samples drawn after this call come from exactly these weights (names as in the HF state dict)."""
 
-        `named_tensors` can be walked through again until the next call, for an engine that has to start anew.
+    @abstractmethod
+    def open(self, sampling: Sampling) -> SampleStream:
+        """A stream of samples with the weights of the last sync_weights. One at a time.
+
+        Raises:
+            ValueError: a bad setting.
+            RuntimeError: before the first sync_weights.
         """
 
-    def open(self, sampling: Sampling) -> SampleStream:
-        """A stream of samples with the weights of the last sync_weights. One at a time."""
-
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """Yields each sample when it ends, in order of ending; lazily, so that scoring overlaps sampling."""
+        """Yields each sample when it ends, in order of ending; lazily, so that scoring overlaps sampling.
 
-    def rest(self) -> None:
-        """No sample is wanted until the next sync_weights or open: memory may be given back."""
+        The call itself raises what `open` and `SampleStream.submit` raise.
+        """
+        stream = self.open(sampling)
+        stream.submit(requests)
+        return run_to_end(stream)
 
+    def rest(self) -> None:  # noqa: B027
+        """Called when no sample is wanted until the next sync_weights or open: memory may be given back."""
+
+    @abstractmethod
     def close(self) -> None:
         """Frees what the engine holds."""
 

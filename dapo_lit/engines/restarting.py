@@ -1,45 +1,40 @@
-"""An engine that is started anew when it fails, once with every version of the weights.
+"""An engine that is restarted when it fails, once for each version of the weights.
 
-The unfinished requests are submitted again and the samples that had ended are kept, so whoever consumes the stream
-sees nothing of it. A second failure under the same weights ends the run; its message has the prompts under way.
+Unfinished requests are submitted again and finished samples are kept, so the consumer of the stream notices nothing. A
+second failure with the same weights ends the run; its message names the prompts under way.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from torch import Tensor
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, SampleStream, Sampling, run_to_end
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 
 USER_ERRORS = (ValueError, NotImplementedError)
-"""Faults of a request or of a setting: another attempt would meet them again."""
+"""Faults of a request or a setting: a restart would not cure them."""
 
 
 class EngineFailedError(RuntimeError):
     """The engine failed a second time."""
 
 
-class RestartingEngine:
+class RestartingEngine(RolloutEngine):
     """start: makes the engine, without weights."""
+
+    rereads_weights = True
 
     def __init__(self, start: Callable[[], RolloutEngine]) -> None:
         self._start = start
         self._engine = start()
+        self.concurrency, self.reproducible = self._engine.concurrency, self._engine.reproducible
         self._weights: tuple[Iterable[tuple[str, Tensor]], int] | None = None
         self._failed = False
 
     @property
     def current(self) -> RolloutEngine:
-        """The engine that is at work now."""
+        """The engine in use now."""
         return self._engine
-
-    @property
-    def concurrency(self) -> int:
-        return self._engine.concurrency
-
-    @property
-    def reproducible(self) -> bool:
-        return self._engine.reproducible
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         self._weights, self._failed = (named_tensors, version), False
@@ -51,18 +46,18 @@ class RestartingEngine:
             self.restart(error, [])
 
     def restart(self, error: Exception, under_way: Sequence[SampleRequest]) -> None:
-        """A new engine with the current weights.
+        """Replaces the engine by a new one with the current weights.
 
         Raises:
-            EngineFailedError: it failed before under these weights, or the new one cannot take them.
+            EngineFailedError: it had failed with these weights before, or the new one cannot take them.
         """
         if self._failed:
             raise EngineFailedError(_message(error, under_way)) from error
         self._failed = True
-        print(f"the rollout engine failed ({_named(error)}) and is started again", flush=True)
+        print(f"the rollout engine failed ({_named(error)}) and is restarted", flush=True)
         try:
             self._engine.close()
-        except Exception as fault:  # it is broken: what it held is lost, and the new one does not need it
+        except Exception as fault:  # it is broken, and the new one needs nothing from it
             print(f"the engine that failed could not be closed: {_named(fault)}", flush=True)
         try:
             self._engine = self._start()
@@ -74,14 +69,6 @@ class RestartingEngine:
     def open(self, sampling: Sampling) -> "RestartingStream":
         return RestartingStream(self, sampling)
 
-    def open_inner(self, sampling: Sampling) -> SampleStream:
-        return self._engine.open(sampling)
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
     def rest(self) -> None:
         self._engine.rest()
 
@@ -90,12 +77,12 @@ class RestartingEngine:
 
 
 class RestartingStream:
-    """Remembers what is under way."""
+    """Remembers the requests under way."""
 
     def __init__(self, engine: RestartingEngine, sampling: Sampling) -> None:
         self._engine = engine
         self._sampling = sampling
-        self._stream = engine.open_inner(sampling)
+        self._stream = engine.current.open(sampling)
         self._requests: dict[SampleKey, SampleRequest] = {}
 
     @property
@@ -126,14 +113,14 @@ class RestartingStream:
     def _restart(self, error: Exception) -> None:
         under_way = list(self._requests.values())
         self._engine.restart(error, under_way)
-        self._stream = self._engine.open_inner(self._sampling)
+        self._stream = self._engine.current.open(self._sampling)
         self._stream.submit(under_way)
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
-        begun = self._stream.withdraw(keys)
-        for key in begun:
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
+        partial = self._stream.withdraw(keys)
+        for key in partial:
             self._requests.pop(key, None)
-        return begun
+        return partial
 
 
 def _named(error: Exception) -> str:

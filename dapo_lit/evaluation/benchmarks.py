@@ -13,10 +13,11 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.samples import token_ids
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.records import Prompt
 from dapo_lit.tasks import chain_sum
 
 DATA_FOLDER = "DAPO_LIT_DATA"
@@ -68,7 +69,7 @@ def open_benchmark(
     try:
         template = PromptTemplate.load(benchmark.template)
         check_agreement(template, benchmark.extraction)
-        prompts = [Prompt(p, tuple(template.encode(p.problem, tokenizer))) for p in chosen]
+        prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer))) for p in chosen]
     except ValueError as error:
         # The messages name the keys of a training config.
         text = str(error).replace("task.template", "benchmark.template").replace("reward.extr", "benchmark.extr")

@@ -13,7 +13,7 @@ from dapo_lit.evaluation.voting import Ballot, ballots, consensus
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.records import Prompt
 
 EVALUATION_STEP = -1
 """Used as rollout step of the sample keys, so that every evaluation of a run draws the same noise."""
@@ -82,7 +82,7 @@ def evaluate(
     """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts."""
     own = [prompts[position] for position in ranks.own(prompts)]
     samples = list(evaluated_samples(own, k, engine, verifier, decode, sampling))
-    parts = ranks.gather(samples if ranks.tells else [])
+    parts = ranks.gather(samples if ranks.leads_engine else [])
     return summarise(prompts, k, [sample for part in parts for sample in part], verifier)
 
 
@@ -126,11 +126,11 @@ def evaluated_samples(
                 timed_out=score.timed_out,
                 num_tokens=len(sample.response_ids),
                 truncated=not sample.finished,
-                logprob=sum(sample.rollout_logprobs),
+                logprob=sum(sample.rollout_logprobs.tolist()),
             )
 
     for sample in engine.generate(requests, sampling):
-        text = decode(sample.response_ids)
+        text = decode(sample.response_ids.tolist())
         unscored[sample.key] = sample, text
         verifier.submit(sample.key, references[sample.key.problem_id], text)
         yield from scored(verifier.collect())

@@ -18,7 +18,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.strategy import ShardedStrategy
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
-from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
+from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 from dapo_lit.runs.checkpoint_files import KEPT, before_step, begin, complete_write, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder

@@ -1,6 +1,6 @@
-"""Rollouts as training data: one batch of the trainer is one rollout step, sampled with the weights of that moment.
+"""Rollouts as training data: one batch of the trainer is one rollout step, sampled with the current weights.
 
-With `rollout.overlap` the next one is sampled meanwhile, with the weights from before the updates (see
+With `rollout.overlap` the next step is sampled during training, with the weights from before the updates (see
 rollout/step_ahead.py).
 """
 
@@ -23,20 +23,22 @@ from dapo_lit.evaluation.benchmarks import OpenBenchmark
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.engine import ranks_per_engine
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
-from dapo_lit.rollout.accumulation import staleness
-from dapo_lit.rollout.collect import CollectedStep, Collector, Prompt
+from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.metrics import staleness
+from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.step.packing import token_batch
 from dapo_lit.step.rollout_step import RolloutStep
 
 PROGRESS_S = 60.0
-"""Seconds between the lines that say how far a long rollout step is."""
+"""Seconds between progress lines of a long rollout step."""
 
 
 class PolicyTensors:
-    """The policy's tensors as often as an engine asks for them: one that starts anew needs them again."""
+    """The policy's tensors, which can be iterated repeatedly: an engine that restarts needs them again."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
         self.policy = policy
@@ -45,14 +47,14 @@ class PolicyTensors:
         return full_tensors(self.policy)
 
     def copied(self) -> list[tuple[str, torch.Tensor]]:
-        """What they are now, for an engine that may ask again while the policy trains."""
+        """Copies of the current values, for an engine that may read them again while the policy trains."""
         return [(name, tensor.detach().clone()) for name, tensor in self]
 
 
 class RolloutSteps(IterableDataset):
     """Collects a step when it is asked for one.
 
-    It has a length: without one, Lightning's loop fetches a batch ahead, and every rollout would be one step stale.
+    It has a length because Lightning's loop otherwise prefetches a batch, and every rollout would be one step stale.
     """
 
     def __init__(self, datamodule: "RolloutDataModule") -> None:
@@ -80,11 +82,9 @@ class RolloutDataModule(LightningDataModule):
         self.config = config
         self.parts = parts
         self.stop_requested = stop_requested
-        vllm = config.rollout.vllm
-        shared = config.rollout.engine == "vllm" and vllm.placement == "colocated"
-        self.ranks = replace(ranks or Ranks(), per_engine=vllm.tensor_parallel if shared else 1)
+        self.ranks = replace(ranks or Ranks(), per_engine=ranks_per_engine(config.rollout))
         self.next_step = 1
-        """The step to collect next: one after the last whole step, two while the one in between is trained on."""
+        """The step to collect next: one after the last whole step, two after it while a step is being trained on."""
         self.account = Account()
         self.heldout: list[Prompt] = []
         self.benchmarks: list[OpenBenchmark] = []
@@ -95,7 +95,7 @@ class RolloutDataModule(LightningDataModule):
         self._loss_mask = loss_mask(config.algorithm)
 
     def setup(self, stage: str) -> None:
-        """Reads and checks the problems before anything is spent on them."""
+        """Reads and checks the problems before anything expensive starts."""
         if self.collector is not None:
             return
         config, parts = self.config, self.parts
@@ -127,9 +127,9 @@ class RolloutDataModule(LightningDataModule):
             self.collector.load_state_dict(self._restored)
 
     def _stops_sampling(self) -> bool:
-        """A step ahead is finished before a run that was asked to stop saves: resumed, it trains on the same one."""
+        """A step ahead is completed before a stopping run saves, so that the resumed run trains on the same step."""
         if self._ahead is not None and self._ahead.is_sampling:
-            return self._ahead.given_up
+            return self._ahead.cancelled
         return self.stop_requested()
 
     def train_dataloader(self) -> DataLoader:
@@ -139,21 +139,22 @@ class RolloutDataModule(LightningDataModule):
         return batch  # micro-batches move one by one
 
     def sync_weights(self) -> float:
-        """Gives the engine the policy's weights, unless it has them; seconds. No step may be under way."""
+        """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
         module = self.trainer.lightning_module
         if self._engine_version == module.policy_version:
             return 0.0
         started = time.perf_counter()
         assert self.collector is not None
+        engine = self.collector.engine
         tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
-        if self._ahead is not None and self.config.rollout.engine == "vllm":
+        if self._ahead is not None and engine.rereads_weights:
             tensors = PolicyTensors(module.policy).copied()
-        self.collector.engine.sync_weights(tensors, module.policy_version)
+        engine.sync_weights(tensors, module.policy_version)
         self._engine_version = module.policy_version
         return time.perf_counter() - started
 
     def collect(self, step: int) -> RolloutStep:
-        """Rollout step `step` with the weights after the last update, or, ahead, after the one before it."""
+        """Rollout step `step`, sampled with the current weights or, with overlap, those before the last updates."""
         started = time.perf_counter()
         version = self.trainer.lightning_module.policy_version
         if self._ahead:
@@ -162,18 +163,18 @@ class RolloutDataModule(LightningDataModule):
         collected = self._ahead.take() if self._ahead else None
         if collected is None:
             collected = self._sample(step, version)
-        else:  # a step without an update leaves it less old than was planned
+        else:  # if the step before made no update, the samples are fresher than planned
             collected.policy_version = version
             collected.metrics |= staleness(collected.accepted, version)
-        self.next_step = step + 1  # at once: from here on the collector's state is that after this step
+        self.next_step = step + 1  # immediately, because the collector's state is now that after this step
         if self._ahead and step < self.config.budget.steps:
-            self._ahead.begin(step + 1, version + 1)
+            self._ahead.start(step + 1, version + 1)
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
         return RolloutStep(collected, tokens, sync_s, started)
 
     def _sample(self, step: int, version: int) -> CollectedStep:
-        """With the weights that the engine has; `version` trains on it."""
+        """Samples with the engine's current weights; the weights of `version` train on it."""
         assert self.collector is not None
         return self.collector.collect(step, version)
 
@@ -218,7 +219,7 @@ class RolloutDataModule(LightningDataModule):
             self.collector.load_state_dict(state["collector"])
 
     def on_exception(self, exception: BaseException) -> None:
-        """After the callbacks have saved; the trainer calls no teardown then. The exception is what the user sees."""
+        """Called after the callbacks have saved, instead of teardown. The user sees the original exception."""
         try:
             self.close()
         except Exception as fault:
@@ -228,7 +229,7 @@ class RolloutDataModule(LightningDataModule):
         self.close()
 
     def close(self) -> None:
-        """Ends the engine and the workers of the verifiers."""
+        """Closes the engine and the verifiers' worker processes."""
         if self._ahead:
             self._ahead.close()
         verifiers = [benchmark.verifier for benchmark in self.benchmarks]

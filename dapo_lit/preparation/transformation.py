@@ -11,7 +11,7 @@ from typing import Any
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.samples import Sample, SampleKey, token_ids
 from dapo_lit.preparation.rewriting import (
     Reason,
     RejectedError,
@@ -138,7 +138,7 @@ class Transformer:
     ) -> dict[str, list[tuple[str, bool]]]:
         """(text, finished) of `count` samples of every prompt, in the order of their indices."""
         requests = [
-            SampleRequest(SampleKey(step, name, 0, index), ids)
+            SampleRequest(SampleKey(step, name, 0, index), token_ids(ids))
             for name, ids in prompts.items()
             for index in range(count)
         ]
@@ -146,7 +146,7 @@ class Transformer:
         texts: dict[str, list[tuple[str, bool]]] = {name: [] for name in prompts}
         for request in requests:
             sample = samples[request.key]
-            texts[request.key.problem_id].append((self.decode(sample.response_ids), sample.finished))
+            texts[request.key.problem_id].append((self.decode(sample.response_ids.tolist()), sample.finished))
         return texts
 
 

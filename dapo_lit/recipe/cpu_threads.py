@@ -10,13 +10,14 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
 from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.samples import SampleKey, token_ids
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import token_loss
@@ -78,10 +79,10 @@ def fastest(seconds: dict[int, float]) -> int:
 def _small_step(model: PreTrainedModel, engine: TorchEngine, rows: int) -> float:
     """Seconds to sample `rows` short responses and to make the gradient of them."""
     started = time.perf_counter()
-    prompts = [tuple(range(PROMPT))] * rows
-    requests = [SampleRequest(SampleKey(0, "small", 0, row), prompt) for row, prompt in enumerate(prompts)]
+    prompt = token_ids(range(PROMPT))
+    requests = [SampleRequest(SampleKey(0, "small", 0, row), prompt) for row in range(rows)]
     samples = list(engine.generate(requests, Sampling(RESPONSE)))
-    ids = torch.tensor([token for s in samples for token in (*range(PROMPT), *s.response_ids)])
+    ids = torch.from_numpy(np.concatenate([ids for s in samples for ids in (prompt, s.response_ids)], dtype=np.int64))
     with torch.enable_grad():
         hidden = packed_hidden(model, ids, layout([PROMPT + RESPONSE] * rows))
         head = model.get_output_embeddings().weight

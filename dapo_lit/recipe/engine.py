@@ -83,6 +83,12 @@ def _engine(
     return RestartingEngine(start) if ranks.size == 1 else start()
 
 
+def ranks_per_engine(rollout: Rollout) -> int:
+    """Neighbouring ranks that share one engine."""
+    colocated = rollout.engine == "vllm" and rollout.vllm.placement == "colocated"
+    return rollout.vllm.tensor_parallel if colocated else 1
+
+
 def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
     """What one rank can find out about vLLM in every rank's process, which starts when all of them are there.
 

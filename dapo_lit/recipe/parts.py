@@ -16,6 +16,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
+from dapo_lit.engines.samples import token_ids
 from dapo_lit.evaluation.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import load_model, load_tokenizer
@@ -24,7 +25,7 @@ from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.tasks import chain_sum, four_sums
 
@@ -208,7 +209,7 @@ class Parts:
         Raises:
             DataError: none fits.
         """
-        encoded = [Prompt(p, tuple(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(

@@ -7,7 +7,7 @@ losses and updates run as in training, and under the recorded switches they give
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from lightning import Callback, Trainer
 from torch import Tensor
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
@@ -86,41 +86,27 @@ def _sample(row: Mapping[Any, Any]) -> Sample:
         key=SampleKey(
             int(row["submitted_step"]), str(row["problem_id"]), int(row["attempt"]), int(row["sample_index"])
         ),
-        response_ids=tuple(int(i) for i in row["response_ids"]),
-        rollout_logprobs=tuple(float(p) for p in row["rollout_logprobs"]),
+        response_ids=row["response_ids"],
+        rollout_logprobs=row["rollout_logprobs"],
         finished=not row["truncated"],
         policy_version=int(row["policy_version"]),
     )
 
 
-class PlaybackEngine:
+class PlaybackEngine(RolloutEngine):
     """Gives back the samples of a recording; it has no weights."""
+
+    reproducible = True
 
     def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
         self.samples = samples
+        self.concurrency = max(1, len(samples))
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """The samples are those of the recorded weights."""
 
-    @property
-    def concurrency(self) -> int:
-        return max(1, len(self.samples))
-
-    @property
-    def reproducible(self) -> bool:
-        return True
-
     def open(self, sampling: Sampling) -> "PlaybackStream":
         return PlaybackStream(self.samples)
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """The recorded sample of each request; raises as `PlaybackStream.submit` does."""
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
-    def rest(self) -> None:
-        """Nothing."""
 
     def close(self) -> None:
         """Nothing to free."""
@@ -151,8 +137,8 @@ class PlaybackStream:
         ended, self._waiting = list(self._waiting), {}
         return [self._samples[key] for key in ended]
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
-        return {key: self._waiting.pop(key).begun for key in keys if key in self._waiting}
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
+        return {key: self._waiting.pop(key).partial for key in keys if key in self._waiting}
 
 
 class TokenLog:

@@ -2,15 +2,16 @@
 
 A step accepts the first `num_prompts` mixed groups in the order of submission, never in the order of completion: short
 answers end first, and a batch filled by whoever ends first would favour them. So what is accepted depends neither on
-timing nor on how many groups were under way; those numbers decide the price alone. Nothing here knows of engines,
+timing nor on how many groups were under way; those numbers only decide the price. Nothing here knows of engines,
 tokens or text: the simulation in benchmarks/dynamic_sampling.py runs on these very classes.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 RELIABLE_GROUPS = 64
-"""From so many groups on (or half a batch, where that is less) the keep rate decides how many are under way."""
+"""The keep rate decides how many groups are under way once this many (or half a batch, if less) have ended."""
 
 
 @dataclass
@@ -66,9 +67,47 @@ class AdmissionRules:
     margin: float = 1.0
     """Standard deviations in `groups_in_flight`."""
     window: int | None = None
-    """Submission runs at most so many groups ahead of the oldest unfinished one. It never decides acceptance."""
+    """Submission runs at most this many groups ahead of the oldest unfinished one. It never decides acceptance."""
     request_groups: int | None = None
-    """Not None: batches of so many groups, each waited for, whatever the keep rate (the authors' script)."""
+    """Not None: batches of this many groups, each waited for, whatever the keep rate (as in the authors' script)."""
+
+
+@dataclass(frozen=True)
+class CollectionRules:
+    """The switches of a rollout step as plain values."""
+
+    num_prompts: int
+    samples_per_prompt: int
+    dynamic_sampling: bool
+    max_rounds: int
+    on_exhausted: Literal["error", "train_smaller", "top_up"]
+    carry_over: Literal["none", "finished", "all"] = "none"
+    """Which groups after the last accepted one go into the next step: none, the finished mixed ones, or those and all
+    unfinished ones. Problems whose group is dropped unfinished, and under `none` all of them, are asked again first.
+    """
+    max_staleness: int = 2
+    """A group is dropped once any of its tokens is more than this many weight updates old."""
+    margin: float = 1.0
+    """Standard deviations of the number of mixed groups that are asked for in addition."""
+    window: float = 4.0
+    """Submission runs at most this many times `num_prompts` groups ahead of the oldest unfinished one."""
+
+    request_groups: int | None = None
+    """Groups submitted at once and waited for, as a fixed multiple of the batch; None: streaming."""
+    max_groups: int | None = None
+    """No more groups than this are generated in a step; None: what max_rounds allow."""
+
+    @property
+    def admission(self) -> AdmissionRules:
+        allowance = (self.max_rounds if self.dynamic_sampling else 1) * self.num_prompts
+        return AdmissionRules(
+            num_prompts=self.num_prompts,
+            allowance=min(allowance, self.max_groups or allowance),
+            dynamic_sampling=self.dynamic_sampling,
+            margin=self.margin,
+            window=max(1, round(self.window * self.num_prompts)),
+            request_groups=self.request_groups if self.dynamic_sampling else None,
+        )
 
 
 class Admission:
@@ -97,10 +136,10 @@ class Admission:
         self.kept = 0
         """Finished groups that are kept, in whatever place."""
         self.cut: int | None = None
-        """No group beyond this place can be accepted any more: `num_prompts` up to it are kept. None: not so many."""
+        """No group beyond this place can still be accepted, since `num_prompts` up to it are kept. None: fewer are."""
 
     def submit(self, carried: bool = False) -> int:
-        """Takes the next group in; its place."""
+        """Adds the next group and returns its place."""
         self._submitted += not carried
         self._num_carried += carried
         self._open += 1
@@ -110,7 +149,7 @@ class Admission:
     def resolve(self, place: int, mixed: bool) -> None:
         """The group in `place` has ended."""
         if self._outcomes[place] is not None:
-            raise ValueError(f"the group in place {place} has ended before")
+            raise ValueError(f"the group in place {place} has already ended")
         keeps = mixed or not self.rules.dynamic_sampling
         self._outcomes[place] = keeps
         self._open -= 1
@@ -156,7 +195,7 @@ class Admission:
 
     @property
     def full(self) -> bool:
-        """`num_prompts` groups are accepted, and no unfinished one stands before them."""
+        """`num_prompts` groups are accepted, and none before them is unfinished."""
         if self.rules.request_groups is not None and self._open:
             return False
         return self.cut is not None and self.front > self.cut
@@ -168,14 +207,14 @@ class Admission:
 
     @property
     def num_examined(self) -> int:
-        """Groups up to the last accepted one: what the step's statistics are taken over, whatever else was begun."""
+        """Groups up to the last accepted one: what the step's statistics are taken over, whatever else was started."""
         return self.cut + 1 if self.full and self.cut is not None else len(self._outcomes)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """(accepted, examined) of the groups submitted in this step: what they tell of the keep rate.
+        """(accepted, examined) among the groups submitted in this step, for the keep rate.
 
-        Carried ones tell nothing of it: finished ones are carried only where they are mixed.
+        Carried groups would bias it: finished ones are only carried if they are mixed.
         """
         examined = max(0, self.num_examined - self._num_carried)
         return sum(place >= self._num_carried for place in self.accepted), examined

@@ -1,9 +1,12 @@
-"""`rollout/*`, `batch/*`, `reward/*` and `task/*`: pure functions of finished groups. Formulas: docs/metrics.md."""
+"""`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 
+import numpy as np
+
+from dapo_lit.engines.samples import TokenIds
+from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
 from dapo_lit.rollout.records import Completion, Group
 
 NGRAM = 4
@@ -13,8 +16,9 @@ NGRAM = 4
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     """Over all completions generated in a step, before any filtering; null where there is nothing to average."""
     completions = [c for g in groups for c in g.completions]
-    logprobs = [p for c in completions for p in c.sample.rollout_logprobs]
     sizes = [len(g.completions) for g in groups]
+    repeated = [(repetition(c.sample.response_ids), c.truncated) for c in completions]
+    entropy, prob_mean = _entropy_and_prob(completions)
     return {
         **{f"rollout/{key}": value for key, value in _outcome(completions).items()},
         "rollout/reward_shaped": _mean(c.reward_shaped for c in completions),
@@ -25,18 +29,15 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "rollout/groups_all_correct_frac": _mean(g.num_correct == n for g, n in zip(groups, sizes, strict=True)),
         "rollout/groups_all_wrong_frac": _mean(g.num_correct == 0 for g in groups),
         "rollout/groups_mixed_frac": _mean(g.mixed for g in groups),
-        "rollout/entropy": -fmean(logprobs) if logprobs else None,
-        "rollout/prob_mean": _mean(math.exp(p) for p in logprobs),
+        "rollout/entropy": entropy,
+        "rollout/prob_mean": prob_mean,
         "rollout/unique_frac": _mean(
-            len({c.sample.response_ids for c in g.completions}) / n for g, n in zip(groups, sizes, strict=True)
+            len({c.sample.response_ids.tobytes() for c in g.completions}) / n
+            for g, n in zip(groups, sizes, strict=True)
         ),
-        "rollout/repetition_frac": _mean(repetition(c.sample.response_ids) for c in completions),
-        "rollout/repetition_frac_truncated": _mean(
-            repetition(c.sample.response_ids) for c in completions if c.truncated
-        ),
-        "rollout/repetition_frac_finished": _mean(
-            repetition(c.sample.response_ids) for c in completions if not c.truncated
-        ),
+        "rollout/repetition_frac": _mean(share for share, _ in repeated),
+        "rollout/repetition_frac_truncated": _mean(share for share, truncated in repeated if truncated),
+        "rollout/repetition_frac_finished": _mean(share for share, truncated in repeated if not truncated),
         "reward/correctness": _mean(c.reward for c in completions),
         "reward/length_penalty": _mean(c.length_penalty for c in completions),
         "reward/verifier_timeout_frac": _mean(c.score.timed_out for c in completions),
@@ -67,16 +68,103 @@ def written_steps(groups: Sequence[Group], has_written_steps: Callable[[str], bo
     return {"task/steps_frac": _mean(has_written_steps(c.text) for g in groups for c in g.completions)}
 
 
-def repetition(ids: Sequence[int]) -> float:
-    """Share of a response's n-grams that stood in it before.
+def repetition(ids: TokenIds) -> float:
+    """Share of a response's n-grams that occurred in it before.
 
-    >>> repetition([1, 2, 3, 4, 1, 2, 3, 4])
+    >>> repetition(np.array([1, 2, 3, 4, 1, 2, 3, 4]))
     0.2
     """
     total = len(ids) - NGRAM + 1
     if total <= 0:
         return 0.0
-    return 1 - len({tuple(ids[i : i + NGRAM]) for i in range(total)}) / total
+    # Each distinct id is labelled by one of its positions. Four labels of 16 bits make one 64-bit key, and sorting keys
+    # is many times faster than a set of tuples.
+    last_position = np.empty(int(ids.max()) + 1, np.int64)
+    last_position[ids] = np.arange(len(ids))
+    labels = last_position[ids]
+    if len(ids) <= 1 << 16:
+        keys = labels[:-3].astype(np.uint64)
+        for offset in range(1, NGRAM):
+            keys = (keys << np.uint64(16)) | labels[offset : offset + total].astype(np.uint64)
+    else:
+        pairs = np.unique(labels[:-1] * len(ids) + labels[1:], return_inverse=True)[1]
+        keys = (pairs[:-2] * len(ids) + pairs[2:]).astype(np.uint64)
+    keys.sort()
+    num_distinct = 1 + int(np.count_nonzero(keys[1:] != keys[:-1]))
+    return 1 - num_distinct / total
+
+
+def sampling_metrics(
+    step: OpenGroups, accepted: Sequence[Group], carried_out: Sequence[OpenGroup], policy_version: int
+) -> dict[str, float | None]:
+    """`sampling/*`: what became of the groups of a step, and what they cost.
+
+    Args:
+        step: at its end, with nothing under way.
+        accepted: groups trained on.
+        carried_out: groups kept for the next step.
+        policy_version: of the weights that train on the step.
+    """
+    rules = step.admission.rules
+    used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
+    unused = [group for group in step.groups if id(group.group) not in used]
+    filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.mixed]
+    filtered_tokens = sum(g.num_tokens for g in filtered)
+    surplus_tokens = sum(g.num_tokens for g in [*unused, *step.expired]) - filtered_tokens
+    ended = [g.group for g in step.groups if g.finished and not g.ended_earlier]
+    submitted = sum(not g.carried for g in step.groups)
+    total = max(step.tokens_generated, 1)
+    carried_in = {id(g.group) for g in step.groups if g.carried}
+    metrics: dict[str, float | None] = {
+        "sampling/rounds": submitted / rules.num_prompts,
+        "sampling/groups_generated": submitted,
+        "sampling/groups_kept": sum(g.mixed or not rules.dynamic_sampling for g in ended),
+        "sampling/groups_surplus": len(unused) - len(filtered),
+        "sampling/groups_carried_in": sum(id(g) in carried_in for g in accepted),
+        "sampling/groups_carried_out": len(carried_out),
+        "sampling/groups_expired": len(step.expired),
+        "sampling/tokens_filtered_frac": filtered_tokens / total,
+        "sampling/tokens_surplus_frac": surplus_tokens / total,
+        "sampling/tokens_wasted_frac": (filtered_tokens + surplus_tokens) / total,
+    }
+    return metrics | staleness(accepted, policy_version) | _lengths(accepted, ended)
+
+
+def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float | None]:
+    """How many updates of the weights lie between the sampling of a token and its training."""
+    runs = [(policy_version - v, n) for g in accepted for c in g.completions for v, n in c.sample.versions]
+    total = sum(tokens for _, tokens in runs)
+    return {
+        "sampling/staleness_mean": sum(age * tokens for age, tokens in runs) / total if total else None,
+        "sampling/staleness_max": max((age for age, _ in runs), default=None),
+        "sampling/stale_tokens_frac": sum(tokens for age, tokens in runs if age > 0) / total if total else None,
+    }
+
+
+def _lengths(accepted: Sequence[Group], ended: Sequence[Group]) -> dict[str, float | None]:
+    """The length-bias audit: quantiles over completions, and the distance between the two distributions."""
+    metrics: dict[str, float | None] = {}
+    ours, all_of_them = (np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, ended))
+    for name, lengths in (("accepted", ours), ("generated", all_of_them)):
+        for percent in (10, 50, 90):
+            value = float(np.percentile(lengths, percent)) if len(lengths) else None
+            metrics[f"sampling/length_{name}_p{percent}"] = value
+    metrics["sampling/length_ks"] = ks_distance(ours, all_of_them) if len(ours) and len(all_of_them) else None
+    return metrics
+
+
+def ks_distance(first: np.ndarray, second: np.ndarray) -> float:
+    """Kolmogorov-Smirnov distance: the largest difference between two empirical distribution functions.
+
+    Args:
+        first, second: sorted, neither empty.
+
+    >>> ks_distance(np.array([1, 2]), np.array([1, 2, 3, 4]))
+    0.5
+    """
+    values = np.concatenate([first, second])
+    shares = [np.searchsorted(sample, values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
 
 
 def _outcome(completions: Sequence[Completion]) -> dict[str, float | None]:
@@ -86,6 +174,21 @@ def _outcome(completions: Sequence[Completion]) -> dict[str, float | None]:
         "length_mean": _mean(c.num_tokens for c in completions),
         "truncated_frac": _mean(c.truncated for c in completions),
     }
+
+
+def _entropy_and_prob(completions: Sequence[Completion]) -> tuple[float | None, float | None]:
+    """Minus the mean log-prob of the sampled tokens, and their mean probability."""
+    total = sum(c.num_tokens for c in completions)
+    if not total:
+        return None, None
+    # Extended precision, so that neither sum depends on how the tokens are split into completions.
+    logprob = prob = np.longdouble(0)
+    for completion in completions:
+        logprobs = completion.sample.rollout_logprobs
+        logprob += np.add.reduce(logprobs, dtype=np.longdouble)
+        # Complex numbers go through the C library's exp; np.exp of reals differs between processors in the last bit.
+        prob += np.add.reduce(np.exp(logprobs.astype(np.complex128)).real, dtype=np.longdouble)
+    return -float(logprob) / total, float(prob) / total
 
 
 def _mean(values: Iterable[float]) -> float | None:

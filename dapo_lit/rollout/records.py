@@ -1,10 +1,18 @@
-"""What flows through one rollout step: samples, completions and groups."""
+"""What flows through one rollout step: prompts, completions, groups, and the collected step."""
 
 from dataclasses import dataclass, field
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample
+from dapo_lit.engines.samples import ArrayRecord, Sample, TokenIds
 from dapo_lit.rewards.score import Score
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt(ArrayRecord):
+    """A problem and its prompt as token ids, template applied."""
+
+    problem: Problem
+    ids: TokenIds
 
 
 @dataclass
@@ -37,8 +45,8 @@ class Completion:
         return len(self.sample.response_ids)
 
 
-@dataclass
-class Group:
+@dataclass(eq=False)
+class Group(ArrayRecord):
     """The G completions of one submission of a problem."""
 
     step: int
@@ -47,7 +55,7 @@ class Group:
     """Submission number within that step: acceptance follows (step, index)."""
     problem: Problem
     attempt: int
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     completions: list[Completion] = field(default_factory=list)
 
     @property
@@ -58,3 +66,29 @@ class Group:
     def mixed(self) -> bool:
         """DAPO Eq. 11: 0 < number correct < G."""
         return 0 < self.num_correct < len(self.completions)
+
+
+@dataclass
+class CollectedStep:
+    """The result of a rollout step: the groups to train on, those examined for them, and the price."""
+
+    step: int
+    policy_version: int
+    """Version of the weights that train on it."""
+    accepted: list[Group]
+    generated: list[Group]
+    """Groups up to the last accepted one, in order of submission. Later groups were submitted ahead of need; those of
+    them that ended in time would favour short answers."""
+    metrics: dict[str, float | None]
+    surplus: list[Group] = field(default_factory=list)
+    """Finished groups after the last accepted one that are not carried over."""
+    tokens_generated: int = 0
+    """All response tokens sampled in this step, those of unfinished and surplus groups included."""
+
+    @property
+    def counted(self) -> list[Group]:
+        """What `rollout/*` is taken over: the groups in `generated` that this step submitted.
+
+        Carried-over groups are left out: they are a selection, since finished groups are only carried if mixed.
+        """
+        return [group for group in self.generated if group.step == self.step]

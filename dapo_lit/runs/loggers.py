@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dapo_lit.config import Config
-from dapo_lit.rollout.collect import CollectedStep
-from dapo_lit.rollout.records import Completion
+from dapo_lit.rollout.records import CollectedStep, Completion
 from dapo_lit.runs.run_folder import RunFolder
 
 NUM_COMPLETIONS = 4

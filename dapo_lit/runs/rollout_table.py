@@ -1,15 +1,16 @@
-"""Rollouts and evaluations as Parquet, one row a sample."""
+"""Rollouts as Parquet, one row a sample."""
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from dapo_lit.rollout.collect import CollectedStep
+from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.parquet import write_parquet
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
-    """rollouts/step_000010.parquet: every group that ended and is not carried over, discarded ones too."""
+    """rollouts/step_000010.parquet: all finished groups that are not carried over, discarded ones included."""
     kept = {id(group) for group in collected.accepted}
     examined = {id(group) for group in collected.generated}
     rows = [
@@ -21,10 +22,10 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
             "group_index": group.index,
             "prompt": group.problem.problem,
             "answer": group.problem.answer,
-            "prompt_ids": list(group.prompt_ids),
+            "prompt_ids": group.prompt_ids.astype(np.int64),
             "response": completion.text,
-            "response_ids": list(completion.sample.response_ids),
-            "rollout_logprobs": list(completion.sample.rollout_logprobs),
+            "response_ids": completion.sample.response_ids.astype(np.int64),
+            "rollout_logprobs": completion.sample.rollout_logprobs.astype(np.float64),
             "policy_version": completion.sample.policy_version,
             "extracted": completion.score.answer,
             "correct": completion.correct,

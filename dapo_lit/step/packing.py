@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,15 +199,19 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
     """
     completions = [c for g in groups for c in g.completions]
     prompts = [g.prompt_ids for g in groups for _ in g.completions]
+    pairs = [(prompt, c.sample.response_ids) for prompt, c in zip(prompts, completions, strict=True)]
+    flat = torch.from_numpy(np.concatenate([ids for pair in pairs for ids in pair], dtype=np.int64))
+    prompt_lengths, response_lengths = torch.tensor([[len(p), len(r)] for p, r in pairs]).unbind(1)
+    versions = np.array([run for c in completions for run in c.sample.versions])
     return TokenBatch(
-        sequences=[torch.tensor(p + c.sample.response_ids) for p, c in zip(prompts, completions, strict=True)],
-        prompt_lengths=torch.tensor([len(p) for p in prompts]),
-        response_lengths=torch.tensor([c.num_tokens for c in completions]),
+        sequences=list(flat.split((prompt_lengths + response_lengths).tolist())),
+        prompt_lengths=prompt_lengths.contiguous(),
+        response_lengths=response_lengths.contiguous(),
         group_index=torch.repeat_interleave(
             torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
         ),
         rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
         loss_mask=loss_mask,
-        rollout_logprobs=torch.tensor([p for c in completions for p in c.sample.rollout_logprobs], dtype=torch.float32),
-        fresh=torch.tensor([v == policy_version for c in completions for v in c.sample.versions]),
+        rollout_logprobs=torch.from_numpy(np.concatenate([c.sample.rollout_logprobs for c in completions])),
+        fresh=torch.from_numpy(np.repeat(versions[:, 0] == policy_version, versions[:, 1])),
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dapo_lit.rollout.collect import CollectedStep
+from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.step.packing import TokenBatch
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -15,8 +16,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.samples import NO_TOKENS, Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 
 VOCAB = 40
@@ -84,11 +85,9 @@ def make_requests(num_prompts: int, group: int) -> list[SampleRequest]:
     ]
 
 
-def forced_logprobs(
-    model: PreTrainedModel, prompt: tuple[int, ...], sample: Sample, temperature: float
-) -> torch.Tensor:
+def forced_logprobs(model: PreTrainedModel, prompt: TokenIds, sample: Sample, temperature: float) -> torch.Tensor:
     """Log-probs [T, V] of every token at every position of the response, from one forward pass over the whole."""
-    ids = torch.tensor([prompt + sample.response_ids])
+    ids = torch.from_numpy(np.concatenate([prompt, sample.response_ids], dtype=np.int64))[None]
     with torch.no_grad():
         logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
     return torch.log_softmax(logits / temperature, -1)
@@ -99,8 +98,8 @@ def assert_logprobs_are_forced(model: PreTrainedModel, requests: list[SampleRequ
     assert sorted(prompts, key=str) == sorted((sample.key for sample in samples), key=str)
     for sample in samples:
         logprobs = forced_logprobs(model, prompts[sample.key], sample, t)
-        expected = logprobs.gather(-1, torch.tensor(sample.response_ids)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(sample.rollout_logprobs), expected, atol=1e-5, rtol=0)
+        expected = logprobs.gather(-1, torch.from_numpy(sample.response_ids).long()[:, None])[:, 0]
+        torch.testing.assert_close(torch.from_numpy(sample.rollout_logprobs), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
@@ -144,8 +143,8 @@ def test_temperature_0_follows_the_likeliest_token_with_log_prob_0():
     requests = make_requests(3, 2)
     for sample in make_engine(model).generate(requests, Sampling(20, temperature=0.0)):
         prompt = next(request.prompt_ids for request in requests if request.key == sample.key)
-        assert forced_logprobs(model, prompt, sample, 1.0).argmax(-1).tolist() == list(sample.response_ids)
-        assert set(sample.rollout_logprobs) == {0.0}
+        assert forced_logprobs(model, prompt, sample, 1.0).argmax(-1).tolist() == sample.response_ids.tolist()
+        assert not sample.rollout_logprobs.any()
 
 
 def test_sampled_pairs_of_tokens_occur_as_often_as_the_model_says():
@@ -155,7 +154,7 @@ def test_sampled_pairs_of_tokens_occur_as_often_as_the_model_says():
     requests = [SampleRequest(SampleKey(1, "p", 0, g), (4, 5)) for g in range(draws)]
     pairs = torch.zeros(6, 6)
     for sample in make_engine(model, eos_ids=()).generate(requests, Sampling(2)):
-        pairs[sample.response_ids] += 1
+        pairs[tuple(sample.response_ids.tolist())] += 1
     with torch.no_grad():
         first = model(torch.tensor([[4, 5]])).logits[0, -1].softmax(-1)
         second = model(torch.tensor([[4, 5, token] for token in range(6)])).logits[:, -1].softmax(-1)
@@ -180,16 +179,16 @@ def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batc
     got = by_key(list(make_engine(model, max_batch_size=max_batch_size).generate(shuffled[order], sampling)))
     assert got.keys() == reference.keys()
     for key, sample in got.items():
-        assert sample.response_ids == reference[key].response_ids
+        assert sample.response_ids.tolist() == reference[key].response_ids.tolist()
         assert sample.rollout_logprobs == pytest.approx(reference[key].rollout_logprobs, abs=1e-5)
-    assert len({sample.response_ids for sample in reference.values()}) == len(requests)
+    assert len({sample.response_ids.tobytes() for sample in reference.values()}) == len(requests)
 
 
 def test_another_seed_gives_other_samples():
     engine = make_engine(make_model(ARCHITECTURES["qwen2"]))
     request = make_requests(1, 1)
     (one,), (two,) = (list(engine.generate(request, Sampling(20, seed=seed))) for seed in (0, 1))
-    assert one.response_ids != two.response_ids
+    assert one.response_ids.tolist() != two.response_ids.tolist()
 
 
 def test_every_eos_id_ends_a_response_and_stays_in_it():
@@ -198,7 +197,7 @@ def test_every_eos_id_ends_a_response_and_stays_in_it():
     eos_ids = (3, 9, 21)
     samples = list(make_engine(model, eos_ids=eos_ids).generate(requests, Sampling(60)))
     for sample in samples:
-        assert not set(sample.response_ids[:-1]) & set(eos_ids)
+        assert not set(sample.response_ids[:-1].tolist()) & set(eos_ids)
         assert sample.finished == (sample.response_ids[-1] in eos_ids)
         assert len(sample.response_ids) == len(sample.rollout_logprobs)
     assert {sample.response_ids[-1] for sample in samples if sample.finished} == set(eos_ids)
@@ -213,7 +212,7 @@ def test_a_response_cut_at_the_limit_is_unfinished_and_one_that_ends_there_is_fi
     outcomes = set()
     for sample in engine.generate(requests, Sampling(limit)):
         full = whole[sample.key]
-        assert sample.response_ids == full.response_ids[:limit]
+        assert sample.response_ids.tolist() == full.response_ids[:limit].tolist()
         assert sample.finished == (full.finished and len(full.response_ids) <= limit)
         outcomes.add((sample.finished, len(sample.response_ids) == limit))
     assert outcomes == {(True, False), (True, True), (False, True)}
@@ -272,8 +271,8 @@ def test_bfloat16_stays_close_to_transformers_in_bfloat16():
     errors = []
     for sample in samples:
         forced = forced_logprobs(model, prompts[sample.key], sample, 1.0)
-        picked = forced.gather(-1, torch.tensor(sample.response_ids)[:, None])[:, 0]
-        errors.append((picked - torch.tensor(sample.rollout_logprobs)).abs())
+        picked = forced.gather(-1, torch.from_numpy(sample.response_ids).long()[:, None])[:, 0]
+        errors.append((picked - torch.from_numpy(sample.rollout_logprobs)).abs())
     # bfloat16 has 8 bits: logits of about 5 are known to a few hundredths.
     assert torch.cat(errors).mean() < 0.05
 
@@ -353,3 +352,28 @@ def test_a_closed_engine_says_so():
     engine.close()
     with pytest.raises(RuntimeError, match="closed"):
         engine.generate(make_requests(1, 1), Sampling(4))
+
+
+def test_a_withdrawn_response_continues_as_if_never_interrupted():
+    model = make_model(ARCHITECTURES["qwen2"])
+    engine = make_engine(model, max_batch_size=6)
+    requests = make_requests(4, group=3)
+    sampling = Sampling(max_response_tokens=12, seed=3)
+    whole = {s.key: s for s in engine.generate(requests, sampling)}
+    stream = engine.open(sampling)
+    stream.submit(requests)
+    ended = [s for _ in range(4) for s in stream.step()]
+    partial = stream.withdraw([r.key for r in requests])
+    assert stream.pending == 0
+    assert any(len(p.response_ids) for p in partial.values())
+    assert any(p == NO_TOKENS for p in partial.values())  # those that had not entered the batch
+    engine.sync_weights(model.state_dict().items(), version=2)
+    stream = engine.open(sampling)
+    stream.submit([dataclasses.replace(r, partial=partial[r.key]) for r in requests if r.key in partial])
+    for sample in [*ended, *run_to_end(stream)]:
+        want = whole[sample.key]
+        assert (sample.response_ids.tolist(), sample.finished) == (want.response_ids.tolist(), want.finished)
+        assert sample.rollout_logprobs == pytest.approx(want.rollout_logprobs, abs=1e-5)
+        known = len(partial[sample.key].response_ids) if sample.key in partial else len(sample.response_ids)
+        new = len(sample.response_ids) - known
+        assert sample.versions == tuple(run for run in ((1, known), (2, new)) if run[1])

@@ -18,6 +18,6 @@ def test_samples_that_ended_before_a_server_failed_are_handed_out_before_the_fai
     ended.ids, ended.logprobs, ended.finish_reason = [7], [-0.5], "stop"
     stream._ended.put(ended)
     stream._ended.put(ServerError("http://a is gone"))
-    assert [sample.response_ids for sample in stream.step()] == [(7,)]
+    assert [sample.response_ids.tolist() for sample in stream.step()] == [[7]]
     with pytest.raises(ServerError, match="is gone"):
         stream.step()

@@ -25,7 +25,7 @@ from dapo_lit.evaluation.sampled import (
 )
 from dapo_lit.evaluation.voting import Ballot, ballots, consensus, consensus_curve
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.collect import Prompt
+from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
 from dapo_lit.study.compare.question_intervals import compare_questions, difference_interval, share_interval
 from dapo_lit.study.compare.statistics import t_interval

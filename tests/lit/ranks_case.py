@@ -112,7 +112,7 @@ class Probe(DAPOModule):
         assert batch.tokens is not None
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
-        record["ids"] = [c.sample.response_ids for g in batch.collected.accepted for c in g.completions]
+        record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
         tokens, _ = score(self.policy_forward, self.objective, batch.tokens)
         record["scored"] = (tokens.ref_logprobs, tokens.values)
         if batch.step == 1:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from lightning import Trainer
 
+from dapo_lit.config import ConfigError
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.rollout.flight import Flight
+from dapo_lit.rollout import open_groups
+from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
@@ -105,15 +107,29 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     state = torch.load(checkpoint, weights_only=False)
     sampled = state["RolloutDataModule"]["collector"]["interrupted"].tokens_generated
     assert sampled > 0
-    taken, resume = [], Flight._resume
+    taken, init = [], StepCollection.__init__
 
-    def takes(self, oldest_version: int) -> None:
-        taken.append(self.collector.interrupted)
-        resume(self, oldest_version)
+    def takes(self, setup, step, start, *more) -> None:
+        taken.append(start.copy())
+        init(self, setup, step, start, *more)
 
-    monkeypatch.setattr(Flight, "_resume", takes)
+    monkeypatch.setattr(StepCollection, "__init__", takes)
     train(compose(*settings, "resume=true"), [])
     assert taken[0].tokens_generated == sampled  # the step went on from it
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines] == [0, 1, 2]
     assert lines[1]["tokens_generated"] > sampled
+
+
+def test_a_checkpoint_with_rollouts_in_the_format_of_another_version_is_refused_in_one_line(
+    tmp_path, compose, monkeypatch
+):
+    monkeypatch.setattr(TorchEngine, "reproducible", False)
+    settings = ("rollout.max_batch_size=12", "budget.steps=2", f"runs_dir={tmp_path}")
+    with monkeypatch.context() as patch:
+        stop_in(1, patch)
+        with pytest.raises(SystemExit):
+            train(compose(*settings), [])
+    monkeypatch.delattr(open_groups, "OpenGroup")  # as if that version had another name for it
+    with pytest.raises(ConfigError, match=r"step_000000\.ckpt holds unfinished rollouts in the format of another"):
+        train(compose(*settings, "resume=true"), [])

@@ -18,14 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.export import export
 from dapo_lit.objective.losses import Aggregation
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.ranks import Ranks
-from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.exchange import packed, unpacked
-from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.checkpoint_weights import policy_weights
 
@@ -224,14 +221,4 @@ def test_groups_are_dealt_out_in_submission_order_and_none_is_left_out():
     assert dealt == [[0, 3, 6], [1, 4], [2, 5]]
     shared = [Ranks(rank, 4, per_engine=2) for rank in range(4)]  # two engines of two ranks each
     assert [ranks.own(groups) for ranks in shared] == [[0, 2, 4, 6]] * 2 + [[1, 3, 5]] * 2
-    assert [ranks.tells for ranks in shared] == [True, False, True, False]
-
-
-def test_completions_survive_the_exchange_bit_for_bit():
-    def completion(index: int, ids: tuple[int, ...]) -> Completion:
-        logprobs = tuple(-0.1 / 3 * i for i in ids)
-        sample = Sample(SampleKey(1, "p", 0, index), ids, logprobs, finished=True, policy_version=2)
-        return Completion(sample, "text", Score(1.0, True, "1"), 1.0, 0.0, 1.0)
-
-    given = [completion(0, (5,)), completion(1, (7, 8, 9)), completion(2, (2**31 - 1, 3))]
-    assert unpacked(packed(given)) == given
+    assert [ranks.leads_engine for ranks in shared] == [True, False, True, False]

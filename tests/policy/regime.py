@@ -66,10 +66,12 @@ def sample(folder: Path, sums: Sums, *, num_problems: int, group: int, limit: in
     answers = []
     for s in engine.generate(requests, Sampling(max_response_tokens=limit, seed=seed)):
         index, problem = problems[s.key.problem_id]
-        text = tokenizer.decode(list(s.response_ids), skip_special_tokens=True)
+        text = tokenizer.decode(s.response_ids.tolist(), skip_special_tokens=True)
         correct = s.finished and extract(text, "hash") == problem.answer
         terms = int(str(problem.meta["num_terms"]))
-        answers.append(Answer(index, terms, text, len(s.response_ids), s.finished, sum(s.rollout_logprobs), correct))
+        answers.append(
+            Answer(index, terms, text, len(s.response_ids), s.finished, sum(s.rollout_logprobs.tolist()), correct)
+        )
     return answers
 
 

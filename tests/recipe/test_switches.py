@@ -168,7 +168,7 @@ def test_dynamic_sampling_changes_which_groups_are_accepted_and_no_completion(co
         options = (T + f"dynamic_sampling={on}", f"study_name=sampling_{on}", "budget.steps=1")
         steps[on] = collected_step(compose(*options), monkeypatch)[1].collected
     ids = {
-        on: [[c.sample.response_ids for c in group.completions] for group in step.generated]
+        on: [[c.sample.response_ids.tolist() for c in group.completions] for group in step.generated]
         for on, step in steps.items()
     }
     assert ids[True][: len(ids[False])] == ids[False]

@@ -7,9 +7,10 @@ from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector
 
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.rollout.collect import CollectedStep, Collector
+from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
 from dapo_lit.rollout.metrics import rollout_metrics
+from dapo_lit.rollout.records import CollectedStep
 
 MODES = ["none", "finished", "all"]
 

@@ -13,10 +13,10 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.rewards.pool import Verifier
-from dapo_lit.rollout.collect import CollectionRules, Collector, ExhaustedError, Prompt
-from dapo_lit.rollout.dynamic_sampling import KeepRate, groups_in_flight
-from dapo_lit.rollout.flight import StopRequestedError
-from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight
+from dapo_lit.rollout.records import Group, Prompt
+from dapo_lit.rollout.step_collection import StopRequestedError
 
 RULES = CollectionRules(
     num_prompts=3,

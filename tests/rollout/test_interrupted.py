@@ -6,9 +6,9 @@ from test_streaming import half_done
 
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.restarting import EngineFailedError
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.flight import LostSampleError
+from dapo_lit.rollout.step_collection import LostSampleError
 
 
 class Failing(ScriptedStream):
@@ -19,7 +19,7 @@ class Failing(ScriptedStream):
             raise self._engine.failure
         return super().step()
 
-    def withdraw(self, keys: list[SampleKey]) -> dict[SampleKey, Begun]:
+    def withdraw(self, keys: list[SampleKey]) -> dict[SampleKey, PartialSample]:
         raise AssertionError("the engine is gone")
 
 

@@ -1,5 +1,6 @@
 """`rollout/*` and `batch/*` worked by hand on two groups of two."""
 
+import numpy as np
 import pytest
 
 from dapo_lit.data.problem import Problem
@@ -63,5 +64,13 @@ def test_share_of_written_steps():
 
 
 def test_repetition_counts_ngrams_that_came_before():
-    assert repetition((1, 2, 3)) == 0.0
-    assert repetition((5,) * 7) == pytest.approx(3 / 4)  # four 4-grams, all alike
+    assert repetition(np.array([1, 2, 3])) == 0.0
+    assert repetition(np.full(7, 5)) == pytest.approx(3 / 4)  # four 4-grams, all alike
+
+
+@pytest.mark.parametrize("length", [50, 3000, 70_000])  # above 65,536 tokens labels do not fit into 16 bits
+@pytest.mark.parametrize("vocabulary", [2, 12, 152_000])
+def test_repetition_is_that_of_a_set_of_ngrams_at_any_length(length, vocabulary):
+    ids = np.random.default_rng(0).integers(0, vocabulary, length).astype(np.int32)
+    total = length - 3
+    assert repetition(ids) == 1 - len({tuple(ids[i : i + 4].tolist()) for i in range(total)}) / total

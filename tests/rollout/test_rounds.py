@@ -15,8 +15,10 @@ from test_streaming import ForgetfulEngine, SlowEngine, half_done
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.ranks import Ranks
-from dapo_lit.rollout.collect import CollectedStep, CollectionRules, Collector
-from dapo_lit.rollout.flight import LostSampleError, StopRequestedError
+from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.dynamic_sampling import CollectionRules
+from dapo_lit.rollout.records import CollectedStep
+from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 
 PROBLEMS = 12
 

@@ -39,7 +39,7 @@ def test_a_response_above_the_limit_is_cut_and_unfinished():
 def test_a_function_is_a_script_too_and_samples_are_handed_out_one_by_one():
     engine = synced(lambda key: ScriptedResponse((key.sample_index + 1,), (0.0,), ends_at=-key.sample_index))
     iterator = engine.generate(REQUESTS, Sampling(max_response_tokens=8))
-    assert next(iterator).response_ids == (3,)
+    assert next(iterator).response_ids.tolist() == [3]
     assert engine.yielded == [KEYS[2]]
     assert engine.submitted == REQUESTS
 

@@ -90,7 +90,7 @@ def test_carried_over_completions_are_marked_as_not_fresh():
 
 def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_are_stale():
     made = group(0, (1,), [(2, 3, 4)], version=5)
-    made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=(4, 4))
+    made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=((4, 2),))
     assert batch([made], version=5).fresh.tolist() == [False, False, True]
 
 

@@ -1,5 +1,6 @@
 """A tiny policy, requests to it, and how far an engine's log-probs are from those of transformers."""
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
@@ -42,10 +43,10 @@ def largest_difference(engine: RolloutEngine, model: PreTrainedModel, temperatur
     worst = 0.0
     for sample in samples:
         assert sample.finished == (sample.response_ids[-1] == eos)
-        ids = torch.tensor([prompts[sample.key] + sample.response_ids])
+        ids = torch.from_numpy(np.concatenate([prompts[sample.key], sample.response_ids], dtype=np.int64))[None]
         with torch.no_grad():
             logprobs = torch.log_softmax(model(ids).logits[0].double() / temperature, dim=-1)
         start = len(prompts[sample.key])
         expected = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0]
-        worst = max(worst, float((expected - torch.tensor(sample.rollout_logprobs)).abs().max()))
+        worst = max(worst, float((expected - torch.from_numpy(sample.rollout_logprobs)).abs().max()))
     return worst

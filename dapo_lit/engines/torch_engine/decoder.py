@@ -8,14 +8,16 @@ Left out: gradients, dropout, mixture of experts, rotary embeddings whose freque
 longrope).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from dapo_lit.engines.samples import TokenIds
 from dapo_lit.engines.torch_engine.fused_weights import Weights
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -81,16 +83,19 @@ class Decoder:
             fp32_head=fp32_head,
         )
 
-    def prefill(self, prompts: list[tuple[int, ...]]) -> Prefilled:
+    def prefill(self, prompts: Sequence[TokenIds]) -> Prefilled:
         """Runs prompts of any lengths in one batch."""
         lengths = [len(prompt) for prompt in prompts]
         num_prompts, width = len(prompts), max(lengths)
-        ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt in prompts], device=self.device)
+        padded = np.zeros((num_prompts, width), np.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[width - len(prompt) :] = prompt
+        ids = torch.from_numpy(padded).to(self.device)
         starts = torch.tensor([width - length for length in lengths], device=self.device)
         slots = torch.arange(width, device=self.device)
         positions = (slots - starts[:, None]).clamp_(min=0)
         distance = slots[:, None] - slots
-        # A slot before the start sees itself alone: a row without any key would give NaN.
+        # A slot before the start sees only itself: a row without any key would give NaN.
         seen = (distance >= 0) & ((slots >= starts[:, None])[:, None, None] | (distance == 0))
         layers: list[Tensor] = []
 

@@ -1,7 +1,7 @@
 """The sequences being decoded: where each row is in the cache, when rows leave and when the next ones enter."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dapo_lit.engines import noise
 from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine import inverse_cdf as draws
 from dapo_lit.engines.torch_engine.decoder import Cache, Decoder, Prefilled
 
@@ -45,7 +45,7 @@ class DecodingBatch:
         self._noise_keys = np.empty(0, np.uint64)
         self._starts = np.empty(0, np.int64)  # slot of the first prompt token
         self._firsts = np.empty(0, np.int64)  # slot of the first response token
-        self._begins = np.empty(0, np.int64)  # slot of the first response token that was sampled here
+        self._sampled_from = np.empty(0, np.int64)  # slot of the first response token that was sampled here
         self._alive = np.empty(0, np.bool_)
         # On the device: [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
         self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
@@ -60,18 +60,17 @@ class DecodingBatch:
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         self._waiting.extend(requests)
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         """Takes samples out; their rows leave the batch with the next move."""
         wanted = frozenset(keys)
-        found = {r.key: r.begun for r in self._waiting if r.key in wanted}
+        found = {r.key: r.partial for r in self._waiting if r.key in wanted}
         self._waiting = deque(r for r in self._waiting if r.key not in wanted)
-        for row in np.flatnonzero(self._alive).tolist():
+        alive = np.flatnonzero(self._alive)
+        rows = alive[[self._row_requests[row].key in wanted for row in alive.tolist()]]
+        for row, ids, logprobs in self._sampled(rows):
             request = self._row_requests[row]
-            if request.key in wanted:
-                ids, logprobs = self._response(row)
-                versions = request.begun.versions + (self.version,) * (len(ids) - len(request.begun.versions))
-                found[request.key] = Begun(ids, logprobs, versions)
-                self._alive[row] = False
+            found[request.key] = request.partial.extended(ids, logprobs, self.version)
+        self._alive[rows] = False
         return found
 
     @torch.inference_mode()
@@ -99,22 +98,26 @@ class DecodingBatch:
 
     def _collect(self, rows: np.ndarray, at_eos: np.ndarray) -> list[Sample]:
         samples = []
-        for row in rows.tolist():
-            request = self._row_requests[row]
-            ids, logprobs = self._response(row)
+        for row, ids, logprobs in self._sampled(rows):
+            request, finished = self._row_requests[row], bool(at_eos[row])
             if not np.isfinite(logprobs).all():
                 raise FloatingPointError(
                     f"logits of {request.key} are not finite: the weights of version {self.version} are broken"
                 )
-            samples.append(Sample(request.key, ids, logprobs, bool(at_eos[row]), self.version, request.begun.versions))
+            samples.append(request.partial.ended(request.key, ids, logprobs, finished=finished, version=self.version))
         return samples
 
-    def _response(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Token ids and log-probs of a row, what it went on from included."""
-        begun = self._row_requests[row].begun
-        sampled = slice(int(self._begins[row]), self._slot)
-        ids, logprobs = self._ids[row, sampled].tolist(), self._logprobs[row, sampled].tolist()
-        return begun.response_ids + tuple(ids), begun.rollout_logprobs + tuple(logprobs)
+    def _sampled(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(row, token ids, log-probs) of what was sampled here."""
+        if not len(rows):
+            return
+        first = int(self._sampled_from[rows].min())
+        place = torch.from_numpy(rows).to(self._ids.device)
+        ids = self._ids[place, first : self._slot].cpu().numpy()
+        logprobs = self._logprobs[place, first : self._slot].cpu().numpy()
+        for index, row in enumerate(rows.tolist()):
+            own = slice(int(self._sampled_from[row]) - first, None)
+            yield row, ids[index, own], logprobs[index, own]
 
     def _move_pays(self) -> bool:
         num_alive = int(self._alive.sum())
@@ -128,17 +131,17 @@ class DecodingBatch:
         kept = np.flatnonzero(self._alive)
         free = self._max_batch_size - len(kept)
         requests = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
-        entering = _Entering(self._decoder, [r.prompt_ids + r.begun.response_ids for r in requests])
+        entering = _Entering(self._decoder, [r.input_ids for r in requests])
         keys = [noise.row_key(self._sampling.seed, r.key) for r in requests]
-        begun = np.array([len(r.begun.response_ids) for r in requests], np.int64)
+        resumed = np.array([len(r.partial.response_ids) for r in requests], np.int64)
 
         old_first = int(self._starts[kept].min()) if len(kept) else self._slot
         width = max([self._slot - old_first, *entering.lengths.tolist()])
         shift = width - self._slot
         limit = self._sampling.max_response_tokens
         self._starts = np.concatenate([self._starts[kept] + shift, width - entering.lengths])
-        self._firsts = np.concatenate([self._firsts[kept] + shift, width - begun])
-        self._begins = np.concatenate([self._begins[kept] + shift, np.full(len(requests), width)])
+        self._firsts = np.concatenate([self._firsts[kept] + shift, width - resumed])
+        self._sampled_from = np.concatenate([self._sampled_from[kept] + shift, np.full(len(requests), width)])
         self._row_requests = [*(self._row_requests[row] for row in kept.tolist()), *requests]
         self._noise_keys = np.concatenate([self._noise_keys[kept], np.array(keys, np.uint64)])
         self._alive = np.ones(len(self._starts), np.bool_)
@@ -181,12 +184,12 @@ class DecodingBatch:
 class _Entering:
     """Prompts of the rows that enter, each distinct run of equal neighbours prefilled once."""
 
-    def __init__(self, decoder: Decoder, prompts: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[TokenIds]) -> None:
         self.lengths = np.array([len(prompt) for prompt in prompts], np.int64)
-        distinct: list[tuple[int, ...]] = []
+        distinct: list[TokenIds] = []
         row_prompts: list[int] = []
         for prompt in prompts:
-            if not distinct or prompt != distinct[-1]:
+            if not distinct or not np.array_equal(prompt, distinct[-1]):
                 distinct.append(prompt)
             row_prompts.append(len(distinct) - 1)
         self._chunks: list[tuple[Tensor, Tensor, Prefilled]] = []  # rows, their prompt within the chunk
@@ -209,7 +212,7 @@ class _Entering:
             layer[:, :, :, layer.shape[3] - prompt.shape[3] :].index_copy_(1, target, prompt.index_select(1, source))
 
 
-def _by_length(prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
+def _by_length(prompts: Sequence[TokenIds]) -> list[list[int]]:
     """Indices of prompts in chunks of similar length, each at most _PREFILL_TOKENS with padding (or one prompt)."""
     chunks: list[list[int]] = []
     for index in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):

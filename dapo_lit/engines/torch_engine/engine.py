@@ -4,24 +4,23 @@ Requests enter the batch in submission order. Whenever a quarter of it has ended
 together and the next requests take the free places (continuous refill). A group's prompt is run once; its keys and
 values are copied to the group's rows. Left out: speculative decoding, paging, tensor parallelism.
 
-A sample's noise depends on its key and position alone, so any batch gives the same tokens. Log-probs then agree to
+A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
-from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.decoding import DecodingBatch
 
 
-class TorchEngine:
+class TorchEngine(RolloutEngine):
     """Samples with its own copy of the weights.
 
     config: of the policy; llama, mistral, qwen2 or qwen3, otherwise ValueError.
@@ -29,6 +28,9 @@ class TorchEngine:
     dtype: of weights, activations and cache. fp32_head: logits from float32 products whatever the dtype.
     max_batch_size: sequences decoded at once.
     """
+
+    reproducible = True
+    """Noise is counter-based, and the same requests in the same order make the same batches."""
 
     def __init__(
         self,
@@ -48,9 +50,10 @@ class TorchEngine:
         self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
-        self._vocab_size: int = config.vocab_size
-        self._max_batch_size = max_batch_size
-        self._version: int | None = None
+        self.vocab_size: int = config.vocab_size
+        self.concurrency = max_batch_size
+        self.version: int | None = None
+        """Weight version; None before the first sync_weights."""
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copies the weights in.
@@ -58,63 +61,30 @@ class TorchEngine:
         Raises ValueError naming missing, unexpected or wrongly shaped tensors; nothing can be sampled until a sync
         succeeds.
         """
-        self._version = None
+        self.version = None
         self._open_decoder().weights.load(named_tensors)
-        self._version = version
-
-    @property
-    def concurrency(self) -> int:
-        """Sequences decoded at once."""
-        return self._max_batch_size
-
-    @property
-    def reproducible(self) -> bool:
-        """True: noise is counter-based, and the same requests in the same order make the same batches."""
-        return True
+        self.version = version
 
     def open(self, sampling: Sampling) -> "TorchStream":
-        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
         decoder = self._open_decoder()
-        if self._version is None:
+        if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
-        return TorchStream(self, DecodingBatch(decoder, self._is_eos, sampling, self._max_batch_size, self._version))
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        """Yields each sample as it ends. Samples that end at the same token come in submission order.
-
-        The call itself raises ValueError for a bad prompt or setting, RuntimeError before the first sync_weights. The
-        iterator raises RuntimeError after a later sync_weights, FloatingPointError where log-probs are not finite.
-        """
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
-    @property
-    def version(self) -> int | None:
-        """Of the weights; None before the first sync_weights."""
-        return self._version
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
+        sampling.check()
+        return TorchStream(self, DecodingBatch(decoder, self._is_eos, sampling, self.concurrency, self.version))
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
             raise RuntimeError("the engine is closed")
         return self._decoder
 
-    def rest(self) -> None:
-        """Nothing: a stream's cache goes with the stream."""
-
     def close(self) -> None:
         """Frees weights; the engine cannot be used any more."""
         self._decoder = None
-        self._version = None
+        self.version = None
 
 
 class TorchStream:
-    """Requests in, samples out, a token a step."""
+    """Requests in, samples out, a token a step. Samples that end at the same token come in submission order."""
 
     def __init__(self, engine: TorchEngine, batch: DecodingBatch) -> None:
         self._engine = engine
@@ -129,7 +99,7 @@ class TorchStream:
         vocab = self._engine.vocab_size
         for request in requests:
             ids = request.prompt_ids
-            if not ids or not 0 <= min(ids) <= max(ids) < vocab:
+            if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
                 raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
         self._batch.submit(requests)
 
@@ -141,5 +111,5 @@ class TorchStream:
             )
         return self._batch.step()
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         return self._batch.withdraw(keys)

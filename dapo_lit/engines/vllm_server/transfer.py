@@ -37,7 +37,8 @@ class NcclTransfer:
             from vllm.utils.network_utils import get_ip, get_open_port
         except ImportError as error:
             raise ValueError(
-                f"rollout.vllm.server.transfer=nccl needs vLLM 0.32 beside the trainer ({error}); set transfer=folder"
+                "rollout.vllm.server.transfer=nccl needs vLLM 0.32 in the trainer's environment "
+                f"({error}); set transfer=folder"
             ) from None
         client = self._client = ServerClient(urls, request_s)
         sizes = [int(client.get(url, "/get_world_size")["world_size"]) for url in client.urls]

@@ -1,4 +1,4 @@
-"""Weights in a folder that other processes read: safetensors in shards, and whole or not there at all."""
+"""Weights in a folder for other processes: sharded safetensors, either complete or absent."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ def write_weights(
 ) -> list[str]:
     """Writes `folder` with a file for every `shard_bytes` of tensors, in `dtype`; the names that were written.
 
-    At most one shard and one tensor are in memory beside the sender's own. The folder gets its name when all of it is
-    on disk; what a killed process left under its temporary name is removed.
+    Adds at most one shard and one tensor to the sender's memory. The folder gets its final name once all of it is on
+    disk; leftovers of a killed process are removed.
     """
-    beside = folder.with_name(f"{folder.name}.part")
-    for old in (beside, folder):
+    partial_folder = folder.with_name(f"{folder.name}.part")
+    for old in (partial_folder, folder):
         if old.exists():
             shutil.rmtree(old)
-    beside.mkdir(parents=True)
+    partial_folder.mkdir(parents=True)
     shard: dict[str, Tensor] = {}
     names: list[str] = []
     size = files = 0
@@ -31,7 +31,7 @@ def write_weights(
     def flush() -> None:
         nonlocal size, files
         files += 1
-        file = beside / f"model-{files:05d}.safetensors"
+        file = partial_folder / f"model-{files:05d}.safetensors"
         save_file(shard, file, metadata={"format": "pt"})
         _force_to_disk(file)
         shard.clear()
@@ -47,8 +47,8 @@ def write_weights(
         names.append(name)
     if shard:
         flush()
-    _force_to_disk(beside)
-    beside.rename(folder)
+    _force_to_disk(partial_folder)
+    partial_folder.rename(folder)
     _force_to_disk(folder.parent)
     return names
 

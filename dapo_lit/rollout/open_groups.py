@@ -1,0 +1,172 @@
+"""The groups of one rollout step while it is collected: samples arrive one by one, in any order."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import SampleRequest
+from dapo_lit.engines.samples import NO_TOKENS, PartialSample, Sample, SampleKey
+from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
+from dapo_lit.rollout.records import Completion, Group
+
+
+@dataclass
+class OpenGroup:
+    """A submitted group with the samples it has so far. A checkpoint holds it, and collection continues from there."""
+
+    group: Group
+    """Its completions are empty until all of them are scored."""
+    position: int
+    """Position of the problem among the run's prompts."""
+    num_samples: int
+    scored: dict[int, Completion] = field(default_factory=dict)
+    """By sample index."""
+    partial: dict[int, PartialSample] = field(default_factory=dict)
+    """Interrupted samples, by sample index."""
+    carried: bool = False
+    """Submitted in an earlier step."""
+    ended_earlier: bool = False
+    """All of its samples ended before this step."""
+
+    @property
+    def finished(self) -> bool:
+        return len(self.scored) == self.num_samples
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens so far."""
+        ended = sum(c.num_tokens for c in self.scored.values())
+        return ended + sum(len(p.response_ids) for p in self.partial.values())
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of the weights that sampled any of its tokens; None: there is no token yet."""
+        runs = [c.sample.versions for c in self.scored.values()] + [p.versions for p in self.partial.values()]
+        return min((versions[0][0] for versions in runs if versions), default=None)
+
+    def key(self, index: int) -> SampleKey:
+        return SampleKey(self.group.step, self.group.problem.id, self.group.attempt, index)
+
+    def copy(self) -> "OpenGroup":
+        """An independent copy; the samples themselves are shared."""
+        group = replace(self.group, completions=list(self.group.completions))
+        return replace(self, group=group, scored=dict(self.scored), partial=dict(self.partial))
+
+    def requests(self) -> list[SampleRequest]:
+        """For the samples that have not ended."""
+        return [
+            SampleRequest(self.key(i), self.group.prompt_ids, self.partial.get(i, NO_TOKENS))
+            for i in range(self.num_samples)
+            if i not in self.scored
+        ]
+
+
+class OpenGroups:
+    """The groups of a step by place, the samples they wait for, and the tokens sampled in this step."""
+
+    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate, in_rounds: bool = False) -> None:
+        self.admission = Admission(rules, keep_rate)
+        self._in_rounds = in_rounds  # a group ends on all ranks at once, in `take_group`
+        self.groups: list[OpenGroup] = []
+        self.tokens_generated = 0
+        self.expired: list[OpenGroup] = []
+        """Carried into this step and dropped for their age; they have no place."""
+        self._places: dict[SampleKey, int] = {}
+        self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
+        self._sampled: dict[int, int] = {}  # number of samples that ended, by place, while the group is open
+        self._withdrawn_from: int | None = None
+
+    def add(self, group: OpenGroup) -> list[SampleRequest]:
+        """Gives a group its place; returns requests for the samples it lacks."""
+        place = self.admission.submit(carried=group.carried)
+        self.groups.append(group)
+        requests = group.requests()
+        self._places |= {request.key: place for request in requests}
+        self._sampled[place] = len(group.scored)
+        if group.finished:
+            self._resolve(place)
+        return requests
+
+    def take_sample(self, sample: Sample, text: str) -> bool:
+        """Takes a sample that ended; returns whether it was the last of its group."""
+        place = self._places[sample.key]
+        self._unscored[sample.key] = sample, text
+        self._sampled[place] += 1
+        self.tokens_generated += sample.num_new_tokens
+        return self._sampled[place] == self.groups[place].num_samples
+
+    def problem(self, key: SampleKey) -> Problem:
+        """The problem that a sample answers."""
+        return self.groups[self._places[key]].group.problem
+
+    def pop_unscored(self, key: SampleKey) -> tuple[Sample, str]:
+        """A sample that is about to be scored, and its text."""
+        return self._unscored.pop(key)
+
+    def take_completion(self, completion: Completion) -> None:
+        """Takes a scored sample; the last one closes its group."""
+        key = completion.sample.key
+        place = self._places.pop(key)
+        group = self.groups[place]
+        group.scored[key.sample_index] = completion
+        group.partial.pop(key.sample_index, None)
+        if group.finished:
+            group.group.completions = [group.scored[i] for i in range(group.num_samples)]
+            if not self._in_rounds:
+                self._resolve(place)
+
+    def _resolve(self, place: int) -> None:
+        self.admission.resolve(place, self.groups[place].group.mixed)
+
+    def take_group(self, place: int, completions: Sequence[Completion]) -> None:
+        """Takes all completions of a group as the rank that sampled it scored them; own verdicts are discarded."""
+        group = self.groups[place]
+        for index, completion in enumerate(completions):
+            self._places.pop(group.key(index), None)
+            unscored = self._unscored.pop(group.key(index), None)
+            if unscored is None and index not in group.scored:  # sampled elsewhere
+                self.tokens_generated += completion.sample.num_new_tokens
+        group.scored, group.partial = dict(enumerate(completions)), {}
+        group.group.completions = list(completions)
+        self._resolve(place)
+
+    def take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample]) -> None:
+        """Takes the tokens of samples that were stopped before their end."""
+        for key, partial in withdrawn.items():
+            group = self.groups[self._places[key]]
+            before = group.partial.get(key.sample_index, NO_TOKENS)
+            self.tokens_generated += len(partial.response_ids) - len(before.response_ids)
+            group.partial[key.sample_index] = partial
+
+    def keys_beyond_cut(self) -> list[SampleKey]:
+        """Samples whose group can no longer be accepted; empty where the cut has not moved since the last call."""
+        cut = self.admission.cut
+        if self.admission.rules.request_groups is not None or cut is None or cut == self._withdrawn_from:
+            return []
+        self._withdrawn_from = cut
+        return self.waiting_for(self.groups[cut + 1 :])
+
+    def waiting_for(self, groups: Iterable[OpenGroup] | None = None) -> list[SampleKey]:
+        """Samples of `groups` (None: of all) that have not ended."""
+        chosen = self.groups if groups is None else groups
+        return [
+            group.key(i)
+            for group in chosen
+            if not group.finished
+            for i in range(group.num_samples)
+            if group.key(i) in self._places and group.key(i) not in self._unscored
+        ]
+
+    @property
+    def examined(self) -> list[OpenGroup]:
+        return self.groups[: self.admission.num_examined]
+
+    @property
+    def accepted(self) -> list[Group]:
+        """At most `num_prompts`."""
+        return [self.groups[place].group for place in self.admission.accepted]
+
+    @property
+    def leftover(self) -> list[OpenGroup]:
+        """Groups after the last accepted one."""
+        return self.groups[self.admission.num_examined :]

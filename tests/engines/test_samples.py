@@ -1,0 +1,44 @@
+"""Records that hold arrays: converted once, compared and hashed by value, and the same bits after a pickle."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dapo_lit.engines.protocol import SampleRequest
+from dapo_lit.engines.samples import NO_TOKENS, PartialSample, Sample, SampleKey
+
+KEY = SampleKey(1, "p", 0, 0)
+SAMPLE = Sample(KEY, (7, 2**31 - 1, 3), [-0.1 / 3, -1e-30, 0.0], finished=True, policy_version=2)
+
+
+def test_tokens_take_eight_bytes_in_whatever_form_they_come():
+    assert SAMPLE.response_ids.dtype == np.int32
+    assert SAMPLE.rollout_logprobs.dtype == np.float32
+    assert SampleRequest(KEY, (1, 2)).input_ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("change", [{"response_ids": (7, 5, 3)}, {"response_ids": (7,)}, {"policy_version": 3}])
+def test_records_are_equal_and_hash_alike_where_all_their_values_are(change):
+    other = replace(SAMPLE, **change)
+    same = replace(other, response_ids=other.response_ids.copy())
+    assert other == same
+    assert hash(other) == hash(same)
+    assert other != SAMPLE
+    assert SAMPLE != NO_TOKENS
+
+
+def test_samples_survive_the_exchange_between_ranks_bit_for_bit():
+    found = pickle.loads(pickle.dumps([SAMPLE, NO_TOKENS]))
+    assert found == [SAMPLE, NO_TOKENS]
+    assert found[0].rollout_logprobs.tobytes() == SAMPLE.rollout_logprobs.tobytes()
+
+
+def test_a_partial_sample_that_continues_knows_which_weights_sampled_each_token():
+    partial = NO_TOKENS.extended([5, 6], [-0.5, -0.25], version=3).extended([], [], version=4)
+    assert partial == PartialSample([5, 6], [-0.5, -0.25], ((3, 2),))
+    sample = partial.ended(KEY, [1], [-1.0], finished=True, version=5)
+    assert sample.response_ids.tolist() == [5, 6, 1]
+    assert sample.versions == ((3, 2), (5, 1))
+    assert (sample.num_new_tokens, sample.policy_version) == (1, 5)
