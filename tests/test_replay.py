@@ -75,6 +75,14 @@ def test_the_recorded_switches_give_the_recorded_metrics_bit_for_bit(recorded_ru
     assert written["examined"].sum() == sum(len(g.completions) for g in again.generated)
 
 
+def test_a_recorded_group_of_wrong_answers_with_different_penalties_is_not_accepted(as_recorded):
+    wrong = [
+        g for g in as_recorded.generated if g.num_correct == 0 and len({c.reward_shaped for c in g.completions}) > 1
+    ]
+    assert wrong
+    assert all(0 < g.num_correct < len(g.completions) for g in as_recorded.accepted)
+
+
 def test_the_token_table_holds_the_loss_of_every_update_and_the_clipped_tokens(recorded_run, as_recorded):
     table = tokens_of(as_recorded)
     assert as_recorded.batch is not None
@@ -226,7 +234,7 @@ def test_what_cannot_be_replayed_is_refused_with_one_message(recorded_run, capsy
 
 
 def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
-    with pytest.raises(ConfigError, match=r"no config\.yaml; a run is a folder"):
+    with pytest.raises(ConfigError, match=r"no config\.yaml; give the folder of a run"):
         open_recording(tmp_path, 1)
     (tmp_path / "config.yaml").write_text((recorded_run / "config.yaml").read_text())
     with pytest.raises(ConfigError, match=r"no step is recorded; replay\.record=\[10\]"):

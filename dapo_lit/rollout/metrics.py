@@ -1,5 +1,6 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 
