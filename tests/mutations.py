@@ -1,6 +1,6 @@
 """Seeds one fault at a time into a copy of the code; the tests named with it must fail. Run by `make test-mutations`.
 
-    python tests/mutations.py            # all faults, after the tests on an unchanged copy: six minutes on one core
+    python tests/mutations.py            # all faults, after the tests on an unchanged copy: seven minutes on one core
     python tests/mutations.py clip eos   # those with a word in their name
 
 Exit code 1: a fault survived, its text is not in its file exactly once, or the tests cannot run.

@@ -260,6 +260,9 @@ def test_collection_continues_from_its_state_as_if_never_interrupted():
         (g.step, g.index, g.problem.id) for g in second.accepted
     ]
     assert again.metrics.keys() == second.metrics.keys()
+    sampled, expected = ({k: v for k, v in s.metrics.items() if "sampling/" in k} for s in (again, second))
+    assert sampled == expected  # the keep rate too, which has come to less than the 1 of an unknown one
+    assert resumed.keep_rate == whole.keep_rate != KeepRate()
 
 
 def test_the_number_under_way_follows_the_keep_rate():
