@@ -21,12 +21,13 @@ from omegaconf import OmegaConf
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.pool import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.train import arm_of, build_trainer
+from dapo_lit.train import arm_of
 
 PLAIN = (
     "algorithm.techniques.dynamic_sampling=false",

@@ -1,7 +1,9 @@
-"""A checkpoint as a Hugging Face folder: `python -m dapo_lit.export ckpt=runs/single/dapo/seed_0 out=exported/dapo`.
+"""Exports a checkpoint as a Hugging Face folder:
 
-transformers and vLLM load the folder as it is. The generation config names every token that ends a response: with one
-of them missing, responses run on to their limit.
+    python -m dapo_lit.export ckpt=runs/single/dapo/seed_0 out=exported/dapo
+
+transformers and vLLM load the folder as it is. Its generation config names every token that ends a response, because
+responses run on to their limit if one is missing.
 """
 
 import sys
@@ -18,11 +20,11 @@ from dapo_lit.policy.save import save_policy
 def export(config: ExportConfig, overrides: list[str]) -> None:
     out = Path(config.out)
     if out.exists():
-        raise ConfigError(f"out={out} is there already; move it away or choose another folder")
+        raise ConfigError(f"out={out} exists already; move it away or choose another folder")
     subject, settings = open_run_subject(Path(config.ckpt))
     model = subject.model
     model.generation_config.eos_token_id = list(eos_ids(model, subject.tokenizer))
-    # As in training; a decoder's default elsewhere is greedy, at which an RL policy was never trained.
+    # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for.
     model.generation_config.do_sample = True
     model.generation_config.temperature = settings.rollout.temperature
     model.generation_config.top_p, model.generation_config.top_k = 1.0, 0

@@ -1,7 +1,7 @@
-"""What a run needs before it is launched: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
+"""Estimates what a run needs: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
 
-Prints memory a GPU by part, time a rollout step by phase, GPU-hours and cost, what does not fit and the nearest change
-that does, and how far the model of time is off on published runs. Nothing is launched and no GPU is needed.
+Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, the nearest change that fits if the
+run does not, and the error of the time model on published runs. Needs no GPU and launches nothing.
 """
 
 import sys
@@ -34,7 +34,7 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
     algorithm = config.algorithm
     groups: float | None = None if algorithm.techniques.dynamic_sampling else float(algorithm.num_prompts)
     at_once = algorithm.dynamic_sampling.request_groups
-    if groups is None and at_once is not None:  # whole requests, as many as are expected to be needed
+    if groups is None and at_once is not None:  # in whole requests
         needed = algorithm.num_prompts / max(config.workload.keep_frac, 1e-3)
         groups = float(-(-needed // at_once) * at_once)
     step = Step(
@@ -90,7 +90,7 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
 
 
 def print_anchors() -> None:
-    """How far the model of time is off: on the run that it was fitted on, and on others."""
+    """Prints the error of the time model on the run that it was fitted to, and on others."""
     efficiency = fitted()
     table = Table(title="the model of time against published runs", title_justify="left")
     for column in ("run", "", "published s", "modelled s", "error"):
@@ -104,7 +104,7 @@ def print_anchors() -> None:
                     f"{kind}: {anchor.name}", name, f"{published:.0f}", f"{modelled[name]:.0f}", f"{error:+.0%}"
                 )
     Console().print(table)
-    print("what the sources leave out and is assumed here: docs/plan.md")
+    print("assumptions where the sources say nothing: docs/plan.md")
 
 
 def main() -> None:

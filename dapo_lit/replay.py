@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from dapo_lit.cli.command import USER_ERRORS, check_overrides
 from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.config.families import switches_of
+from dapo_lit.config.shipped import switches_of
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
 from dapo_lit.replays.tables import summary_row, token_table

@@ -7,9 +7,9 @@ from dapo_lit.config import config_folder
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.evaluation.benchmarks import benchmark_problems
 from dapo_lit.evaluation.resumable import Progress, duration
 from dapo_lit.evaluation.sampled import EvaluatedSample
+from dapo_lit.recipe.benchmarks import benchmark_problems
 from dapo_lit.rewards.pool import Reference, Verifier
 
 BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}

@@ -6,7 +6,7 @@ import yaml
 
 from dapo_lit.cli.command import check_overrides, config_folder
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.runs.run_folder import config_hash, flatten
+from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import arm_name
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
@@ -76,13 +76,6 @@ def test_arms_of_an_ablation_are_named_from_their_switches(compose):
     on, off = (compose(f"algorithm.techniques.clip_higher={v}") for v in ("true", "false"))
     names = [arm_name(c.algorithm.techniques.model_dump()) for c in (on, off)]
     assert names == ["dapo", "dapo-clip_higher"]
-
-
-def test_the_config_hash_ignores_where_a_run_is_and_notices_what_it_is(compose):
-    plain = config_hash(compose())
-    assert plain == config_hash(compose("study_name=other", "logger.progress=plain", "resume=auto"))
-    others = [config_hash(compose(o)) for o in ("seed=1", "algorithm.clip.high=0.3", "trainer.threads=2")]
-    assert len({plain, *others}) == 4
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
         assert not (tmp_path / "new").exists()
         return str(caught.value)
 
-    assert "is there already" in refused(run, out=run)
+    assert "exists already" in refused(run, out=run)
     assert "no config.yaml" in refused(tmp_path / "nowhere")
     assert "no checkpoint there" in refused(run / "checkpoints" / "step_000099.ckpt")
     (run / "checkpoints" / "step_000003.ckpt").write_bytes(b"half a file")

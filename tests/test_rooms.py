@@ -35,7 +35,7 @@ ARROWS = {
     "lit": EVALUATION | {"evaluation"},
     "replays": EVALUATION | {"evaluation", "lit"},
     "study": {"techniques"},
-    "study.read": {"techniques", "study"},
+    "study.read": {"techniques", "study", "config"},
     "study.compare": {"techniques", "study", "study.read"},
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},

@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
-from dapo_lit.runs.run_folder import flatten
+from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import DESIGNS, design
 
 STUDIES = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))

@@ -102,14 +102,14 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     for arm in ("dapo", OTHER):
         shutil.rmtree(study / STUDY / arm)
     shutil.rmtree(packed / OTHER / "seed_1")
-    run = packed / OTHER / "seed_0" / "run.json"
-    run.write_text(run.read_text().replace(json.loads(run.read_text())["config_hash"], "0" * 16))
+    config = packed / OTHER / "seed_0" / "config.yaml"
+    config.write_text(config.read_text().replace("low: 0.2", "low: 0.1"))
     capsys.readouterr()
     assert launch("study.packed=experiments/runs", cwd=study) == 0
     printed = capsys.readouterr().out
-    assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another hash, and not packed
+    assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another config, and not packed
     assert printed.count("done, packed in experiments/runs/dapo/seed_") == 2
-    assert printed.count("is packed with another config") == 1
+    assert printed.count("is packed with another config (algorithm.clip.low: 0.1 -> 0.2)") == 1
     shutil.rmtree(packed / OTHER)
     assert status([str(study / STUDY), str(packed)]) == 0
     assert "4 done of 4 cells" in capsys.readouterr().out
@@ -120,7 +120,8 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     shutil.rmtree(study / STUDY / OTHER / "seed_0")
     with FileLock(study / STUDY / "dapo" / ".seed_0.lock"):
         assert launch(cwd=study) == 0
-    assert f"{STUDY}/dapo/seed_0: process unknown on this machine is at it; left alone" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{STUDY}/dapo/seed_0: another process (pid unknown on this machine) is running it; skipping it" in printed
     assert f"{OTHER}/seed_0" in done_at(study / STUDY)
     assert "dapo/seed_0" not in done_at(study / STUDY)
 
@@ -128,7 +129,7 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
 def test_a_cell_on_another_machine_is_left_alone_while_it_writes_and_taken_over_an_hour_later(study):
     folder = study / STUDY / "dapo" / "seed_0"
     record = json.loads((folder / "run.json").read_text()) | {"status": "running", "host": "elsewhere"}
-    for minutes, holder in ((10, f"process {record['pid']} on elsewhere"), (70, None)):
+    for minutes, holder in ((10, f"another process (pid {record['pid']} on elsewhere)"), (70, None)):
         at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
         (folder / "run.json").write_text(json.dumps(record | {"updated_at": at}))
         with held(folder) as found:

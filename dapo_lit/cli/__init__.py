@@ -1,1 +1,1 @@
-"""What the commands share: overrides, the launch of a study, who works on which cell."""
+"""Shared by the commands: overrides, the launch of a study, locks on cells, the summary of a run."""

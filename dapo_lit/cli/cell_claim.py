@@ -1,4 +1,4 @@
-"""Whether a run is this process's to make: not if it is packed already, and not while another process works on it."""
+"""Decides whether this process trains a run: not if it is packed already or another process is running it."""
 
 import json
 import platform
@@ -9,31 +9,32 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dapo_lit.config import Config
-from dapo_lit.runs.run_folder import config_hash
+from dapo_lit.config.identity import differences, identity
+from dapo_lit.runs.resume import describe, read_tree
 from dapo_lit.study.read.cells import alive
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:
-    """The packed cell that makes this run unnecessary: same arm, seed and config hash, under study.packed."""
+    """The packed cell under study.packed that makes this run unnecessary: the same experiment, finished."""
     if config.study is None or config.study.packed is None or config.resume != "auto":
         return None
     cell = Path(config.study.packed) / arm / f"seed_{config.seed}"
     if not (cell / "DONE.json").is_file():
         return None
-    there, here = _record(cell).get("config_hash"), config_hash(config)
-    if there != here:
-        print(f"{cell} is packed with another config ({there}, here {here}): run again")
+    changes = differences(identity(read_tree(cell)), identity(config.model_dump(mode="json")))
+    if changes:
+        print(f"{cell} is packed with another config ({describe(changes)}); training it again")
         return None
     return cell
 
 
 @contextmanager
 def held(path: Path) -> Iterator[str | None]:
-    """Holds the run at `path` for this process; yields None, or in words who else does.
+    """Locks the run at `path`; yields None, or a description of the process that has the lock.
 
-    The lock is one of the file system (flock on `.seed_<n>.lock` beside the run): it goes when its process does,
-    however that ends. Where machines share a disk but no locks, a run that says of itself that it runs on another
-    machine is left alone as long as it wrote within the hour.
+    The lock is flock on `.seed_<n>.lock` in the arm's folder, which the system releases when the process ends in any
+    way. For machines that share a disk but no locks: a run whose run.json names another machine counts as locked if
+    it was updated within the last hour.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -52,7 +53,7 @@ def held(path: Path) -> Iterator[str | None]:
 
 def _holder(path: Path) -> str:
     record = _record(path)
-    return f"process {record.get('pid', 'unknown')} on {record.get('host', 'this machine')}"
+    return f"another process (pid {record.get('pid', 'unknown')} on {record.get('host', 'this machine')})"
 
 
 def _record(folder: Path) -> dict[str, object]:

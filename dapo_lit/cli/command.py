@@ -1,7 +1,7 @@
-"""How a command starts: overrides checked before Hydra sees them, the composed config parsed, faults in one message.
+"""Runs a command: checks the overrides before Hydra sees them, parses the composed config, reports faults.
 
-A user's mistake (config, data, model) ends with exit code 2 and no traceback; everything else keeps its traceback. In a
-multirun a failed run does not stop the others, and the exit code says that one failed.
+A user's mistake (config, data, model) gives one message and exit code 2; any other error keeps its traceback. In a
+multirun, a failed run does not stop the others, and the exit code says that one failed.
 """
 
 import os
@@ -26,14 +26,14 @@ from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.step.optimizer_steps import NonFiniteError
 
 USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingPointError, OSError)
-"""What the user can mend: told in one message, without a traceback."""
+"""Errors that the user can fix, reported without a traceback."""
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
-    """Refuses a key that is not in the schema and a choice that its group does not have, with the nearest that is.
+    """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones.
 
     Raises:
-        ConfigError: a line for each unknown key or choice.
+        ConfigError: one line per unknown key or choice.
     """
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
@@ -63,7 +63,7 @@ Schema = TypeVar("Schema", bound=Section)
 
 
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
-    """The checked config of a run, with the arm of its study if it is a cell of one."""
+    """Checks a composed config; a cell of a study gets the values of its arm."""
     if schema is Config:
         config = with_arm(tree)
         assert isinstance(config, schema)
@@ -74,17 +74,16 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
 
 
 def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str) -> int:
-    """Composes the config from the command line, checks it and calls `run(config, overrides)`; the exit code.
+    """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
-    Faults of the user are printed and give 2; other errors of a multirun's run are printed and give 1, after the
-    remaining runs.
+    USER_ERRORS are printed and give 2; other errors in a multirun are printed and give 1, after the remaining runs.
     """
     codes: list[int] = []
     parent = os.getpid()
 
     def failed(code: int, error: Exception) -> None:
         codes.append(code)
-        if os.getpid() != parent:  # a launcher's worker: its caller learns of the failure from the error alone
+        if os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
             raise error
 
     def task(tree: DictConfig) -> None:
@@ -93,10 +92,8 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
         try:
             config = compose_run(tree, schema)
             if multirun and isinstance(config, Config) and config.trainer.devices > 1:
-                # Lightning's own launcher would start every process with -m again, and each would run the whole sweep.
-                raise ConfigError(
-                    "a multirun needs trainer.devices=1, or ranks that are launched from outside (torchrun, srun)"
-                )
+                # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
+                raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
             run(config, list(choices.overrides.task))
         except USER_ERRORS as error:
             print(f"error: {error}", file=sys.stderr)

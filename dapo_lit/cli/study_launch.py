@@ -1,7 +1,7 @@
-"""How a study starts: its arms and seeds written out on the command line, checked and registered before any run.
+"""Launches a study: writes its arms and seeds out on the command line, checks them and registers the plan.
 
-`+study=<name>` chooses a file of conf/study/; its arms are those of dapo_lit/study/designs.py. Hydra sweeps over
-`study.arm` and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
+`+study=<name>` chooses a file in conf/study/; dapo_lit/study/designs.py defines its arms. Hydra sweeps over `study.arm`
+and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
 """
 
 import difflib
@@ -26,11 +26,11 @@ from dapo_lit.techniques import REGISTER
 
 ARM, SEED = "study.arm", "seed"
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
-"""Flags with which nothing is run."""
+"""Flags with which Hydra runs nothing."""
 
 
 def quote_arms(argument: str) -> str:
-    """`study.arm=dapo@clip.high=0.5,dapo` with each name in quotes, which Hydra asks for where a value holds `=`."""
+    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
     names = argument.removeprefix(f"{ARM}=")
     if names == argument or "'" in names or '"' in names:
         return argument
@@ -41,7 +41,7 @@ def prepare(arguments: Sequence[str]) -> list[str]:
     """The command line with the arms and seeds of its study written out; unchanged without a study.
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
-    once, after all that can be wrong with the study was checked.
+    after all checks.
 
     Raises:
         ConfigError: an unknown study or arm, no seeds, a sweep over something else, undeclared differences of arms.
@@ -74,15 +74,15 @@ def prepare(arguments: Sequence[str]) -> list[str]:
     check_arms(study, tree)
     if config.study and config.study.packed is not None and not Path(config.study.packed).is_dir():
         raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
-    promise(study, config, seeds)
+    register_plan(study, config, seeds)
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
     print(
         f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds, "
         f"{config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
         f"in {config.runs_dir}/{config.study_name}"
     )
-    # The study last among the groups: its file may refer to what an experiment chose. Arms innermost: with every seed
-    # that is done, all arms can be compared.
+    # The study is the last group, because its file may refer to what an experiment chose. Arms vary fastest: all arms
+    # can be compared as soon as one seed is done.
     drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
     kept = [a for a in arguments if a not in drop]
     names = ",".join(f"'{arm.name}'" for arm in arms)
@@ -90,7 +90,7 @@ def prepare(arguments: Sequence[str]) -> list[str]:
 
 
 def with_arm(tree: DictConfig) -> Config:
-    """The checked config of a run; where it is a cell of a study, with the values that its arm sets.
+    """The checked config of a run; a cell of a study gets the values of its arm.
 
     Raises:
         ConfigError: what the schema refuses, or a study without an arm.
@@ -107,12 +107,12 @@ def composed_arm(tree: DictConfig, arm: Arm) -> Config:
     """The checked config of one arm of the study that `tree` was composed with."""
     cell = tree.copy()
     for key, value in {**arm.values, ARM: arm.name}.items():
-        OmegaConf.update(cell, key, value, force_add=True)  # the schema tells unknown keys, with the nearest
+        OmegaConf.update(cell, key, value, force_add=True)  # the schema reports unknown keys
     return parse(_container(cell))
 
 
 def study_design(config: Config) -> Design:
-    """The arms of the config's study: of the design of that name, or the study's own.
+    """The config's study: the design of that name, or one made from study.arms.
 
     Raises:
         ConfigError: neither, or both.
@@ -121,7 +121,7 @@ def study_design(config: Config) -> Design:
     assert study is not None
     if study.arms is not None:
         if study.name in DESIGNS:
-            raise ConfigError(f"study.arms: {study.name} has arms of its own; give the study another study.name")
+            raise ConfigError(f"study.arms: the design {study.name} has arms of its own; choose another study.name")
         try:
             arms = tuple(read_arm(name) for name in study.arms)
         except ValueError as error:
@@ -154,7 +154,7 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     """Composes every arm and refuses the study if two of them differ in keys that it does not declare.
 
     Raises:
-        ConfigError: a line a reason.
+        ConfigError: one line per reason.
     """
     configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
     trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
@@ -163,8 +163,8 @@ def check_arms(study: Design, tree: DictConfig) -> None:
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 
 
-def promise(study: Design, config: Config, seeds: Sequence[int]) -> None:
-    """Registers the plan in the study's folder; seeds that were promised before stay promised.
+def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> None:
+    """Registers the plan in the study's folder; seeds that were registered before stay in it.
 
     Raises:
         ConfigError: the plan that is there cannot be read.
@@ -173,18 +173,18 @@ def promise(study: Design, config: Config, seeds: Sequence[int]) -> None:
     assert section is not None
     folder = Path(config.runs_dir) / config.study_name
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".study.lock"):  # two multiruns may share the study
+    with FileLock(folder / ".study.lock"):  # two multiruns may launch the same study
         try:
             before = last_plan(folder)
         except StudyError as error:
             raise ConfigError(str(error)) from None
-        promised = {*section.seeds, *seeds, *(before.seeds if before else ())}
+        registered = {*section.seeds, *seeds, *(before.seeds if before else ())}
         plan = Plan(
             study=study.name,
             metric=section.metric,
             reference=study.reference,
             arms=study.names,
-            seeds=tuple(sorted(promised)),
+            seeds=tuple(sorted(registered)),
             budget=config.budget.model_dump(),
             alpha=section.alpha,
             declared=tuple(sorted(_declared(study, config))),
@@ -208,7 +208,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _declared(study: Design, config: Config) -> set[str]:
-    """Config keys in which the arms may differ. Arms of a study's own declare their switches alone."""
+    """Config keys in which the arms may differ. Arms from study.arms declare only their switches."""
     assert config.study is not None
     switches = {f"algorithm.techniques.{technique}" for technique in REGISTER}
     own = config.study.arms is not None
@@ -234,7 +234,7 @@ def _check_choice(choice: Override) -> None:
 
 
 def _check_overrides(others: Sequence[Override]) -> None:
-    """A study sweeps over arms and seeds, and its arms alone set the switches."""
+    """Refuses sweeps over anything but arms and seeds, and switches that are not set by the arms."""
     for override in others:
         key, text = override.key_or_group, override.input_line
         if override.is_sweep_override():
@@ -252,7 +252,7 @@ def _of_hydra(override: Override) -> bool:
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:
-    """The values that the command line gives a key, a sweep's one by one."""
+    """The values of a key on the command line, one for each of a sweep."""
     found = [override for override in given if override.key_or_group == key]
     if not found:
         return []

@@ -1,15 +1,15 @@
 """The typed schema of every config group, with the checks that need more than one field.
 
-Values live in `conf/` and nowhere else: no field here has a default, so a YAML file shows all that a run uses.
-`parse` turns Hydra's composed tree into a `Config` or raises `ConfigError` with one message per fault, naming the key
-and what to do.
+Values live in `conf/` only: no field here has a default, so the YAML files show everything that a run uses. `parse`
+turns Hydra's composed tree into a `Config`, or raises `ConfigError` with one line per fault that names the key and says
+what to do.
 """
 
 from dapo_lit.config.algorithm import Algorithm, Optimizer
-from dapo_lit.config.folder import config_folder
 from dapo_lit.config.parsing import known_keys, parse, parse_as, unknown_key
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section
+from dapo_lit.config.shipped import config_folder
 
 __all__ = [
     "Algorithm",

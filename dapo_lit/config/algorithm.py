@@ -1,4 +1,4 @@
-"""The group `algorithm`: the switches of DAPO and the settings of its relatives."""
+"""The group `algorithm`: DAPO's switches and the settings of related algorithms."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -27,11 +27,11 @@ class Techniques(_Switches):
 
 class Clip(Section):
     low: Annotated[float, Field(gt=0, le=1)]
-    """epsilon_low: the ratio is clipped below at 1 - low; 1: no lower bound."""
+    """epsilon_low: lower bound of the ratio is 1 - low; 1: no lower bound."""
     high: PositiveFloat
-    """epsilon_high: clipped above at 1 + high when clip_higher is on (off: at 1 + low)."""
+    """epsilon_high: upper bound is 1 + high with clip_higher, 1 + low without."""
     dual: Annotated[float, Field(gt=1)] | None
-    """Dual clip: for A < 0 the loss is bounded at -dual * A; null: off."""
+    """Dual clip: for A < 0 the loss is at most -dual * A; null: off."""
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -44,61 +44,61 @@ class Advantage(Section):
     estimator: Literal["group", "leave_one_out", "returns", "gae"]
     """Group-relative (Eq. 9), leave-one-out (RLOO), discounted returns (REINFORCE++), or GAE with a critic (PPO)."""
     scale_by_std: bool
-    """Divide by the group's standard deviation (Eq. 9); off: Dr. GRPO."""
+    """Divide by the group's standard deviation (Eq. 9); false: Dr. GRPO."""
     unbiased_std: bool
-    """Divide the sum of squares by G - 1; off: by G."""
+    """Divide the sum of squares by G - 1; false: by G."""
     epsilon: PositiveFloat
     """Added to the standard deviation."""
     whiten: bool
     """Shift and scale the advantages to mean 0 and variance 1 over the loss tokens of the rollout batch."""
     gamma: Fraction
-    """Discount a token, of `returns` and `gae`."""
+    """Discount per token for `returns` and `gae`."""
     lam: Fraction
-    """lambda of `gae`."""
+    """lambda for `gae`."""
 
 
 class Overlong(Section):
     cache_tokens: Count
-    """L_cache of Eq. 13: the last tokens before the limit, over which the penalty rises."""
+    """L_cache of Eq. 13: the penalty rises over this many tokens before the limit."""
     penalty_factor: PositiveFloat
     """The penalty at the limit; 1 in the paper."""
     hard_punishment: bool
-    """While the soft punishment is off, a truncated answer is rewarded as wrong whatever it says."""
+    """Without the soft punishment, reward every truncated answer as wrong."""
 
 
 class DynamicSampling(Section):
     max_rounds: PositiveInt
-    """At most max_rounds * num_prompts groups are generated in a step."""
+    """A step generates at most max_rounds * num_prompts groups."""
     on_exhausted: Literal["error", "train_smaller", "top_up"]
-    """When they run out: end with an error, train on the groups there are, or fill up with unmixed groups."""
+    """When these are used up: end with an error, train on fewer groups, or fill up with unmixed groups."""
     carry_over: Literal["none", "finished", "all"]
-    """Groups behind the last accepted one: dropped, or the finished mixed ones, or unfinished ones too, go on."""
+    """Groups submitted after the last accepted one: drop all, keep finished mixed ones, or keep unfinished ones too."""
     max_staleness: Count
-    """A carried-over group is dropped when a token of it was sampled more steps ago than this."""
+    """Drop a carried-over group when one of its tokens was sampled more steps ago than this."""
     margin: Annotated[float, Field(ge=0)]
-    """Standard deviations of the number of mixed groups that are asked for in addition; 0: as many as expected."""
+    """Extra groups to request, in standard deviations of the number of mixed groups; 0: the expected number."""
     window: Annotated[float, Field(ge=1)]
-    """Submission runs at most window * num_prompts groups ahead of the oldest unfinished one."""
+    """Groups are submitted at most window * num_prompts ahead of the oldest unfinished one."""
     request_groups: PositiveInt | None
-    """Groups submitted at once; null: as many as the share of mixed groups so far asks for."""
+    """Groups submitted at once; null: derived from the share of mixed groups so far."""
     max_empty_steps: PositiveInt
-    """The run ends after this many steps in a row without any mixed group."""
+    """The run ends after this many consecutive steps without a mixed group."""
 
 
 Band = tuple[Fraction, Annotated[float, Field(ge=1)]]
 
 
 class Correction(Section):
-    """Weights of the policy's loss for the gap between the engine's distribution and pi_old."""
+    """Token weights that correct for the gap between the engine's distribution and pi_old."""
 
     kind: Literal["none", "tis", "sequence_mask", "icepop"]
-    """None, truncated importance sampling, masked completions, or masked tokens; needs old_logprobs=recompute."""
+    """No weights, truncated importance sampling, masked completions or masked tokens; needs old_logprobs=recompute."""
     cap: Annotated[float, Field(ge=1)]
-    """Of `tis`: the largest weight of a token."""
+    """`tis`: the largest weight of a token."""
     sequence_band: Band
-    """Of `sequence_mask`: completions whose ratio lies outside carry no loss."""
+    """`sequence_mask`: completions whose ratio lies outside carry no loss."""
     token_band: Band
-    """Of `icepop`: tokens whose ratio lies outside carry no loss."""
+    """`icepop`: tokens whose ratio lies outside carry no loss."""
 
 
 class Optimizer(Section):
@@ -109,27 +109,27 @@ class Optimizer(Section):
     warmup_steps: Count
     """Rollout steps of linear warm-up."""
     schedule: Literal["constant", "linear"]
-    """After the warm-up: constant, or linear decay to 0 at the last step."""
+    """After the warm-up: constant, or linear decay to 0 at budget.steps."""
     grad_clip: PositiveFloat | None
-    """Bound of the gradient norm of an update; null: none."""
+    """Largest gradient norm of an update; null: no clipping."""
     max_bad_updates: PositiveInt
-    """The run stops after this many updates in a row with a loss or gradient that is not finite."""
+    """The run stops after this many consecutive updates with a non-finite loss or gradient."""
 
 
 class Entropy(Section):
     bonus: Annotated[float, Field(ge=0)]
-    """Weight of the entropy (nats) that each token's loss is lowered by."""
+    """Weight of the entropy (nats) that is subtracted from each token's loss."""
     top_frac: Annotated[float, Field(gt=0, le=1)]
-    """Only the share of the mini-batch's tokens with the highest entropy carries loss; 1: all."""
+    """Share of the mini-batch's tokens, those with the highest entropy, that carries loss; 1: all."""
 
 
 class KL(Section):
     beta: Annotated[float, Field(ge=0)]
-    """Weight of the divergence from the policy that training began with; 0: none, and no reference is kept."""
+    """Weight of the divergence from the initial policy; 0: no KL term and no reference model."""
     estimator: Literal["k1", "k2", "k3", "full"]
-    """How the divergence at a token is estimated from the sampled token; full: exactly, over the vocabulary."""
+    """Estimator of the divergence from the sampled token; full: exact, over the vocabulary."""
     where: Literal["loss", "reward"]
-    """A term of each token's loss (GRPO), or taken off each token's reward (PPO, REINFORCE++, RLOO)."""
+    """Added to each token's loss (GRPO), or subtracted from its reward (PPO, REINFORCE++, RLOO)."""
 
     @model_validator(mode="after")
     def _full_in_the_loss(self) -> Self:
@@ -140,25 +140,25 @@ class KL(Section):
 
 class Critic(Section):
     backbone: Literal["separate", "shared"]
-    """A copy of the policy's layers of its own, or the policy's."""
+    """Its own copy of the policy's layers, or the policy's layers themselves."""
     lr: PositiveFloat
-    """Learning rate of the critic, with the warm-up and schedule of the policy's."""
+    """Peak learning rate; warm-up and schedule are the policy's."""
     loss_weight: PositiveFloat
     """Coefficient of the value loss."""
     clip: PositiveFloat | None
-    """How far a value may move in a step, in the unit of the reward; null: no clip."""
+    """Largest change of a value in a step, in units of the reward; null: no clipping."""
     warmup_steps: Count
-    """Rollout steps at the begin in which the critic alone is trained."""
+    """First rollout steps, in which only the critic is trained."""
 
 
 class Algorithm(Section):
     family: str
-    """What a run is called in its folder's name: `dapo` for the switches' own names, else the algorithm."""
+    """Name of the run's folder: `dapo` to name it from its switches, else the algorithm's name."""
     techniques: Techniques
     loss: str
     """`clip`, `reinforce`, `cispo`, `gspo`, `gspo_token`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
     loss_options: dict[str, Any]
-    """What the loss takes beside tokens and bounds."""
+    """Further arguments of the loss."""
     clip: Clip
     advantage: Advantage
     token_level_denominator: Literal["minibatch", "group", "microbatch"]
@@ -169,13 +169,13 @@ class Algorithm(Section):
     entropy: Entropy
     kl: KL
     critic: Critic | None
-    """The value model of `advantage.estimator=gae`; null: none."""
+    """The value model for `advantage.estimator=gae`; null: none."""
     overlong: Overlong
     dynamic_sampling: DynamicSampling
     num_prompts: PositiveInt
     """Groups trained on in a rollout step."""
     samples_per_prompt: PositiveInt
-    """G; where advantages or dynamic sampling compare within a group, at least 2."""
+    """G; at least 2 if advantages or dynamic sampling compare within a group."""
     minibatch_prompts: PositiveInt
     """Groups in an update; num_prompts / minibatch_prompts updates an epoch."""
     epochs: PositiveInt
@@ -189,8 +189,8 @@ class Algorithm(Section):
     def _ratio_to_correct_by(self) -> Self:
         if self.correction.kind != "none" and self.old_logprobs == "rollout":
             raise ValueError(
-                f"correction.kind={self.correction.kind} weighs by pi_old / mu; with old_logprobs=rollout pi_old is "
-                "the engine's own mu: there is nothing to correct; set old_logprobs=recompute, or correction.kind=none"
+                f"correction.kind={self.correction.kind} weights tokens by pi_old / mu, and with old_logprobs=rollout "
+                "pi_old is mu: set old_logprobs=recompute, or correction.kind=none"
             )
         return self
 

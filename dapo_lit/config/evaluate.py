@@ -1,4 +1,4 @@
-"""The config of `python -m dapo_lit.evaluate`, and a benchmark with its protocol."""
+"""The config of `python -m dapo_lit.evaluate`, and of a benchmark."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -6,37 +6,37 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from dapo_lit.config.folder import config_folder
 from dapo_lit.config.parsing import parse_as
 from dapo_lit.config.sections import ConfigError, Count, Policy, Reflection, Rollout, Section
+from dapo_lit.config.shipped import config_folder
 
 
 class Benchmark(Section):
-    """Problems and the protocol they are asked under: two results compare only under one protocol."""
+    """Problems and their evaluation protocol; results are comparable only under the same protocol."""
 
     name: str
-    """In eval/<name>/... and in the output folder."""
+    """Part of metric names (eval/<name>/...) and of the output folder."""
     source: Literal["file", "chain_sum"]
     """Problems from `path`, or generated ones."""
     path: str | None
-    """A file or folder, as it stands or in the folder that DAPO_LIT_DATA names; or a hub id."""
+    """A file or folder, as given or below the folder DAPO_LIT_DATA; or a hub id."""
     hub_id: str | None
-    """Where the problems come from if `path` is not there."""
+    """Where the problems come from if `path` does not exist."""
     options: dict[str, Any]
-    """Of generated problems."""
+    """Options of generated problems."""
     num_problems: PositiveInt | None
-    """The first so many; null: all."""
+    """Use only the first ones; null: all."""
     template: str
     """A shipped prompt template or a path to one."""
     rule: Literal["dapo", "numeric", "sympy"]
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
     samples: PositiveInt
-    """n: responses to a problem; k of avg@k, pass@k and cons@k where they are logged in training."""
+    """n: responses per problem; during training also k of avg@k, pass@k and cons@k."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
     max_response_tokens: PositiveInt
-    """Less where the policy's context is shorter; a message says so."""
+    """Lowered, with a message, if the policy's context is shorter."""
 
     @model_validator(mode="after")
     def _has_problems(self) -> Self:
@@ -49,35 +49,35 @@ class Benchmark(Section):
 
 class EvaluateConfig(Section):
     policy: Policy
-    """What is evaluated, unless `ckpt` or `compare` names something."""
+    """The evaluated model, unless `ckpt` or `compare` is set."""
     rollout: Rollout
-    """The engine; how to sample stands with the benchmark."""
+    """The engine; sampling parameters are the benchmark's."""
     benchmark: Benchmark
     reflection: Reflection
     ckpt: str | None
     """A run (its newest checkpoint), one of its .ckpt files, an HF folder, a .gguf file or a hub id."""
     compare: tuple[str, ...]
-    """Two of these, compared question by question; empty: one evaluation."""
+    """Two of these, to compare question by question; empty: one evaluation."""
     reflection_of: str | None
-    """A run whose recorded rollouts are searched for reflection; nothing is sampled."""
+    """A run whose recorded rollouts are searched for reflection, without sampling."""
     other_rules: tuple[Literal["dapo", "numeric", "sympy"], ...]
-    """Rules that score the same responses beside benchmark.rule, or the run's of `rules_of`, with their differences."""
+    """Further rules that score the same responses, to compare with benchmark.rule or with the rule of `rules_of`."""
     rules_of: str | None
-    """A run whose recorded rollouts are scored by its rule and by `other_rules`; nothing is sampled."""
+    """A run whose recorded rollouts are scored by its rule and by `other_rules`, without sampling."""
     seed: int
     limit: PositiveInt | None
-    """The first so many problems; null: all."""
+    """Use only the first problems; null: all."""
     n: PositiveInt | None
-    """Responses to a problem; null: benchmark.samples."""
+    """Responses per problem; null: benchmark.samples."""
     out_dir: str
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
     cache_gb: PositiveFloat
-    """Bound on the memory of keys and values; fewer sequences are decoded at once where they are long."""
+    """Memory limit of keys and values; long sequences are decoded in smaller batches."""
     save_every_s: Annotated[float, Field(ge=0)]
-    """Seconds of finished samples that a kill may cost."""
+    """Seconds between writes of finished samples."""
     workers: PositiveInt
-    """Processes that compare answers."""
+    """Processes of the verifier."""
     deadline_s: PositiveFloat
     show: Count
     """Responses printed at the end."""
@@ -95,7 +95,7 @@ class EvaluateConfig(Section):
 
 
 def load_benchmark(name: str) -> Benchmark:
-    """A benchmark of conf/benchmark/ by name, or one in a .yaml file by path.
+    """Reads a benchmark from conf/benchmark/ by name, or from a .yaml file by path.
 
     Raises:
         ConfigError: there is none, or it does not fit the schema.

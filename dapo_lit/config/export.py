@@ -7,4 +7,4 @@ class ExportConfig(Section):
     ckpt: str
     """A run's folder (its newest checkpoint), or one checkpoint of it."""
     out: str
-    """The folder to write; it must not be there yet."""
+    """The folder to write; it must not exist yet."""

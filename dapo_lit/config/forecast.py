@@ -1,4 +1,4 @@
-"""The config of `python -m dapo_lit.plan`: that of a run, the hardware, and what a rollout step is expected to be."""
+"""The config of `python -m dapo_lit.plan`: a run's config, the hardware and the expected workload of a step."""
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -12,15 +12,15 @@ class Hardware(Section):
     name: str
     memory_gb: PositiveFloat
     tflops: PositiveFloat
-    """Dense bf16 arithmetic, 10^12 operations a second."""
+    """Dense bf16 operations, 10^12 per second."""
     bandwidth_gb_s: PositiveFloat
-    """Of its memory."""
+    """Bandwidth of its memory."""
     network_gb_s: PositiveFloat
-    """To GPUs of other machines."""
+    """Bandwidth to GPUs of other machines."""
     nvlink_gb_s: PositiveFloat
-    """To GPUs of the same machine."""
+    """Bandwidth to GPUs of the same machine."""
     price_per_hour: PositiveFloat | None
-    """In any currency; null: no cost is printed."""
+    """In any currency; null: print no cost."""
 
 
 class Workload(Section):
@@ -33,12 +33,12 @@ class Workload(Section):
     engine_tensor_parallel: PositiveInt
     """GPUs that one inference engine spans."""
     engine_memory_frac: Fraction
-    """Of a GPU's memory, the most that weights, cache and training state may take together during rollouts."""
+    """Share of a GPU's memory that weights, cache and training state may use during rollouts."""
 
 
 class PlanConfig(Config):
     quick: bool
-    """Simulate four and eight layers and extend to all."""
+    """Simulate four and eight layers and extrapolate to all."""
     runs: PositiveInt
     """Arms x seeds."""
     hardware: Hardware

@@ -3,14 +3,14 @@
 import difflib
 from collections.abc import Sequence
 
-from dapo_lit.config.folder import config_folder
+from dapo_lit.config.shipped import config_folder
 
 WITH_PLUS = ("experiment", "study", "policy/lora")
-"""Groups that no default names, so that Hydra wants a plus before them."""
+"""Groups without a default choice; Hydra wants a plus before them."""
 
 
 def group_fault(group: str, choices: Sequence[object], added: bool) -> str | None:
-    """What is wrong with choosing `choices` of a group of `conf/`, in one line; None if nothing is."""
+    """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
     known = sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:

@@ -1,13 +1,13 @@
-"""From plain containers to a checked config, and the messages where one does not fit."""
+"""Turns plain containers into a checked config, or says what is wrong with them."""
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from dapo_lit.config.run import Config
-from dapo_lit.config.sections import ConfigError, Section
+from dapo_lit.config.sections import ConfigError, Section, section_of
 
 Schema = TypeVar("Schema", bound=Section)
 
@@ -18,10 +18,10 @@ def parse(tree: Mapping[str, Any]) -> Config:
 
 
 def parse_as(tree: Mapping[str, Any], schema: type[Schema]) -> Schema:
-    """Checks a composed config (plain containers, interpolations resolved) against the schema of a command.
+    """Checks a composed config (plain containers, interpolations resolved) against a command's schema.
 
     Raises:
-        ConfigError: every fault in one message, a line each, with the key and, if unknown, the nearest known one.
+        ConfigError: one line per fault, with the key and, if it is unknown, the nearest known one.
     """
     try:
         return schema.model_validate(dict(tree))
@@ -44,16 +44,14 @@ def _fault(fault: Any, schema: type[Section]) -> str:
 
 
 def known_keys(path: Sequence[str], schema: type[Section] = Config) -> list[str] | None:
-    """Names of the keys below `path` in the schema, None where the schema leaves them open (a free mapping)."""
-    section: Any = schema
+    """The keys that the schema has below `path`; None below a free mapping."""
     for part in path:
-        field = section.model_fields.get(part)
-        candidates = [field.annotation, *get_args(field.annotation)] if field else []
-        sections = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, Section)]
-        if not sections:
+        field = schema.model_fields.get(part)
+        section = section_of(field.annotation) if field else None
+        if section is None:
             return None
-        section = sections[0]
-    return list(section.model_fields)
+        schema = section
+    return list(schema.model_fields)
 
 
 def unknown_key(path: Sequence[str], schema: type[Section] = Config) -> str:

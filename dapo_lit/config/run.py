@@ -1,10 +1,11 @@
 """The config of a training run, with the checks that need more than one group."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
 from dapo_lit.config.algorithm import Algorithm
+from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
 from dapo_lit.config.sections import (
     Budget,
     Evaluation,
@@ -22,25 +23,25 @@ from dapo_lit.config.trainer import Trainer
 
 
 class Config(Section):
-    seed: int
-    study_name: str
+    seed: Annotated[int, SCIENCE]
+    study_name: Annotated[str, BOOKKEEPING]
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
-    runs_dir: str
-    resume: bool | Literal["auto"]
-    """false: an older run in the folder is moved aside; true: continue it; auto: continue or start, skip if done."""
-    study: Study | None
-    """The study that the run is a cell of; null: none."""
-    algorithm: Algorithm
-    policy: Policy
-    task: Task
-    reward: Reward
-    rollout: Rollout
-    trainer: Trainer
-    budget: Budget
-    logger: Logger
-    evaluation: Evaluation
-    reflection: Reflection
-    replay: Replay
+    runs_dir: Annotated[str, BOOKKEEPING]
+    resume: Annotated[bool | Literal["auto"], BOOKKEEPING]
+    """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
+    study: Annotated[Study | None, BOOKKEEPING]
+    """The study that this run is a cell of; null: none."""
+    algorithm: Annotated[Algorithm, SCIENCE]
+    policy: Annotated[Policy, SCIENCE]
+    task: Annotated[Task, SCIENCE]
+    reward: Annotated[Reward, SCIENCE]
+    rollout: Annotated[Rollout, SCIENCE]
+    trainer: Annotated[Trainer, EXECUTION]
+    budget: Annotated[Budget, HORIZON]
+    logger: Annotated[Logger, BOOKKEEPING]
+    evaluation: Annotated[Evaluation, SCIENCE]
+    reflection: Annotated[Reflection, BOOKKEEPING]
+    replay: Annotated[Replay, BOOKKEEPING]
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:
@@ -91,6 +92,6 @@ class Config(Section):
             )
         if self.replay.record:
             raise ValueError(
-                "rollout.overlap and replay.record exclude each other: before a step, its rollouts are there already"
+                "rollout.overlap and replay.record exclude each other: the state before a step has its rollouts already"
             )
         return self

@@ -1,8 +1,10 @@
-"""The groups that a run's config is made of, each with the checks among its own fields."""
+"""The groups of a run's config, each with the checks among its own fields."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -21,29 +23,37 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
 
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field holds (it may be null as well); None for a plain value."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
 class Lora(Section):
     rank: PositiveInt
-    """Of each adapter: two matrices of inputs x rank and rank x outputs."""
+    """An adapter is two matrices, inputs x rank and rank x outputs."""
     alpha: PositiveFloat
-    """The product of an adapter counts alpha / rank."""
+    """The product of the two is scaled by alpha / rank."""
     target_modules: Annotated[tuple[Projection, ...], Field(min_length=1)]
-    """Matrices of each layer that get an adapter."""
+    """Matrices of each layer with an adapter."""
 
 
 class Policy(Section):
     name: str
-    """What the folder of a policy that is made here is called."""
+    """Folder name of a policy that is made here."""
     path: str | None
-    """A hub id, a local Hugging Face folder or a .gguf file; null: the task's base policy or a random one."""
+    """A hub id, a Hugging Face folder or a .gguf file; null: the task's base policy or a random one."""
     random_init: bool
     """Build `architecture` with random weights."""
     architecture: dict[str, Any] | None
-    """Model configuration of transformers (model_type and sizes) where the weights are made here."""
+    """transformers' model configuration (model_type and sizes) if the weights are made here."""
     dtype: Literal["float32", "bfloat16", "float16"]
     freeze_frac: Fraction
-    """Share of the layers, from the input on, that are not trained."""
+    """Share of the layers, counted from the input, that is not trained."""
     lora: Lora | None
-    """Train low-rank adapters beside the matrices, and nothing else; null: train the weights themselves."""
+    """Train only low-rank adapters; null: train the weights."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -54,7 +64,7 @@ class Policy(Section):
             )
         if not self.path and not self.architecture:
             raise ValueError(
-                "policy.architecture is needed where policy.path is null; "
+                "policy.architecture is needed if policy.path is null; "
                 "or give policy.path a hub id, a folder or a .gguf file"
             )
         return self
@@ -62,11 +72,11 @@ class Policy(Section):
 
 class Difficulty(Section):
     key: str
-    """The column that holds a problem's difficulty: a number, or a text such as `Level 3`."""
+    """The column of a problem's difficulty: a number, or a text such as `Level 3`."""
     low: float | None
-    """The easiest that is trained on; null: no bound."""
+    """Lower bound; null: none."""
     high: float | None
-    """The hardest that is trained on; null: no bound."""
+    """Upper bound; null: none."""
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -77,37 +87,37 @@ class Difficulty(Section):
 
 class Task(Section):
     name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
-    """Who makes the problems: a generated task, or a file or hub data set at `path`."""
+    """A generated task, or a file or hub data set at `path`."""
     label: str
-    """The name of the benchmark in eval/<label>/..."""
+    """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV or a hub id; for `file`."""
+    """JSONL, Parquet, CSV or a hub id, for `file`."""
     eval_path: str | None
-    """The held-out problems of `file`, of a hub id its split `test` or `validation`; null: no evaluation of its own."""
+    """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
     """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
-    """Keep each training statement once, and none that is given with different answers."""
+    """Keep each training statement once, and drop those with conflicting answers."""
     exclude_overlap_with: tuple[str, ...]
-    """Evaluation sets (as eval_path); training problems that quote more than half of one of theirs are left out."""
+    """Evaluation sets, as in eval_path; training problems that quote more than half of one of theirs are dropped."""
     difficulty: Difficulty | None
     """Bounds on the training problems' difficulty; null: none."""
     template: str
     """A shipped prompt template or a path to one."""
     num_problems: PositiveInt | None
-    """How many training problems, of those that are not left out; null: all."""
+    """Number of training problems after these selections; null: all."""
     num_heldout: PositiveInt
-    """How many held-out problems there are to evaluate on."""
+    """Number of held-out problems."""
     max_prompt_tokens: PositiveInt
     """Longer prompts are dropped and counted."""
     max_response_tokens: PositiveInt
-    """The limit of a response, the EOS token included."""
+    """Limit of a response, including the EOS token."""
     options: dict[str, Any]
-    """What a generated task knows beside it (ranges, shapes)."""
+    """Options of a generated task (ranges, shapes)."""
     base: dict[str, Any] | None
-    """The demonstrations that the task's base policy is pre-trained on."""
+    """Demonstrations that the task's base policy is pre-trained on."""
     base_seed: int
-    """Seed of the base policy: 0 for one base for all, ${seed} in studies."""
+    """Seed of the base policy: 0 for one base shared by all seeds, ${seed} in studies."""
 
 
 class Reward(Section):
@@ -116,45 +126,45 @@ class Reward(Section):
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
-    """Seconds that the check of one answer may take; then it counts as wrong."""
-    workers: PositiveInt
-    """Worker processes of the verifier, started when the first answer needs one."""
+    """Seconds per answer; one that takes longer counts as wrong."""
+    workers: Annotated[PositiveInt, EXECUTION]
+    """Worker processes of the verifier, started for the first answer that needs one."""
     function: str | None
-    """A reward function of your own, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
+    """Your own reward function, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
     weights: dict[str, float] | None
-    """The reward as a weighted sum of `correctness`, `format`, `length` and functions; null: correctness alone."""
+    """Weights of `correctness`, `format`, `length` and functions in the reward; null: correctness only."""
 
 
 class VllmServer(Section):
     urls: tuple[str, ...]
-    """`http://host:port` of each server; a rank samples from its own."""
+    """`http://host:port` of each server; each rank samples from its own."""
     folder: str | None
-    """Where weights are handed over: trainer and servers see it under this path."""
+    """A folder that trainer and servers share under this path, for passing weights."""
     transfer: Literal["folder", "nccl"]
-    """Through files, or from GPU to GPUs (not run here)."""
+    """Pass weights through files, or from GPU to GPUs (not run here)."""
     shard_gb: PositiveFloat
-    """GiB of a file of weights, which is what is in memory of them at once."""
+    """GiB per file of weights, held in memory at once."""
     request_s: PositiveFloat
-    """Seconds in which a server must answer anything but a request for a response; loading weights is among it."""
+    """Seconds for a server to answer any request except sampling, loading weights included."""
     wait_s: Annotated[float, Field(ge=0)]
-    """Seconds to wait for a server that does not answer yet, at the start and after a failure."""
+    """Seconds to wait for an unreachable server, at the start and after a failure."""
 
 
 class Vllm(Section):
-    placement: Literal["colocated", "server"]
-    """In the trainer's process, or in vLLM's own servers on other GPUs or machines."""
-    server: VllmServer
-    """Settings of placement=server."""
-    kv_cache_gb: PositiveFloat
+    placement: Annotated[Literal["colocated", "server"], EXECUTION]
+    """In the trainer's process, or in vLLM servers on other GPUs or machines."""
+    server: Annotated[VllmServer, EXECUTION]
+    """Settings for placement=server."""
+    kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
     """GiB of the key-value cache."""
-    tensor_parallel: PositiveInt
-    """GPUs that share the engine's weights; above 1 the run is launched by torchrun."""
-    eager: bool
-    """No compilation and no CUDA graphs: starts in seconds, samples slower on a GPU."""
+    tensor_parallel: Annotated[PositiveInt, EXECUTION]
+    """GPUs that share the engine's weights; above 1, launch with torchrun."""
+    eager: Annotated[bool, EXECUTION]
+    """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
-    """Logits from float32 products whatever the dtype of the weights."""
-    sleep: bool
-    """On a GPU: give the memory of weights and cache back while the trainer works."""
+    """Compute logits in float32 whatever the dtype of the weights."""
+    sleep: Annotated[bool, EXECUTION]
+    """On a GPU: free the memory of weights and cache while the policy trains."""
 
 
 class Rollout(Section):
@@ -162,19 +172,19 @@ class Rollout(Section):
     temperature: PositiveFloat
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
-    max_batch_size: PositiveInt
+    max_batch_size: Annotated[PositiveInt, EXECUTION]
     """Sequences decoded at once."""
     noise_stream: Count
-    """Which stream of sampling noise training draws from; two arms that differ in it alone are a placebo."""
-    mismatch_alarm: Literal["auto"] | PositiveFloat | None
-    """mismatch/kl (nats a token) above which a step is reported: a stale or broken sync shows there; null: never;
-    auto: 1e-4 in float32, 0.01 in 16 bits."""
-    stall_s: PositiveFloat
-    """A message names the prompts that are waited for when no sample has ended for so many seconds."""
+    """The stream of sampling noise; two arms that differ only in it are a placebo."""
+    mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]
+    """Warn if mismatch/kl (nats per token) exceeds this, as after a broken weight sync; null: never; auto: 1e-4 in
+    float32, 0.01 in 16 bits."""
+    stall_s: Annotated[PositiveFloat, BOOKKEEPING]
+    """Name the prompts that are waited for if no sample has ended for this many seconds."""
     overlap: bool
-    """Sample the next step while the policy trains on this one: every batch but the first is a step old."""
+    """Sample the next step while the policy trains on this one; every batch but the first is one step old."""
     vllm: Vllm
-    """Settings of engine=vllm; the others do not read them."""
+    """Settings for engine=vllm."""
 
     @model_validator(mode="after")
     def _servers(self) -> Self:
@@ -198,7 +208,7 @@ class Rollout(Section):
 
 
 class Budget(Section):
-    """A run ends at the first of these that is reached."""
+    """A run ends as soon as one of these is reached."""
 
     steps: PositiveInt
     tokens_generated: PositiveInt | None
@@ -214,30 +224,30 @@ class Wandb(Section):
 
 class Logger(Section):
     rollouts_every: Count
-    """Steps between files of rollouts; 0: none."""
+    """Steps between rollout files; 0: none."""
     completions_every: Count
     """Steps between printed tables of sampled completions; 0: none."""
     progress: Literal["auto", "rich", "plain", "none"]
-    """auto: a live display on a terminal, one plain line a step elsewhere."""
+    """auto: a live display on a terminal, elsewhere one line per step."""
     wandb: Wandb
 
 
 class Reflection(Section):
     patterns: dict[str, str]
-    """Name to regular expression; a response that one occurs in reflects. A space stands for any white space."""
+    """Name -> regular expression; a response with a match reflects. A space matches any white space."""
 
 
 class Replay(Section):
     record: tuple[PositiveInt, ...]
-    """Rollout steps kept for `python -m dapo_lit.replay`: their rollouts and the state of training before them."""
+    """Rollout steps kept for `python -m dapo_lit.replay`: their rollouts and the training state before them."""
 
 
 class Evaluation(Section):
     every: Count
-    """Rollout steps between evaluations; 0: before and after training only."""
+    """Rollout steps between evaluations; 0: only before and after training."""
     benchmarks: tuple[str, ...]
-    """Beside the task's held-out problems: files of conf/benchmark/ by name, or a .yaml by path, each with its own
-    number of problems and samples, sampling and limits."""
+    """In addition to the held-out problems: names in conf/benchmark/ or paths of .yaml files, each with its own
+    problems, samples, sampling and limits."""
     num_problems: PositiveInt
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k."""

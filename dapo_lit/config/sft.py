@@ -12,39 +12,39 @@ class AgreementFilter(Section):
     """Keep only rows with the majority answer of the rows that share their prompt."""
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
     rule: Literal["dapo", "numeric", "sympy"]
-    """How answers are found, and when two are the same: as in the reward."""
+    """How answers are found and compared, as in the reward."""
     min_samples: Annotated[int, Field(ge=2)]
-    """Rows that must give the majority answer."""
+    """Smallest number of rows with the majority answer."""
     min_frac: Fraction
-    """Share of the prompt's rows that must give it; rows without an answer count as others."""
+    """Smallest share of the prompt's rows with the majority answer; rows without an answer count as different."""
 
 
 class Training(Section):
     epochs: PositiveFloat
-    """Times through the rows; the number of updates is rounded up."""
+    """Passes over the rows; the number of updates is rounded up."""
     batch_size: PositiveInt
-    """Rows in an update."""
+    """Rows per update."""
     micro_batches: PositiveInt
-    """Pieces that a batch is computed in: the more, the less memory; the result is the same."""
+    """Pieces that a batch is computed in; more pieces need less memory and give the same result."""
     learning_rate: PositiveFloat
-    """The highest: warm-up and decay to zero are linear."""
+    """Peak; warm-up and decay to zero are linear."""
     warmup_frac: Fraction
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: PositiveFloat
     max_tokens: PositiveInt
-    """Rows with more tokens, prompt and response together, are dropped and counted."""
+    """Rows with more tokens (prompt and response) are dropped and counted."""
 
 
 class SftConfig(Section):
     seed: int
     data: str | None
-    """Rows with `prompt` and `response`; null: make the task's own base policy and print its folder."""
+    """Rows with `prompt` and `response`; null: make the task's base policy and print its folder."""
     output: str
-    """The folder to write; it must not be there yet. Not used without data."""
+    """The folder to write; it must not exist yet. Unused without data."""
     policy: Policy
-    """Where training starts from."""
+    """The model to train."""
     task: Task
-    """Its template stands around every prompt; its base is the start where policy.path is null."""
+    """Its template wraps every prompt; its base policy is trained if policy.path is null."""
     agreement: AgreementFilter
     training: Training
     threads: PositiveInt

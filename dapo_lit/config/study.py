@@ -1,4 +1,4 @@
-"""The section of a study: what its cells are and what it promises before the first of them runs."""
+"""The section `study`: its cells, and what is registered before the first of them runs."""
 
 from typing import Annotated, Self
 
@@ -14,32 +14,32 @@ class Event(Section):
     """The metric, such as task/steps_frac."""
     threshold: float
     treated: str
-    """The two arms of the registered contrast, treated minus control."""
+    """The arms of the registered contrast, treated minus control."""
     control: str
     horizon: PositiveInt
-    """In steps: what has not happened by then counts as not happened."""
+    """In steps; an event after it counts as not happened."""
 
 
 class Study(Section):
     name: str
-    """A design of dapo_lit/study/designs.py, or a name of your own together with `arms`."""
+    """A design in dapo_lit/study/designs.py, or your own name together with `arms`."""
     arm: str | None
-    """The arm of this run, by its name; a multirun runs all of them unless some are named."""
+    """The arm of this run; a multirun runs all arms unless some are named."""
     arms: tuple[str, ...] | None
-    """Arms of a study of your own, by name (dapo, dapo-clip_higher, dapo@clip.high=0.5); null: those of the design."""
+    """Arms of your own study by name (dapo, dapo-clip_higher, dapo@clip.high=0.5); null: the design's."""
     reference: str | None
-    """The arm that the others are compared with; null: that of the design, or the first of `arms`."""
+    """The arm that the others are compared with; null: the design's, or the first of `arms`."""
     metric: str
     """The primary metric."""
     seeds: tuple[int, ...]
-    """What a multirun runs where the command line names no seed."""
+    """Seeds of a multirun whose command line names none."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
     event: Event | None
-    """A registered contrast of times to an event; null: none."""
+    """A registered time-to-event contrast; null: none."""
     declared: tuple[str, ...]
-    """Config keys in which the arms may differ, beside those that the design declares."""
+    """Further config keys in which the arms may differ."""
     packed: str | None
-    """A folder of packed cells (status --pack); a cell that is there with the same config hash is not run again."""
+    """A folder of packed cells (status --pack); a cell packed there with the same config is not run again."""
 
     @model_validator(mode="after")
     def _seeds_once(self) -> Self:

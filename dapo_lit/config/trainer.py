@@ -1,21 +1,22 @@
-"""The group `trainer`: on what a run computes, and how the policy lies there."""
+"""The group `trainer`: the hardware that a run uses and how the policy is laid out on it."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
+from dapo_lit.config.kinds import BOOKKEEPING, SCIENCE
 from dapo_lit.config.sections import Section
 
 
 class Sharding(Section):
-    dtype: Literal["bfloat16", "float16", "float32"] | None
-    """Of the weights and activations in forward and backward while the shards stay in policy.dtype; null: the same."""
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
+    """Dtype of forward and backward; shards stay in policy.dtype. null: the same."""
     cpu_offload: bool
-    """Shards, gradients and optimiser states lie in the host's memory, and the optimiser runs there."""
+    """Keep shards, gradients and optimiser states in host memory and run the optimiser there."""
     tensor_parallel: PositiveInt
-    """Devices that share each layer's matrices; the others are data parallel."""
+    """Devices that split each layer's matrices; the rest is data parallel."""
     replicas: PositiveInt
-    """Copies of the sharded policy (HSDP): gradients are reduced within one, then over them."""
+    """Copies of the sharded policy (HSDP); gradients are reduced within a copy, then across copies."""
 
     @model_validator(mode="after")
     def _one_mesh(self) -> Self:
@@ -28,40 +29,40 @@ class Sharding(Section):
 
 class Cpu(Section):
     auto: bool | None
-    """Measure at the start how many threads are fastest, and write that to `threads`; null and false: do not."""
+    """Measure at the start how many threads are fastest and set `threads` to it; null or false: do not."""
 
 
 class Trainer(Section):
     accelerator: Literal["cpu", "gpu", "auto"]
     strategy: Literal["single", "fsdp"]
-    """One process with the whole policy, or the policy in shards over devices x num_nodes processes."""
+    """One process with the whole policy, or devices x num_nodes processes with shards of it."""
     devices: PositiveInt
     """Processes on each machine."""
     num_nodes: PositiveInt
     """Machines; more than one are started by torchrun or srun."""
     timeout_min: PositiveFloat
-    """Minutes that a process waits for the others; above the longest rollout round."""
+    """Minutes that a process waits for the others; must exceed the longest rollout round."""
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
     cpu: Cpu
     micro_batch_tokens: PositiveInt
-    """Tokens in one forward and backward pass; sequences are packed into it without padding."""
+    """Tokens per forward and backward pass; sequences are packed without padding."""
     shared_prompt: Literal["auto"] | bool
-    """Compute a group's prompt once for all its completions, same gradient; auto: where it saves 15 % of the tokens."""
-    fp32_head: bool
-    """Log-probs from float32 products of the head where the policy is narrower; one wide copy of the head in memory."""
-    checkpoint_every: PositiveInt
-    """Rollout steps between checkpoints; the last two are kept."""
+    """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens."""
+    fp32_head: Annotated[bool, SCIENCE]
+    """Compute log-probs with a float32 copy of the head if the policy has a narrower dtype."""
+    checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]
+    """Rollout steps between checkpoints; two are kept."""
     checkpoint_in_background: bool
-    """Write shards while training goes on, once they have been copied to the host's memory."""
-    grace_s: PositiveFloat
+    """Copy shards to host memory and write them while training continues."""
+    grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     activation_checkpointing: Literal["none", "selective", "full"]
-    """What backward computes again: nothing; all but attention and every other matrix product; whole layers."""
-    grad_noise: bool
-    """Log optim/grad_noise, which keeps one more copy of the gradient."""
-    peak_tflops: PositiveFloat | None
+    """What backward recomputes: nothing; all but attention and every other matrix product; whole layers."""
+    grad_noise: Annotated[bool, BOOKKEEPING]
+    """Log optim/grad_noise, at the cost of one more copy of the gradient."""
+    peak_tflops: Annotated[PositiveFloat | None, BOOKKEEPING]
     """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
 
     @model_validator(mode="after")

@@ -12,27 +12,27 @@ class TransformConfig(Section):
     data: str
     """Problems, as task.path takes them."""
     output: str
-    """JSONL of problems with integer answers; rejects go to <output>.rejected.jsonl. The same settings go on with files
-    that are there; others are refused."""
+    """JSONL of problems with integer answers; rejects go to <output>.rejected.jsonl. An existing file is continued with
+    the same settings and refused with others."""
     limit: PositiveInt | None
-    """The first so many problems; null: all."""
+    """Use only the first problems; null: all."""
     policy: Policy
     rollout: Rollout
     rewriting_template: str
     """Asks for the four sections."""
     solving_template: str
-    """Stands around the rewritten problem."""
+    """Wraps the rewritten problem."""
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
-    """Where a solution's answer stands; it must agree with solving_template."""
+    """How a solution's answer is found; must agree with solving_template."""
     attempts: PositiveInt
-    """Rewritings sampled for a problem; the first that can be used is checked."""
+    """Rewritings sampled per problem; the first usable one is checked."""
     solutions: PositiveInt
-    """k: how often a rewritten problem is solved."""
+    """k: solutions sampled per rewritten problem."""
     max_rewriting_tokens: PositiveInt
     max_solution_tokens: PositiveInt
     solving_temperature: PositiveFloat
     chunk: PositiveInt
-    """Problems under way at once; results are written chunk by chunk, and a kill costs one."""
+    """Problems processed at once; results are written chunk by chunk."""
     threads: PositiveInt
 
     @model_validator(mode="after")

@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.identity import with_defaults
 from dapo_lit.config.sections import Policy
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 from dapo_lit.recipe.parts import policy_folder
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
+from dapo_lit.runs.resume import read_tree
 
 EDGE = 1024
 """Number of values at each end of a tensor that go into the digest, in addition to its sum."""
@@ -75,13 +76,11 @@ def run_config(run: Path) -> Config:
     Raises:
         ConfigError: there is none, or it does not fit the schema.
     """
-    file = run / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(f"{run}: no config.yaml; give the folder of a run, such as runs/<study>/<arm>/seed_<n>")
+    tree = read_tree(run)
     try:
-        return parse(yaml.safe_load(file.read_text()))
+        return parse(with_defaults(tree)[0])
     except ConfigError as error:
-        raise ConfigError(f"{file} does not fit this version of the schema:\n{error}") from None
+        raise ConfigError(f"{run / 'config.yaml'} does not fit this version of the schema:\n{error}") from None
 
 
 def open_run_subject(place: Path) -> tuple[Subject, Config]:

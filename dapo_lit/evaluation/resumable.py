@@ -12,10 +12,10 @@ from rich.console import Console
 from transformers import PretrainedConfig
 
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.evaluation.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.evaluation.model_source import Subject
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
+from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.parts import build_engine
 from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
 

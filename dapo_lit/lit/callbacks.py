@@ -1,4 +1,4 @@
-"""What happens around a rollout step: evaluation, the metrics row, files, and the reasons to stop."""
+"""After each rollout step: evaluation, the metrics row, files, and the check whether to stop."""
 
 import resource
 import sys
@@ -20,13 +20,13 @@ from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.rollout_step import RolloutStep
 
 ALARM_FLOAT32 = 1e-4
-"""Nats a token. Trainer and engine agree within 1e-11 in float32; weights that are one step old gave 1e-3 and more."""
+"""Nats per token. In float32, trainer and engine agree within 1e-11; weights one step old gave 1e-3 and more."""
 ALARM_16_BITS = 1e-2
 """A bfloat16 engine on the same weights gave 1.3e-3 (docs/mismatch.md)."""
 
 
 class Recorder(Callback):
-    """Evaluates when it is due and writes one row a step; step 0 is the policy before training."""
+    """Evaluates when it is due and writes one row per step; step 0 is the policy before training."""
 
     def __init__(self, config: Config, folder: RunFolder, loggers: Loggers | None, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -36,15 +36,15 @@ class Recorder(Callback):
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
         self.unwritten: tuple[dict[str, Any], bool] | None = None
-        """The row of the last whole step until it is written, and whether it gets an evaluation; a checkpoint that is
-        saved because the evaluation failed has it, and the resumed run begins with it."""
+        """The row of the last whole step until it is written, and whether an evaluation is due. A checkpoint that is
+        saved because the evaluation failed holds it, and the resumed run starts with it."""
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         account = trainer.datamodule.account
         if self.ranks.rank == 0:
             self.folder.write_run(problems=account.counts)
             print("\n".join(account.lines), flush=True)
-        if module.counters.step == 0 and not self.folder.resumes:  # one stopped in its first step has that row
+        if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
         if self.unwritten is not None:
             self._end(trainer, module)
@@ -79,7 +79,7 @@ class Recorder(Callback):
         self.unwritten = row, False
         counters.tokens_generated += tokens
         counters.wall_s += seconds
-        counters.step = batch.step  # last: from here on this is the last whole step
+        counters.step = batch.step  # last: this makes it the last whole step
         self._end(trainer, module)
         self.unwritten = row, self._evaluation_due(trainer, batch.step)
         self._write_last(trainer, module)
@@ -87,7 +87,7 @@ class Recorder(Callback):
             self.loggers.completions(collected)
 
     def _slowest(self, row: dict[str, Any]) -> dict[str, float]:
-        """Times and memory of the rank that took most: the others wait for it."""
+        """The largest times and memory over the ranks, which wait for the slowest."""
         if self.ranks.size == 1:
             return {}
         keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
@@ -105,14 +105,14 @@ class Recorder(Callback):
             self.folder.write_run(status="solved" if all(correct) else "exhausted")
 
     def _end(self, trainer: Trainer, module: DAPOModule) -> None:
-        """Asks the trainer to stop where the budget is spent or there is nothing left to learn from."""
+        """Stops the trainer if the budget is spent or no group is left to learn from."""
         budget, counters = self.config.budget, module.counters
         spent = (
             counters.step >= budget.steps
             or (budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated)
             or (budget.wall_s is not None and counters.wall_s >= budget.wall_s)
         )
-        spent = any(self.ranks.gather(spent))  # clocks differ: all ranks stop after one step
+        spent = any(self.ranks.gather(spent))  # clocks differ, and all ranks must stop after the same step
         if spent or self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
             trainer.should_stop = True
 
@@ -149,7 +149,7 @@ class Recorder(Callback):
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
-    """What to say where trainer and engine are further apart than rollout.mismatch_alarm allows; None: nothing."""
+    """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
     threshold = config.rollout.mismatch_alarm
     if threshold == "auto":
         threshold = ALARM_FLOAT32 if computes_in(config) == "float32" else ALARM_16_BITS
@@ -157,8 +157,8 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
         return None
     return (
         f"step {step}: mismatch/kl is {kl:.3g} nats a token, above rollout.mismatch_alarm={threshold:g}: the engine "
-        "did not sample from the policy's weights (a sync that is stale or broken), or it computes in too coarse a "
-        "precision; docs/mismatch.md"
+        "did not sample from the policy's weights (a stale or broken sync), or its precision is too low; "
+        "docs/mismatch.md"
     )
 
 

@@ -1,7 +1,7 @@
-"""When a run saves its state: every few steps, at the end, and on the way out.
+"""Saves a run's state every few steps, at the end, and when it is stopped.
 
-Sharded checkpoints are written in the background: training goes on once tensors have been copied to the host's memory.
-How one comes to stand complete under its name: runs/checkpoint_files.py.
+Sharded checkpoints can be written in the background: training continues once tensors are copied to host memory.
+runs/checkpoint_files.py makes sure that a checkpoint under its final name is complete.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from dapo_lit.lit.strategy import ShardedStrategy
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-from dapo_lit.runs.checkpoint_files import KEPT, before_step, begin, complete_write, write_checkpoint
+from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, draft_of, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.optimizer_steps import NonFiniteError
 from dapo_lit.step.rollout_step import RolloutStep
 
 TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
-"""What all ranks raise at the same place."""
+"""Exceptions that all ranks raise at the same point, so that they can save together."""
 
 
 class Checkpoints(Callback):
-    """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on the way out."""
+    """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on an exception."""
 
     def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
@@ -57,7 +57,7 @@ class Checkpoints(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
     ) -> None:
-        # A signal reaches the ranks one by one. What they found together decides: the flag may change from here on.
+        # A signal reaches the ranks at different times, and the flag may still change: the gathered value decides.
         stops = any(self.ranks.gather(self.stop.requested))
         if batch.step % self.every == 0 or trainer.should_stop or stops:
             self.save(trainer, batch.step)
@@ -67,37 +67,37 @@ class Checkpoints(Callback):
             self.stop.requested = trainer.should_stop = True
 
     def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
-        """A run that stops on its way keeps what it has, where that is the state after a whole step.
+        """Saves the state after the last whole step, where the state is that.
 
-        While a step is trained on it is not: some of its updates are made, and it would never be finished.
+        During a step's updates it is not: some are made, and a resumed run would never make the others.
         """
         if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
-            return  # the other ranks are elsewhere; saving needs all of them
+            return  # saving needs all ranks, and the others are somewhere else
         if not self.trains:
-            return  # nothing has happened that is not on disk
+            return  # everything is on disk already
         step, datamodule = module.counters.step, trainer.datamodule
         is_whole = datamodule.next_step == step + 1
-        # The half of a step that could not be sampled again goes into the checkpoint of the step before, be it step 0.
+        # A half-sampled step that cannot be sampled again goes into the checkpoint of the step before, even of step 0.
         holds_half = datamodule.collector.interrupted is not None
         if is_whole and (step or holds_half) and not isinstance(exception, OSError):
             self.save(trainer, step, again=holds_half)
         self._wait()
         if not is_whole and self.ranks.rank == 0:
-            self._say_what_stays(step + 1)
+            self._report_lost_step(step + 1)
 
-    def _say_what_stays(self, step: int) -> None:
+    def _report_lost_step(self, step: int) -> None:
         checkpoints = self.folder.checkpoints
-        onward = f"goes on from {checkpoints[-1].name}" if checkpoints else "begins anew: there is no checkpoint yet"
-        print(f"step {step} ended in the middle of its updates; a resumed run {onward}", flush=True)
+        after = f"continues from {checkpoints[-1].name}" if checkpoints else "starts anew: there is no checkpoint yet"
+        print(f"step {step} ended in the middle of its updates; a resumed run {after}", flush=True)
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
-        self._wait()  # the last one may be of this step
+        self._wait()  # the write in progress may be this step's
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
         if again or not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
 
     def save_for_replay(self, trainer: Trainer, step: int) -> None:
-        """The state before `step`, if that step is to be recorded: a replay goes on from it as a resumed run would."""
+        """Saves the state before `step` if that step is to be recorded; a replay continues from it."""
         final = before_step(self.folder.path, step)
         if step in self.record and not self.ranks.first(final.exists):
             final.parent.mkdir(exist_ok=True)
@@ -106,8 +106,8 @@ class Checkpoints(Callback):
     def _write(self, trainer: Trainer, final: Path, kept: int | None) -> None:
         strategy = trainer.strategy
 
-        def write(beside: Path) -> None:
-            trainer.save_checkpoint(beside, weights_only=False)
+        def write(draft: Path) -> None:
+            trainer.save_checkpoint(draft, weights_only=False)
 
         if self.background is None:
             write_checkpoint(final, write, self.ranks, kept)
@@ -115,12 +115,12 @@ class Checkpoints(Callback):
         assert isinstance(strategy, ShardedStrategy)
         strategy.saving_group = self.background.ranks.group
 
-        def begin_to_write(beside: Path) -> "Future[Any]":
-            write(beside)
+        def start_writing(draft: Path) -> "Future[Any]":
+            write(draft)
             assert strategy.written is not None
             return strategy.written
 
-        self.background.start(final, begin_to_write, kept)
+        self.background.start(final, start_writing, kept)
 
     def _wait(self) -> None:
         if self.background is not None:
@@ -128,28 +128,28 @@ class Checkpoints(Callback):
 
 
 class BackgroundSave:
-    """One checkpoint at a time, written by a thread on every rank while training goes on."""
+    """Writes one checkpoint at a time, in a thread on every rank, while training continues."""
 
     def __init__(self, ranks: Ranks, timeout: timedelta) -> None:
-        # A group of its own: its collectives run beside those of training, in no fixed order.
+        # Its own group: its collectives are concurrent with those of training, in no fixed order.
         self.ranks = Ranks(ranks.rank, ranks.size, dist.new_group(backend="gloo", timeout=timeout))
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._under_way: Future[None] | None = None
+        self._pending: Future[None] | None = None
 
-    def start(self, final: Path, begin_to_write: Callable[[Path], "Future[Any]"], kept: int | None = KEPT) -> None:
-        """Waits for the one before, and returns when `begin_to_write` has copied what it will write."""
+    def start(self, final: Path, start_writing: Callable[[Path], "Future[Any]"], kept: int | None = KEPT) -> None:
+        """Waits for the previous checkpoint, and returns when `start_writing` has copied what it will write."""
         self.wait()
-        beside = begin(final, self.ranks)
-        written = begin_to_write(beside)
+        draft = draft_of(final, self.ranks)
+        written = start_writing(draft)
 
-        def complete_it() -> None:
+        def complete() -> None:
             written.result()
-            complete_write(beside, final, self.ranks, kept)
+            complete_write(draft, final, self.ranks, kept)
 
-        self._under_way = self._thread.submit(complete_it)
+        self._pending = self._thread.submit(complete)
 
     def wait(self) -> None:
-        """Until the one under way stands under its final name. Raises what went wrong, as write_checkpoint does."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        """Waits until the pending checkpoint has its final name; raises what went wrong, as write_checkpoint does."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()

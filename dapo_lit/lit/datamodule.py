@@ -19,10 +19,10 @@ from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import Account
 from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.evaluation.benchmarks import OpenBenchmark
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.benchmarks import OpenBenchmark
 from dapo_lit.recipe.engine import ranks_per_engine
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
@@ -203,7 +203,11 @@ class RolloutDataModule(LightningDataModule):
                 sampling,
                 self.ranks,
             )
-        return found | {b.settings.name: b.evaluate(collector.engine, self.ranks) for b in self.benchmarks}
+        for b in self.benchmarks:
+            found[b.settings.name] = evaluate(
+                b.prompts, b.settings.samples, collector.engine, b.verifier, b.decode, b.sampling, self.ranks
+            )
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None

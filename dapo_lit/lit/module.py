@@ -91,7 +91,7 @@ class DAPOModule(LightningModule):
             if self.config.trainer.strategy == "fsdp":
                 device = self.trainer.strategy.root_device
                 self.ranks = shard_and_fill(models, self.config, self.ranks, self.device_mesh, self.fill, device)
-            models.begin_adapters(self.config.seed)
+            models.initialise_adapters(self.config.seed)
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
                 self.base_fingerprint = fingerprint(models.policy)

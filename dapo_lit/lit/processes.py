@@ -1,7 +1,7 @@
-"""The processes of a run: started here on one machine, or from outside by torchrun or srun, joined to one group.
+"""The processes of a run: started here on one machine, or by torchrun or srun, and joined to one group.
 
-The group is there before anything is read or written, so that rank 0 alone opens the run's folder and tells the others
-what it found. Lightning takes the group over as it is.
+The group exists before anything is read or written, so that only rank 0 opens the run's folder and broadcasts what it
+found. Lightning uses the group as it is.
 """
 
 import os
@@ -26,7 +26,7 @@ from dapo_lit.runs.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those of the run."""
+    """This process's place among the processes of the run."""
 
     rank: int
     local_rank: int
@@ -34,28 +34,28 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Start:
-    """What rank 0 found before training: where the run writes, and what it goes on from."""
+class StartPoint:
+    """Where a run writes, and the checkpoint that it continues from (None: it starts)."""
 
     folder: RunFolder
     checkpoint: Path | None
 
 
-class Opening:
-    """Rank 0's word to the others, given once: where to start, or None for nothing to do."""
+class RunStart:
+    """Rank 0 broadcasts once where the run starts, or None if there is nothing to do."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self._told = False
+        self._sent = False
 
-    def tell(self, start: Start | None) -> None:
-        if not self._told:
-            self._told = True
+    def broadcast(self, start: StartPoint | None) -> None:
+        if not self._sent:
+            self._sent = True
             self.ranks.first(lambda: start)
 
 
 def place_from_outside() -> Place | None:
-    """What torchrun or srun says in the environment; None where nobody started several processes."""
+    """The place that torchrun or srun put into the environment; None if neither started this process."""
     if SLURMEnvironment.detect() and int(os.environ.get("SLURM_NTASKS", "1")) > 1:
         slurm = SLURMEnvironment(auto_requeue=False)
         os.environ.setdefault("MASTER_ADDR", slurm.main_address)
@@ -68,18 +68,18 @@ def place_from_outside() -> Place | None:
 
 
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK")
-"""What `start_others` sets in the environment."""
+"""Environment variables that `start_others` sets."""
 
 
 @contextmanager
 def joined(settings: Trainer) -> Iterator[Ranks]:
-    """Joins the processes of the run; alone where there is one.
+    """Joins the processes of the run to one group.
 
-    Without torchrun or srun, the other processes of this machine are started here with the same command line; they
-    are ended where this one fails.
+    Without torchrun or srun, starts the other processes of this machine with the same command line, and ends them if
+    this one fails.
 
     Raises:
-        ConfigError: the processes that were started from outside are not those of the config.
+        ConfigError: torchrun or srun started another number of processes than the config names.
     """
     if settings.strategy == "single":
         yield Ranks()
@@ -89,8 +89,8 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     if place is None:
         if settings.num_nodes > 1:
             raise ConfigError(
-                f"trainer.num_nodes={settings.num_nodes}, but only this process was started; start one a device with "
-                "torchrun or srun (docs/scaling.md)"
+                f"trainer.num_nodes={settings.num_nodes}, but only this process was started; start one per device "
+                "with torchrun or srun (docs/scaling.md)"
             )
         place, children = start_others(size)
     if place.size != size:
@@ -102,7 +102,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     if uses_gpu:
         torch.cuda.set_device(place.local_rank)
     timeout = timedelta(minutes=settings.timeout_min)
-    # Offloaded shards are reduced on the CPU, so that a group of GPUs has both.
+    # Offloaded shards are reduced on the CPU, so a group of GPUs needs gloo too.
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout
     )
@@ -110,7 +110,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
         group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
         yield Ranks(place.rank, place.size, group)
         dist.barrier()
-    except SystemExit:  # asked to leave, as all of them are
+    except SystemExit:  # every rank was asked to stop
         dist.barrier()
         raise
     except BaseException:
@@ -128,7 +128,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
 
 
 def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
-    """This command line once more for each of the ranks 1 .. size - 1 of this machine; this process is rank 0."""
+    """Runs this command line again for ranks 1 to size - 1 on this machine; this process becomes rank 0."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -148,7 +148,7 @@ def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
 
 
 class JoinedEnvironment(LightningEnvironment):
-    """Tells Lightning that the processes are there, whoever started them."""
+    """Tells Lightning that the processes were already started."""
 
     def __init__(self, devices: int) -> None:
         super().__init__()
@@ -166,4 +166,4 @@ class JoinedEnvironment(LightningEnvironment):
         return self.place.rank // self.devices
 
     def teardown(self) -> None:
-        """Leaves the environment as it is."""
+        """Does nothing: the environment stays as it is."""

@@ -1,4 +1,4 @@
-"""How a run's processes and the policy's shards are told to Lightning."""
+"""Lightning's strategy for a run's processes and the policy's shards."""
 
 from concurrent.futures import Future
 from datetime import timedelta
@@ -23,17 +23,17 @@ from dapo_lit.runs.checkpoint_weights import METADATA
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Saves and loads in shards, and of a model with adapters these alone."""
+    """Saves and loads shards; of a model with adapters, only the adapters."""
 
     offloads = False
-    """Shards lie in the host's memory."""
+    """Shards are kept in host memory."""
     saving_group: Any = None
-    """A group of its own on which checkpoints are written in the background; None: they are written at once."""
+    """The process group for writing checkpoints in the background; None: write at once."""
     written: "Future[Any] | None" = None
-    """Of the last one in the background, done when this rank has written its part."""
+    """The last background write; done when this rank has written its part."""
 
     def model_to_device(self) -> None:
-        """Offloaded shards stay where they are; buffers go where the layers are computed."""
+        """Leaves offloaded shards on the host and moves buffers to the device that computes."""
         if not self.offloads:
             super().model_to_device()
             return
@@ -43,17 +43,17 @@ class ShardedStrategy(ModelParallelStrategy):
         self.lightning_module._device = self.root_device
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """This rank's shards, where they are; what writes them copies them to the host."""
+        """This rank's shards on their device; the writer copies them to the host."""
         return self._state()
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """As the shards."""
+        """The optimiser state of this rank's shards."""
         assert self.model is not None
         state: dict[str, Any] = get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer))
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """A folder with this rank's part; in the background everything is copied before this returns."""
+        """Writes this rank's part of a folder; in the background, everything is copied before this returns."""
         folder = Path(filepath)
         folder.mkdir(parents=True, exist_ok=True)
         state = {"state_dict": checkpoint.pop("state_dict"), "optimizer_0": checkpoint.pop("optimizer_states")[0]}
@@ -63,14 +63,14 @@ class ShardedStrategy(ModelParallelStrategy):
             dcp.save(state, checkpoint_id=folder)
         else:
             written = dcp.async_save(state, checkpoint_id=folder, process_group=self.saving_group)
-            assert isinstance(written, Future)  # it is not asked to copy in the background as well
+            assert isinstance(written, Future)  # because the copy itself is not asynchronous
             self.written = written
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Reads what was saved into models and optimiser; the rest of it.
+        """Loads models and optimiser, and returns the rest of the checkpoint.
 
-        Lightning 2.6.6 asks for every tensor of the module, drops fit's `weights_only=False` on the way to here, and
-        the rest holds groups that are carried over.
+        Replaces Lightning 2.6.6's method, which asks for every tensor of the module and drops fit's
+        `weights_only=False`; the rest holds Python objects (groups that are carried over).
         """
         assert self.model is not None
         assert self.lightning_module is not None
@@ -85,20 +85,20 @@ class ShardedStrategy(ModelParallelStrategy):
         return rest
 
     def _state(self) -> dict[str, Any]:
-        """Of a module that is not loaded strictly, the trained parameters alone."""
+        """The module's shards; only the trained parameters of a module that is not loaded strictly."""
         assert self.model is not None
         assert self.lightning_module is not None
         strict = self.lightning_module.strict_loading
         options = StateDictOptions(ignore_frozen_params=not strict)
         state: dict[str, Any] = get_model_state_dict(self.model, options=options)
-        return state if strict else only_trained(self.model, state)  # a tied head's second name is left otherwise
+        return state if strict else only_trained(self.model, state)  # drops a tied head's second name
 
 
 def trainer_arguments(settings: Trainer) -> dict[str, Any]:
-    """The arguments of Lightning's Trainer that say where to compute.
+    """The arguments of Lightning's Trainer that choose devices and strategy.
 
-    ModelParallelStrategy's own defaults do no data parallelism on one machine, and gradients then go unreduced without
-    an error: both sizes are given.
+    Both parallel sizes are given, because ModelParallelStrategy's defaults do no data parallelism on one machine and
+    leave gradients unreduced without an error.
     """
     arguments: dict[str, Any] = {"accelerator": settings.accelerator, "devices": settings.devices}
     if settings.strategy == "single":

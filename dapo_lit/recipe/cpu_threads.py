@@ -1,18 +1,15 @@
-"""`trainer.cpu.auto`: how many threads a run takes on this machine, by a short measurement before it starts.
+"""`trainer.cpu.auto`: measures how many threads are fastest on this machine before the run starts.
 
-A small step is sampled and trained on with one thread, two, four, and so on; the fastest is written into the run's
-config, which a resumed run reads it from. Tiny models are fastest with one: the work between two synchronisations of
-the threads is too short. Left out: the dtype. Half precision is a choice about learning, not about speed alone: one
-process keeps its weights in policy.dtype, and small updates are lost in bfloat16.
+A small step is sampled and trained on with one thread, two, four and so on; the fastest number is written into the
+run's config, where a resumed run reads it. Tiny models are fastest with one thread, because threads would synchronise
+too often. The dtype is not chosen here: it changes learning, since small updates are lost in bfloat16 weights.
 """
 
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
@@ -24,7 +21,7 @@ from dapo_lit.policy.head import token_loss
 
 PROMPT, RESPONSE = 16, 16
 ENOUGH_S = 0.5
-"""A small step has more rows until it takes so long."""
+"""Rows are added to the probe step until it takes at least this many seconds."""
 MOST_ROWS = 128
 REPEATS = 3
 
@@ -33,23 +30,14 @@ def is_measured(config: Config) -> bool:
     return bool(config.trainer.cpu.auto) and config.trainer.accelerator == "cpu"
 
 
-def recorded_threads(path: Path, config: Config) -> int | None:
-    """What the run in `path` measured, if `config` is to go on with it; None: nothing is there."""
-    file = path / "config.yaml"
-    if not config.resume or not file.is_file():
-        return None
-    before = yaml.safe_load(file.read_text())
-    return int(before["trainer"]["threads"])
-
-
 def with_threads(config: Config, threads: int) -> Config:
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"threads": threads})})
 
 
 def measure(model: PreTrainedModel, cores: int | None = None) -> dict[int, float]:
-    """Seconds of a small step by number of threads, best of three; leaves torch's number as it was.
+    """Seconds of a small step by number of threads, best of three; restores torch's number of threads.
 
-    The weights are not changed and keep no gradient.
+    Neither changes the weights nor leaves gradients.
     """
     before, cores = torch.get_num_threads(), cores or os.cpu_count() or 1
     numbers = [n for n in (1, 2, 4, 8, 16, 32, 64) if n < cores] + [cores]
@@ -71,13 +59,13 @@ def measure(model: PreTrainedModel, cores: int | None = None) -> dict[int, float
 
 
 def fastest(seconds: dict[int, float]) -> int:
-    """The number of threads; of two within 5 % the smaller."""
+    """The fastest number of threads; within 5 %, the smaller."""
     least = min(seconds.values())
     return min(threads for threads, took in seconds.items() if took <= 1.05 * least)
 
 
 def _small_step(model: PreTrainedModel, engine: TorchEngine, rows: int) -> float:
-    """Seconds to sample `rows` short responses and to make the gradient of them."""
+    """Seconds to sample `rows` short responses and compute their gradient."""
     started = time.perf_counter()
     prompt = token_ids(range(PROMPT))
     requests = [SampleRequest(SampleKey(0, "small", 0, row), prompt) for row in range(rows)]

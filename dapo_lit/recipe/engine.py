@@ -1,4 +1,4 @@
-"""From config to the engine that samples."""
+"""Builds the engine that samples from its config."""
 
 from pathlib import Path
 
@@ -24,16 +24,16 @@ def build_engine(
     ranks: Ranks = ALONE,
     dtype: torch.dtype | None = None,
 ) -> RolloutEngine:
-    """The engine that samples; it has no weights before its first sync_weights.
+    """Builds the engine; it has no weights before its first sync_weights.
 
     Args:
-        device: of the torch engine; None: the policy's.
-        max_tokens: of a prompt and its response; None: the policy's context.
-        ranks: the processes that train together, which share servers of vLLM out among themselves.
+        device: the torch engine's device; None: the policy's.
+        max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
+        ranks: the processes that train together; they divide vLLM servers among themselves.
         dtype: of weights and activations; None: the policy's.
 
     Raises:
-        ConfigError: an architecture that the engine cannot sample from; a vLLM that is missing or cannot start.
+        ConfigError: the engine cannot sample from the architecture, or vLLM is missing or cannot start.
     """
     try:
         return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)
@@ -73,7 +73,7 @@ def _engine(
         def connect() -> RolloutEngine:
             return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
 
-        # Weights are gathered by all ranks together: one of them alone cannot start anew.
+        # All ranks gather the weights together, so a single rank cannot restart its engine.
         return RestartingEngine(connect) if ranks.size == 1 else connect()
     settings = _vllm_settings(config, rollout, max_tokens)
 
@@ -90,10 +90,10 @@ def ranks_per_engine(rollout: Rollout) -> int:
 
 
 def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
-    """What one rank can find out about vLLM in every rank's process, which starts when all of them are there.
+    """Checks what one rank can check about a vLLM that starts in all ranks' processes together.
 
     Raises:
-        ConfigError: a vLLM that is missing or unsupported, too small a cache.
+        ConfigError: vLLM is missing or unsupported, or its cache is too small.
     """
     try:
         check_startable(model.config, dtype, _vllm_settings(model.config, rollout, max_tokens))

@@ -1,4 +1,4 @@
-"""Over which devices the shards of a run's models lie."""
+"""Device meshes for the shards of a run's models."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from dapo_lit.ranks import Ranks
 
 @dataclass(frozen=True)
 class Meshes:
-    """Over which devices shards lie."""
+    """The device meshes of a run."""
 
     data: DeviceMesh
-    """One dimension, or copies x shards within one."""
+    """One dimension, or replicas x shards."""
     tensor: DeviceMesh | None
-    """The devices that share each layer's matrices."""
+    """The devices that split each layer's matrices."""
     ranks: Ranks
-    """Those that train on different data."""
+    """The ranks that train on different data."""
 
     @classmethod
     def of(cls, settings: Sharding, ranks: Ranks, mesh: DeviceMesh) -> "Meshes":
@@ -35,13 +35,13 @@ class Meshes:
 
 
 def shard_model(model: PreTrainedModel, settings: Sharding, meshes: Meshes) -> None:
-    """Shards a model of the run as the config says."""
+    """Shards a model as the config says."""
     dtype = None if settings.dtype is None else getattr(torch, settings.dtype)
     shard(model, meshes.data, tensor_mesh=meshes.tensor, dtype=dtype, cpu_offload=settings.cpu_offload)
 
 
 def data_parallel(ranks: Ranks, tensor: int) -> Ranks:
-    """This rank among those with the same part of each matrix: they hold different data, its tensor group the same."""
+    """The ranks with the same part of each matrix as this one: they train on different data."""
     if tensor == 1:
         return ranks
     groups = [dist.new_group(list(range(part, ranks.size, tensor)), backend="gloo") for part in range(tensor)]

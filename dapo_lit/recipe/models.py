@@ -1,5 +1,5 @@
-"""The models of a run: the policy, what it is held to, the value model. Put together whole, or on the meta device and
-then sharded and filled."""
+"""Builds the models of a run (policy, reference, critic), unsharded, or on the meta device and then sharded and
+filled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.meshes import Meshes, shard_model
 
 Fill = Callable[[PreTrainedModel, torch.device], None]
-"""Gives a sharded model that was built without weights its shards."""
+"""Loads the shards of a model that was built without weights."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Models:
     critic: Critic | None
     """None: no value model."""
 
-    def begin_adapters(self, seed: int) -> None:
-        """Where there are adapters, gives them their first values."""
+    def initialise_adapters(self, seed: int) -> None:
+        """Gives adapters, if there are any, their first values."""
         first_values(self.policy, seed)
         if self.critic is not None:
             first_values(self.critic, seed)
 
 
 def put_together(policy: PreTrainedModel, config: Config) -> Models:
-    """The models that the config asks for around a policy, which may be on the meta device.
+    """Builds the models of the config around a policy, which may be on the meta device.
 
     Raises:
-        ValueError: adapters on matrices that the policy does not have.
+        ValueError: adapters are asked for on matrices that the policy does not have.
     """
     algorithm, lora = config.algorithm, config.policy.lora
     if lora is not None:
@@ -60,9 +60,9 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
 def shard_and_fill(
     models: Models, config: Config, ranks: Ranks, mesh: DeviceMesh, fill: Fill | None, device: torch.device
 ) -> Ranks:
-    """Turns all of them into shards and gives those their weights; the ranks that train on different data.
+    """Shards all models and loads their weights; returns the ranks that train on different data.
 
-    `mesh`: Lightning's, data parallel x tensor parallel. `device`: where is computed; offloaded shards lie on the host.
+    `mesh`: Lightning's, data parallel x tensor parallel. `device`: computes, while offloaded shards stay on the host.
     """
     settings = config.trainer.sharding
     meshes = Meshes.of(settings, ranks, mesh)
@@ -70,7 +70,7 @@ def shard_and_fill(
     copy = None if models.reference is None or models.reference.is_policy else models.reference.model
     if copy is not None:
         narrow = getattr(torch, settings.dtype or config.policy.dtype)
-        for parameter in copy.parameters():  # never updated: nothing is lost by keeping it as it is computed with
+        for parameter in copy.parameters():  # never updated, so it can be stored in the dtype of its computation
             parameter.data = parameter.data.to(narrow)
         sharded.append(copy)
     if models.critic is not None:
@@ -81,32 +81,32 @@ def shard_and_fill(
         shard_model(model, settings, meshes)
         if fill is not None:
             fill(model, torch.device("cpu") if settings.cpu_offload else device)
-    if copy is not None and settings.cpu_offload:  # the strategy knows nothing of it
+    if copy is not None and settings.cpu_offload:  # the strategy does not know it
         move_buffers(copy, device)
     return meshes.ranks
 
 
 def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int | None) -> None:
-    """Raises ConfigError for a checkpoint of adapters that stand beside another base, or that lacks some of them.
+    """Raises ConfigError if a checkpoint's adapters belong to another base, or if some are missing.
 
-    base: fingerprint of the weights that are here.
+    base: fingerprint of the present base weights.
     """
     saved = checkpoint["dapo_lit"]["base_fingerprint"]
     if saved != base:
         raise ConfigError(
-            f"the checkpoint holds adapters of another base (fingerprint {saved}; the one that policy.path, or the "
-            f"task's base, gives here has {base}); put the policy that the run began with back in its place"
+            f"the checkpoint's adapters belong to another base policy (fingerprint {saved}; the base of policy.path or "
+            f"the task has {base}); restore the policy that the run started with"
         )
-    if "state_dict" in checkpoint:  # a sharded one has been read by then, and reading it tells what it lacks
+    if "state_dict" in checkpoint:  # a sharded one was already read, which reports missing tensors
         lacking = only_trained(module, dict(module.named_parameters())).keys() - checkpoint["state_dict"].keys()
         if lacking:
             raise ConfigError(f"the checkpoint lacks {len(lacking)} trained tensors, such as {min(lacking)}")
 
 
 def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:
-    """Stops the gradient in the first `fraction` of the layers (rounded down), and in the embedding if any is frozen.
+    """Freezes the first `fraction` of the layers (rounded down), and the embedding if any layer is frozen.
 
-    A tied embedding is the head as well and stays trained.
+    A tied embedding is also the head and stays trained.
     """
     layers = model.base_model.layers
     frozen = int(fraction * len(layers))

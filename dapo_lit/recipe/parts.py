@@ -1,4 +1,4 @@
-"""From config to the things a run is made of: problems, tokenizer, policy, engine, verifier."""
+"""Builds the parts of a run from its config: problems, tokenizer, policy, engine, verifier."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,17 +11,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
-from dapo_lit.config.sections import Policy, Reward, Task
+from dapo_lit.config.sections import Policy, Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.evaluation.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.rewards.pool import Verifier
@@ -30,11 +30,11 @@ from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.tasks import chain_sum, four_sums
 
 CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
-"""Vocabulary of the policies that are made here."""
+"""Vocabularies of the base policies."""
 
 
 class Parts:
-    """Each part of a run, made when it is first asked for."""
+    """The parts of a run, each built on first use."""
 
     def __init__(self, config: Config, ranks: Ranks = ALONE) -> None:
         self.config = config
@@ -46,7 +46,7 @@ class Parts:
             raise ConfigError(str(error)) from None
 
     def check(self) -> None:
-        """Finds what the user can mend before anything is spent: data, reference answers, model, device.
+        """Finds a user's mistakes before anything is computed: data, reference answers, model, device.
 
         Raises:
             ConfigError, DataError, FileNotFoundError: with what to do.
@@ -70,7 +70,7 @@ class Parts:
 
     @cached_property
     def policy_folder(self) -> str | Path:
-        """Where the policy's weights lie; a base is pre-trained here if the cache does not hold it."""
+        """The folder of the policy's weights; a base policy that is not cached is pre-trained first."""
         return policy_folder(self.config.policy, self.config.task)
 
     @cached_property
@@ -95,32 +95,32 @@ class Parts:
 
     @cached_property
     def local_policy_folder(self) -> Path:
-        """The policy's folder on this machine; of a hub id, the downloaded one."""
+        """The policy's folder on this machine; a hub id is downloaded."""
         folder = Path(self.policy_folder).expanduser()
         if folder.is_dir():
             return folder
         return Path(snapshot_download(str(self.policy_folder), allow_patterns=["*.safetensors", "*.json", "*.txt"]))
 
     def fill(self, policy: PreTrainedModel, device: torch.device) -> None:
-        """Reads a sharded policy's weights, each rank its own."""
+        """Loads this rank's shards of the policy."""
         load_shards(policy, self.local_policy_folder, device)
 
     @property
     def engine_device(self) -> torch.device:
-        """Where training will be; the policy itself is still on the CPU when the engine is made."""
+        """The device of training; the policy itself is still on the CPU when the engine is built."""
         uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()
         return torch.device("cuda", torch.cuda.current_device()) if uses_gpu else torch.device("cpu")
 
     @property
     def engine_dtype(self) -> torch.dtype:
-        """Of the weights that training computes with, which shards may keep in a wider one."""
+        """The dtype that training computes in; shards may be stored in a wider one."""
         trainer = self.config.trainer
         narrow = trainer.sharding.dtype if trainer.strategy == "fsdp" else None
         found: torch.dtype = getattr(torch, narrow or self.config.policy.dtype)
         return found
 
     def engine(self) -> RolloutEngine:
-        """vLLM is started once; a torch engine is made anew with every call."""
+        """The engine: vLLM is started once, a torch engine is built on every call."""
         return self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
 
     @cached_property
@@ -136,29 +136,17 @@ class Parts:
 
     @property
     def longest_tokens(self) -> int:
-        """Of a prompt and its response, in training and in every benchmark."""
+        """Largest number of tokens in a prompt and its response, in training and in every benchmark."""
         task = self.config.task
         return max(task.max_prompt_tokens + task.max_response_tokens, *(b.max_tokens for b in self.benchmarks), 0)
 
     @cached_property
     def verifier(self) -> Verifier:
-        reward = self.config.reward
+        settings = self.config.reward.model_dump()
         try:
-            return self._verifier(reward)
+            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])})
         except ValueError as error:
             raise ConfigError(f"reward: {error}") from None
-
-    @staticmethod
-    def _verifier(reward: Reward) -> Verifier:
-        return Verifier(
-            rule=reward.rule,
-            extraction=reward.extraction,
-            wrong_value=float(reward.wrong_value),
-            deadline_s=reward.deadline_s,
-            workers=reward.workers,
-            function=reward.function,
-            weights=reward.weights,
-        )
 
     @cached_property
     def reflection(self) -> ReflectionPatterns:
@@ -169,10 +157,10 @@ class Parts:
 
     @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:
-        """Those of evaluation.benchmarks, ready to be asked; what was changed to fit the policy is printed.
+        """The benchmarks of evaluation.benchmarks, opened; prints what was changed to fit the policy.
 
         Raises:
-            ConfigError: two have one name, or the name of the task's own held-out problems.
+            ConfigError: two have the same name, or one has the name of the task's held-out problems.
         """
         config = self.config
         wanted = [load_benchmark(name) for name in config.evaluation.benchmarks]
@@ -195,7 +183,7 @@ class Parts:
         return opened
 
     def check_answers(self, chosen: Sequence[Problem]) -> None:
-        """Raises DataError for reference answers that the rule cannot use: every response to them would be wrong."""
+        """Raises DataError for reference answers that the rule cannot use, as every response would be wrong."""
         faults = [f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer))]
         if faults:
             more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
@@ -204,7 +192,7 @@ class Parts:
             )
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
-        """Prompts that fit into max_prompt_tokens, and how many problems were dropped.
+        """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped.
 
         Raises:
             DataError: none fits.
@@ -223,7 +211,7 @@ class Parts:
 
 
 def policy_folder(policy: Policy, task: Task) -> str | Path:
-    """The policy's own path, or the folder of the task's base, which is pre-trained here if the cache lacks it.
+    """The policy's path, or the folder of the task's base policy, pre-trained first if it is not cached.
 
     Raises:
         ConfigError: the policy has no path and the task no base.

@@ -1,4 +1,4 @@
-"""The problems that a run trains on and those that it holds out, and what was left out of them."""
+"""The problems that a run trains on and holds out, and an account of what was dropped."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,13 +16,13 @@ class Problems:
     train: list[Problem]
     heldout: list[Problem]
     has_written_steps: Callable[[str], bool] | None = None
-    """What `task/steps_frac` counts; None where the task has no such thing."""
+    """What `task/steps_frac` counts; None for tasks without written steps."""
     account: Account = field(default_factory=Account)
-    """What was left out of the training problems."""
+    """What was dropped from the training problems."""
 
 
 def problems(config: Config) -> Problems:
-    """The task's training and held-out problems; a file is read and checked whole.
+    """The task's training and held-out problems; a file is read and checked completely.
 
     Raises:
         DataError: a missing file, bad rows, a filter that leaves no problem.
@@ -71,7 +71,7 @@ def _file_problems(task: Task) -> Problems:
 
 
 def _heldout(path: str, key: str) -> list[Problem]:
-    """The problems of an evaluation set; a fault names the key that asked for it."""
+    """The problems of an evaluation set; errors name the config key `key`."""
     try:
         return load_heldout(path)
     except DataError as error:

@@ -1,1 +1,1 @@
-"""A run on disk and on the screen."""
+"""Run folders, checkpoint files, displays, and stopping on request."""

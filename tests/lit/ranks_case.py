@@ -21,6 +21,7 @@ from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
 from dapo_lit.objective.diagnostics import Statistics
@@ -35,7 +36,6 @@ from dapo_lit.step.objective import PolicyLoss
 from dapo_lit.step.packing import counter_seed
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.train import build_trainer
 
 SIZES = (1, 2, 4)
 COMMON = (

@@ -10,6 +10,7 @@ from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.diagnostics import Statistics
 from dapo_lit.recipe.parts import Parts
@@ -20,7 +21,7 @@ from dapo_lit.step.before_updates import score
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.train import arm_of, build_trainer
+from dapo_lit.train import arm_of
 
 
 class Run:

@@ -225,7 +225,7 @@ def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
             train(compose(*settings), [])
     assert saved(tmp_path) == left
     assert status(tmp_path) == "failed"
-    onward = "goes on from step_000001.ckpt" if left else "begins anew: there is no checkpoint yet"
+    onward = "continues from step_000001.ckpt" if left else "starts anew: there is no checkpoint yet"
     assert f"step 2 ended in the middle of its updates; a resumed run {onward}" in capsys.readouterr().out
     train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path, whole)

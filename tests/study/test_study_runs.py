@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
@@ -139,6 +140,9 @@ def test_live_and_packed_folders_are_read_as_one_and_a_changed_cell_is_refused(t
     assert len(load(tmp_path / "runs", tmp_path / "packed")) == 2
     record = json.loads((path / "run.json").read_text()) | {"config_hash": "other"}
     (path / "run.json").write_text(json.dumps(record))
+    assert len(load(tmp_path / "runs", tmp_path / "packed")) == 2  # another hash of the same config
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(config | {"seed": 7}))
     with pytest.raises(StudyError, match="different configs"):
         load(tmp_path / "runs", tmp_path / "packed")
 

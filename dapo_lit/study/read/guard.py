@@ -1,27 +1,15 @@
-"""What must hold before arms are compared: one code version, only declared differences, no arm counted twice."""
+"""What must hold before arms are compared: one code version, only declared differences, no arm counted twice.
+
+The tags of the config's fields say which keys count (config/kinds.py).
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dapo_lit.config.identity import PACKING, config_hash, identity
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
-
-IGNORED = ("seed", "study", "study_name", "runs_dir", "resume", "logger", "trainer.threads", "trainer.checkpoint_every")
-"""Config keys that do not change what a run learns, with everything below them."""
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested config as dotted keys.
-
-    >>> flat({"algorithm": {"clip": {"low": 0.2}}})
-    {'algorithm.clip.low': 0.2}
-    """
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        found |= flat(value, path + ".") if isinstance(value, Mapping) and value else {path: value}
-    return found
 
 
 def refusals(runs: Runs, declared: Collection[str] = ()) -> list[str]:
@@ -71,15 +59,15 @@ def code_versions(runs: Runs) -> dict[str, list[str]]:
 
 
 def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that decide what a run learns. A switch that an older run lacks is off."""
-    keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | flat(config) if config else {}
-    return {k: v for k, v in keys.items() if not any(k == i or k.startswith(i + ".") for i in IGNORED)}
+    """The keys that decide what a run learns and when it ends, without the seed. A switch that a run lacks is off."""
+    keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | identity(config) if config else {}
+    return {key: value for key, value in keys.items() if key != "seed"}
 
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Keys in which flat configs differ: key -> arm -> value."""
+    """Keys in which flat configs differ: key -> arm -> value. How tokens are packed counts only where it is science."""
     table = {
-        key: {arm: config.get(key, "absent") for arm, config in configs.items()}
+        key: {arm: config.get(key, "absent") for arm, config in configs.items() if key in config or key not in PACKING}
         for key in sorted(set().union(*configs.values()))
     }
     return {key: values for key, values in table.items() if len(set(map(repr, values.values()))) > 1}
@@ -108,11 +96,14 @@ def _mixed_code(runs: Runs) -> list[str]:
 def _twice(runs: Runs) -> list[str]:
     first: dict[tuple[str, int], str] = {}
     found = []
-    for run in (run for run in runs if run.record.get("config_hash")):
-        code = str(run.record["config_hash"])
-        twin = first.setdefault((code, run.seed), run.name)
-        if twin != run.name:
-            found.append(f"{twin} and {run.name} have one config hash ({code[:12]}): the same arm under two names")
+    for run in runs:
+        # The stored hash, and the present one: two versions hash one config differently.
+        hashes = {str(run.record["config_hash"])} if run.record.get("config_hash") else set()
+        for value in hashes | ({config_hash(run.config)} if run.config else set()):
+            twin = first.setdefault((value, run.seed), run.name)
+            if twin != run.name:
+                found.append(f"{twin} and {run.name} have one config hash ({value[:12]}): the same arm under two names")
+                break
     return found
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dapo_lit.study.read.guard import flat
+from dapo_lit.config.identity import flatten
 from dapo_lit.study.read.runs import Run, Runs
 from dapo_lit.techniques import REGISTER
 
@@ -97,7 +97,7 @@ def _updates(run: Run) -> list[str]:
 
 def idle_switches(run: Run) -> list[str]:
     """Switches that were on and had no effect: by the run's settings, or because they never acted."""
-    settings = flat(run.config.get("algorithm") or {})
+    settings = flatten(run.config.get("algorithm") or {})
     found = []
     for switch in (switch for switch, on in run.techniques.items() if on):
         technique = REGISTER[switch]

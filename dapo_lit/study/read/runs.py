@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pandas as pd
 import yaml
 
+from dapo_lit.config.identity import same_experiment
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.metrics_file import NOT_FINITE, read_metrics
 from dapo_lit.techniques import REGISTER
@@ -233,7 +234,7 @@ def load(*paths: str | Path) -> Runs:
                 continue
             cell = (run.study, run.arm, run.seed)
             twin = found.setdefault(cell, run)
-            if twin.record.get("config_hash") != run.record.get("config_hash"):
+            if not same_experiment(twin.record, twin.config, run.record, run.config):
                 raise StudyError(
                     f"{twin.folder} and {run.folder} are the same cell with different configs; name one of them"
                 )

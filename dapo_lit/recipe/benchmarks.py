@@ -12,10 +12,8 @@ from dapo_lit.config.evaluate import Benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
-from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.evaluation.sampled import Evaluation, evaluate
-from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.tasks import chain_sum
@@ -39,10 +37,6 @@ class OpenBenchmark:
     def max_tokens(self) -> int:
         """Tokens of the longest prompt plus the response limit."""
         return max(len(p.ids) for p in self.prompts) + self.sampling.max_response_tokens
-
-    def evaluate(self, engine: RolloutEngine, ranks: Ranks = ALONE) -> Evaluation:
-        """Samples and scores the whole benchmark with the engine's weights; writes nothing."""
-        return evaluate(self.prompts, self.settings.samples, engine, self.verifier, self.decode, self.sampling, ranks)
 
 
 def open_benchmark(

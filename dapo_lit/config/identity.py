@@ -1,0 +1,109 @@
+"""When two runs are the same experiment: the kinds of config keys, the hash and the differences that count.
+
+Works on config trees (nested mappings, as in a run's config.yaml), of older versions too: keys that such a tree lacks
+are read as the shipped default.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from dapo_lit.config.kinds import HORIZON, SCIENCE, Kind
+from dapo_lit.config.run import Config
+from dapo_lit.config.sections import Section, section_of
+from dapo_lit.config.shipped import default_run
+
+HASH_VERSION = 2
+"""How `config_hash` is computed. Version 1 left out fixed groups of keys instead of reading the tags."""
+PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
+"""Execution keys that decide which tokens share a micro-batch."""
+
+Tree = Mapping[str, Any]
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """A nested config as dotted keys.
+
+    >>> flatten({"algorithm": {"clip": {"low": 0.2}}})
+    {'algorithm.clip.low': 0.2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return flat
+
+
+def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str = "") -> dict[str, Kind]:
+    """Every key of a schema with its kind, sections included."""
+    found: dict[str, Kind] = {}
+    for name, field in schema.model_fields.items():
+        kind = next((tag for tag in field.metadata if isinstance(tag, Kind)), inherited)
+        found[prefix + name] = kind
+        if section := section_of(field.annotation):
+            found |= kinds(section, kind, f"{prefix}{name}.")
+    return found
+
+
+@cache
+def kind_of(key: str) -> Kind:
+    """The kind of a dotted key; below a free mapping, that of the mapping; science where the schema has no such key."""
+    known = kinds()
+    while key not in known and "." in key:
+        key = key.rpartition(".")[0]
+    return known.get(key, SCIENCE)
+
+
+def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A run's config with the keys that its version did not have, and these keys (dotted) with their values."""
+    added: dict[str, Any] = {}
+
+    def fill(part: Tree, schema: type[Section], defaults: Tree, prefix: str) -> dict[str, Any]:
+        filled = dict(part)
+        for name, field in schema.model_fields.items():
+            section = section_of(field.annotation)
+            if name not in part:
+                if name in defaults:
+                    filled[name] = added[prefix + name] = defaults[name]
+            elif section and isinstance(part[name], Mapping):
+                filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
+        return filled
+
+    return fill(tree, Config, default_run(), ""), added
+
+
+def identity(tree: Tree) -> dict[str, Any]:
+    """The dotted keys that decide what a run learns and when it ends, with their values."""
+    flat = flatten(with_defaults(tree)[0])
+    counted = {key for key in flat if kind_of(key) in (SCIENCE, HORIZON)}
+    if flat.get("algorithm.token_level_denominator") == "microbatch":  # the gradient depends on the packing
+        counted |= flat.keys() & set(PACKING)
+    return {key: flat[key] for key in sorted(counted)}
+
+
+def config_hash(tree: Tree) -> str:
+    """16 hexadecimal digits of the run's identity."""
+    return hashlib.sha256(json.dumps(identity(tree), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Keys whose values differ between two flat configs: {key: [before, after]}; None where a config lacks the key."""
+    return {
+        key: [before.get(key), after.get(key)]
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    }
+
+
+def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
+    """Whether two runs, each given by its run.json and config.yaml, are the same experiment.
+
+    Hashes of different versions say nothing about each other, and a newer version may have added keys: unless the
+    hashes agree, the configs are compared.
+    """
+    hashes = [(r.get("config_hash_version", 1), r.get("config_hash")) for r in (record, other_record)]
+    if hashes[0] == hashes[1] or not (tree and other_tree):
+        return hashes[0] == hashes[1]
+    return identity(tree) == identity(other_tree)

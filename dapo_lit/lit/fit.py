@@ -1,0 +1,56 @@
+"""Puts module, data, callbacks and Lightning's trainer together and trains, on every rank."""
+
+from lightning import Callback, Trainer
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.processes import StartPoint
+from dapo_lit.lit.strategy import trainer_arguments
+from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.rollout.step_collection import StopRequestedError
+from dapo_lit.runs.loggers import Loggers
+from dapo_lit.runs.preemption import StopSignal
+
+
+def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
+    return Trainer(
+        **trainer_arguments(config.trainer),
+        max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+
+def fit(
+    config: Config, parts: Parts, start: StartPoint, loggers: Loggers | None, ranks: Ranks
+) -> tuple[DAPOModule, StopSignal]:
+    """Trains; `loggers` is given on rank 0 only."""
+    stop = StopSignal()
+    datamodule = RolloutDataModule(config, parts, stop, ranks)
+    callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
+    trainer = build_trainer(config, callbacks)
+    sharded = config.trainer.strategy == "fsdp"
+    module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    if start.checkpoint and ranks.rank == 0:
+        print(f"continuing from {start.checkpoint}")
+    try:
+        trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=False)
+    except (AttributeError, ModuleNotFoundError) as error:
+        if start.checkpoint is None or "dapo_lit.rollout" not in str(error):
+            raise
+        raise ConfigError(
+            f"{start.checkpoint} holds unfinished rollouts in the format of another version of dapo_lit ({error}); "
+            "finish the run with that version, or start anew with resume=false"
+        ) from error
+    except StopRequestedError:  # the checkpoint is written, the half-collected step dropped
+        stop.requested = True  # the signal may have reached another rank only
+    return module, stop

@@ -1,0 +1,91 @@
+"""What may change when a run is resumed: where and how fast it computes, and where it ends; never what it learns."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
+from dapo_lit.config.kinds import EXECUTION, HORIZON
+
+
+def read_tree(run: Path) -> dict[str, Any]:
+    """The config that the run in this folder was started or last resumed with, as it was written.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
+    try:
+        tree = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file} is empty; restore it, or start the run anew with resume=false")
+    return tree
+
+
+def last_row(run: Path) -> dict[str, Any]:
+    """The last whole row of metrics.jsonl; {} if there is none."""
+    file = run / "metrics.jsonl"
+    for line in reversed(file.read_text().splitlines() if file.is_file() else []):
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut short by a kill
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}
+
+
+def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
+    """Execution and horizon keys in which `config` differs from the run in this folder: {key: [old, new]}.
+
+    Raises:
+        ConfigError: the run is another experiment, has gone beyond the new budget, or its checkpoints cannot be read
+            by the new strategy.
+    """
+    before, after = with_defaults(read_tree(run))[0], config.model_dump(mode="json")
+    different = differences(identity(before), identity(after))
+    if science := {key: values for key, values in different.items() if kind_of(key) is not HORIZON}:
+        raise ConfigError(
+            f"the run in {run} has another config ({describe(science)}); resume it with its own, or start anew with "
+            "resume=false"
+        )
+    done = progress(run)
+    for key, (_, limit) in different.items():
+        reached = done[key.removeprefix("budget.")]
+        if limit is not None and limit < reached:
+            raise ConfigError(
+                f"{key}={limit}, but the run in {run} has reached {reached:g}; a budget cannot end before what is done"
+            )
+    changed = differences(flatten(before), flatten(after))
+    if "trainer.strategy" in changed and any((run / "checkpoints").glob("step_*.ckpt")):
+        old, new = changed["trainer.strategy"]
+        raise ConfigError(
+            f"the checkpoints in {run} were written with trainer.strategy={old}, and trainer.strategy={new} cannot "
+            f"read them; resume with trainer.strategy={old}"
+        )
+    return {key: values for key, values in changed.items() if kind_of(key) in (EXECUTION, HORIZON)}
+
+
+def progress(run: Path) -> dict[str, float]:
+    """How much of each budget the run has spent."""
+    row = last_row(run)
+    return {"steps": row.get("step", 0), **{key: row.get(key, 0) for key in ("tokens_generated", "wall_s")}}
+
+
+def describe(changes: Mapping[str, list[Any]]) -> str:
+    return "; ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in changes.items())
+
+
+def recorded_threads(run: Path, config: Config) -> int | None:
+    """What trainer.cpu.auto measured for the run in this folder, if `config` resumes it; None: nothing is recorded."""
+    if not config.resume or not (run / "config.yaml").is_file():
+        return None
+    return int(read_tree(run)["trainer"]["threads"])

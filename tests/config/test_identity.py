@@ -1,0 +1,160 @@
+"""One meaning of "the same experiment": every key's tag, and what the hash and the comparison make of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import yaml
+
+from dapo_lit.config import Config, parse
+from dapo_lit.config.identity import (
+    config_hash,
+    differences,
+    flatten,
+    identity,
+    kind_of,
+    kinds,
+    same_experiment,
+    with_defaults,
+)
+from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE, Kind
+from dapo_lit.config.sections import Section, section_of
+from dapo_lit.config.shipped import default_run
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+NOT_SCIENCE = {
+    EXECUTION: {
+        "reward.workers", "rollout.max_batch_size",
+        "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
+        "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
+        "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "rollout.vllm.server.wait_s",
+        "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.timeout_min",
+        "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
+        "trainer.threads", "trainer.cpu.auto", "trainer.micro_batch_tokens", "trainer.shared_prompt",
+        "trainer.checkpoint_in_background", "trainer.activation_checkpointing",
+    },
+    HORIZON: {"budget.steps", "budget.tokens_generated", "budget.wall_s"},
+    BOOKKEEPING: {
+        "study_name", "runs_dir", "resume",
+        "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
+        "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
+        "study.event.horizon", "study.declared", "study.packed",
+        "rollout.mismatch_alarm", "rollout.stall_s",
+        "trainer.checkpoint_every", "trainer.grace_s", "trainer.grad_noise", "trainer.peak_tflops",
+        "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb.enabled",
+        "logger.wandb.project", "logger.wandb.entity", "logger.wandb.mode",
+        "reflection.patterns", "replay.record",
+    },
+}  # fmt: skip
+"""Every key that does not decide what is learned. A new key in `trainer` belongs here, or gets the tag SCIENCE."""
+
+
+def leaves(schema: type[Section], prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, field in schema.model_fields.items():
+        section = section_of(field.annotation)
+        found |= leaves(section, f"{prefix}{name}.") if section else {prefix + name}
+    return found
+
+
+def test_every_key_has_the_kind_that_was_decided_for_it():
+    found = {key: kind for key, kind in kinds().items() if key in leaves(Config)}
+    decided = {key: kind for kind, keys in NOT_SCIENCE.items() for key in keys}
+    assert found == dict.fromkeys(leaves(Config), SCIENCE) | decided
+
+
+def test_every_top_level_key_is_tagged_where_it_is_declared():
+    untagged = [n for n, f in Config.model_fields.items() if not any(isinstance(tag, Kind) for tag in f.metadata)]
+    assert untagged == []
+
+
+def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins():
+    class Inner(Section):
+        own: Annotated[int, BOOKKEEPING]
+        inherited: int
+
+    class Outer(Section):
+        inner: Annotated[Inner | None, EXECUTION]
+        untagged: int
+
+    found = {
+        "inner": EXECUTION,
+        "inner.own": BOOKKEEPING,
+        "inner.inherited": EXECUTION,
+        "untagged": SCIENCE,
+    }
+    assert kinds(Outer) == found
+
+
+def test_a_key_below_a_free_mapping_has_its_kind_and_an_unknown_key_is_science():
+    assert kind_of("task.options.max_terms") is SCIENCE
+    assert kind_of("reflection.patterns.wait") is BOOKKEEPING
+    assert kind_of("trainer.threads") is EXECUTION
+    assert kind_of("a_key_of_a_later_version") is SCIENCE
+
+
+def test_the_config_hash_notices_science_and_horizon_and_nothing_else(compose):
+    def hash_of(*overrides: str) -> str:
+        return config_hash(compose(*overrides).model_dump(mode="json"))
+
+    same = [
+        "study_name=other", "logger.progress=plain", "resume=auto", "replay.record=[1]", "trainer.threads=2",
+        "trainer.micro_batch_tokens=77", "rollout.max_batch_size=3", "rollout.vllm.server.urls=[http://a:1]",
+        "reward.workers=3",
+    ]  # fmt: skip
+    other = ["seed=1", "algorithm.clip.high=0.3", "budget.steps=7", "trainer.fp32_head=true", "policy.dtype=bfloat16"]
+    assert {hash_of(override) for override in same} == {hash_of()}
+    assert len({hash_of(), *(hash_of(override) for override in other)}) == 1 + len(other)
+
+
+def test_where_every_micro_batch_has_its_own_denominator_its_size_is_science(compose):
+    def keys(*overrides: str) -> dict:
+        small, large = (
+            identity(compose(f"trainer.micro_batch_tokens={n}", *overrides).model_dump(mode="json")) for n in (64, 128)
+        )
+        return differences(small, large)
+
+    assert keys() == {}
+    assert keys("algorithm.token_level_denominator=microbatch") == {"trainer.micro_batch_tokens": [64, 128]}
+
+
+def test_the_default_run_is_read_from_the_files_as_it_is_composed(compose):
+    composed = compose(small=False).model_dump(mode="json")
+    assert differences(flatten(composed), flatten(default_run()))["runs_dir"][1] == "runs"
+    assert flatten({**composed, "runs_dir": "runs"}) == {
+        key: value for key, value in flatten(default_run()).items() if not key.startswith("hydra.")
+    }
+
+
+def test_keys_that_an_older_config_lacks_are_filled_in_and_named(compose):
+    tree = compose().model_dump(mode="json")
+    whole = config_hash(tree)
+    del tree["rollout"]["overlap"], tree["algorithm"]["correction"]
+    filled, added = with_defaults(tree)
+    assert added == {"algorithm.correction": default_run()["algorithm"]["correction"], "rollout.overlap": False}
+    assert parse(filled).rollout.overlap is False
+    assert config_hash(tree) == whole
+
+
+def test_every_packed_run_of_any_version_can_be_read():
+    configs = sorted(EXPERIMENTS.rglob("config.yaml"))
+    assert len(configs) > 200
+    for file in configs[::7]:
+        parse(with_defaults(yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))[0])
+
+
+def test_runs_are_compared_by_their_configs_unless_their_hashes_agree(compose):
+    tree, other = (compose(f"algorithm.clip.high={high}").model_dump(mode="json") for high in (0.28, 0.3))
+    old, new = {"config_hash": "a"}, {"config_hash": "b", "config_hash_version": 2}
+    assert same_experiment(old, tree, new, tree)
+    assert not same_experiment(old, tree, new, other)
+    assert not same_experiment(old, tree, {"config_hash": "a", "config_hash_version": 2}, other)
+    assert same_experiment(new, tree, new, other)
+
+
+@pytest.mark.parametrize("key", ["policy.architecture", "task.base"])
+def test_a_free_mapping_is_compared_as_a_whole_when_filled(compose, key):
+    tree = compose(small=False).model_dump(mode="json")
+    group, name = key.split(".")
+    del tree[group][name]
+    assert with_defaults(tree)[1].keys() == {key}

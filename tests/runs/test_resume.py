@@ -1,0 +1,191 @@
+"""A resumed run may compute elsewhere and otherwise, and further; it learns what it learned before."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.runs.run_folder import is_done, open_run
+from dapo_lit.study.read.metrics_file import read_metrics
+from dapo_lit.train import arm_of, run_path, train
+
+QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1")
+
+
+@pytest.fixture
+def two_steps(compose) -> Path:
+    """A finished run of two steps."""
+    config = compose(*QUICK)
+    train(config, [])
+    return run_path(config, arm_of(config))
+
+
+def record(run: Path) -> dict:
+    return json.loads((run / "run.json").read_text())
+
+
+def test_a_run_resumed_with_other_execution_keys_learns_the_same_and_records_them(compose, two_steps, capsys):
+    longer = (*QUICK, "budget.steps=4")
+    changed = ("trainer.micro_batch_tokens=64", "rollout.max_batch_size=3", "reward.workers=3", "trainer.threads=1")
+    before = record(two_steps)["config_hash"]
+    train(compose(*longer, *changed, "resume=true"), [])
+    printed = capsys.readouterr().out
+    whole = compose(*longer, "study_name=whole")
+    train(whole, [])
+    rows, others = (read_metrics(run)[0] for run in (two_steps, run_path(whole, "dapo")))
+    assert list(rows.index) == [0, 1, 2, 3, 4]
+    for key in ("rollout/accuracy", "loss/policy", "policy/entropy", "optim/grad_norm", "batch/length_mean"):
+        assert rows[key].tolist() == pytest.approx(others[key].tolist(), rel=1e-4, abs=1e-6, nan_ok=True), key
+    [change] = record(two_steps)["resumed_with"]
+    old = whole.model_dump(mode="json")
+    assert change["step"] == 2
+    assert change["changes"] == {
+        "budget.steps": [2, 4],
+        "reward.workers": [old["reward"]["workers"], 3],
+        "rollout.max_batch_size": [old["rollout"]["max_batch_size"], 3],
+        "trainer.micro_batch_tokens": [old["trainer"]["micro_batch_tokens"], 64],
+    }
+    assert f"trainer.micro_batch_tokens: {old['trainer']['micro_batch_tokens']} -> 64" in printed
+    assert record(two_steps)["config_hash_version"] == 2
+    assert record(two_steps)["config_hash"] == record(run_path(whole, "dapo"))["config_hash"] != before
+
+
+def test_a_run_that_died_of_memory_goes_on_with_smaller_micro_batches(compose, monkeypatch):
+    real = DAPOModule.training_step
+
+    def out_of_memory(self: DAPOModule, batch, index: int) -> None:
+        if batch.step == 2 and self.config.trainer.micro_batch_tokens > 64:
+            raise torch.OutOfMemoryError("out of memory")
+        real(self, batch, index)
+
+    monkeypatch.setattr(DAPOModule, "training_step", out_of_memory)
+    config = compose(*QUICK)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(config, [])
+    run = run_path(config, arm_of(config))
+    assert record(run)["status"] == "failed"
+    train(compose(*QUICK, "trainer.micro_batch_tokens=64", "resume=auto"), [])
+    assert record(run)["status"] == "finished"
+    assert [change["changes"].keys() for change in record(run)["resumed_with"]] == [{"trainer.micro_batch_tokens"}]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rollout.vllm.kv_cache_gb=0.5",
+        "rollout.vllm.server.urls=[http://other:8000]",
+        "trainer.devices=2 trainer.strategy=fsdp",
+        "trainer.activation_checkpointing=full",
+        "logger.progress=plain",
+        "replay.record=[2]",
+    ],
+)
+def test_where_and_how_fast_a_run_computes_may_change(compose, override):
+    open_run(compose(), [], "dapo")
+    open_run(compose(*override.split(), "resume=true"), [], "dapo")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("algorithm.clip.high=0.3", "algorithm.clip.high: 0.28 -> 0.3"),
+        ("trainer.fp32_head=true", "trainer.fp32_head: False -> True"),
+        ("trainer.sharding.dtype=bfloat16", "trainer.sharding.dtype: None -> 'bfloat16'"),
+        ("evaluation.samples=3", "evaluation.samples: 2 -> 3"),
+        ("rollout.noise_stream=1", "rollout.noise_stream: 0 -> 1"),
+    ],
+)
+def test_what_a_run_learns_may_not_change(compose, override, named):
+    open_run(compose(), [], "dapo")
+    before = {file: file.read_text() for file in run_path(compose(), "dapo").glob("*.*")}
+    with pytest.raises(ConfigError) as caught:
+        open_run(compose(override, "resume=true"), [], "dapo")
+    assert named in str(caught.value)
+    assert {file: file.read_text() for file in before} == before
+
+
+def test_the_size_of_a_micro_batch_is_kept_where_it_decides_the_gradient(compose):
+    denominator = "algorithm.token_level_denominator=microbatch"
+    open_run(compose(denominator), [], "dapo")
+    with pytest.raises(ConfigError, match=r"trainer\.micro_batch_tokens: \d+ -> 64"):
+        open_run(compose(denominator, "trainer.micro_batch_tokens=64", "resume=true"), [], "dapo")
+
+
+def open_at(config: Config, **spent: float) -> None:
+    """A run that has reached step 5 and 900 tokens."""
+    folder = open_run(config, [], "dapo")
+    folder.append_row({"step": 5, "tokens_generated": 900, "wall_s": 7.5} | spent)
+
+
+@pytest.mark.parametrize("override", ["budget.steps=5", "budget.steps=99", "budget.tokens_generated=900"])
+def test_a_budget_may_change_down_to_what_is_done(compose, override):
+    open_at(compose())
+    open_run(compose(override, "resume=true"), [], "dapo")
+
+
+@pytest.mark.parametrize(
+    ("override", "reached"),
+    [
+        ("budget.steps=4", "has reached 5"),
+        ("budget.tokens_generated=899", "has reached 900"),
+        ("budget.wall_s=7", "has reached 7.5"),
+    ],
+)
+def test_a_budget_cannot_end_before_what_is_done(compose, override, reached):
+    open_at(compose())
+    with pytest.raises(ConfigError, match=reached):
+        open_run(compose(override, "resume=true"), [], "dapo")
+
+
+def test_a_finished_run_is_done_until_its_budget_grows(compose, two_steps):
+    assert is_done(compose(*QUICK, "resume=auto"), "dapo")
+    assert is_done(compose(*QUICK, "resume=auto", "budget.wall_s=9999"), "dapo")
+    assert not is_done(compose(*QUICK, "resume=auto", "budget.steps=3"), "dapo")
+    (two_steps / "run.json").write_text(json.dumps(record(two_steps) | {"status": "solved"}))
+    assert is_done(compose(*QUICK, "resume=auto", "budget.steps=3"), "dapo")
+
+
+def test_checkpoints_of_one_process_are_not_read_by_several(compose, two_steps):
+    with pytest.raises(ConfigError, match=r"written with trainer\.strategy=single, and trainer\.strategy=fsdp cannot"):
+        open_run(compose(*QUICK, "trainer.strategy=fsdp", "resume=true"), [], "dapo")
+
+
+def test_a_key_of_a_newer_version_is_filled_in_and_said_once(compose, two_steps, capsys):
+    tree = yaml.safe_load((two_steps / "config.yaml").read_text())
+    del tree["rollout"]["overlap"], tree["trainer"]["cpu"]
+    (two_steps / "config.yaml").write_text(yaml.safe_dump(tree))
+    longer = [(*QUICK, f"budget.steps={steps}", "resume=true") for steps in (3, 4)]
+    train(compose(*longer[0]), [])
+    said = "was written by a version without these keys; it is read with rollout.overlap=False, trainer.cpu={'auto':"
+    assert capsys.readouterr().out.count(said) == 1
+    train(compose(*longer[1]), [])
+    assert said not in capsys.readouterr().out
+    assert record(two_steps)["status"] == "finished"
+
+
+def test_a_value_other_than_the_default_for_a_newer_key_is_a_change(compose):
+    folder = open_run(compose(), [], "dapo")
+    tree = yaml.safe_load((folder.path / "config.yaml").read_text())
+    del tree["rollout"]["overlap"]
+    (folder.path / "config.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=r"rollout\.overlap: False -> True"):
+        open_run(compose("rollout.overlap=true", "resume=true"), [], "dapo")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.yaml", "", "config.yaml is empty"),
+        ("config.yaml", "a: [", "config.yaml cannot be read"),
+        ("run.json", "", "run.json cannot be read"),
+    ],
+)
+def test_a_damaged_record_of_a_run_is_named(compose, file, content, message):
+    folder = open_run(compose(), [], "dapo")
+    (folder.path / file).write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        open_run(compose("resume=true"), [], "dapo")
