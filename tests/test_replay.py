@@ -234,7 +234,7 @@ def test_what_cannot_be_replayed_is_refused_with_one_message(recorded_run, capsy
 
 
 def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
-    with pytest.raises(ConfigError, match=r"no config\.yaml; give the folder of a run"):
+    with pytest.raises(ConfigError, match=r"no config\.yaml; a run is a folder"):
         open_recording(tmp_path, 1)
     (tmp_path / "config.yaml").write_text((recorded_run / "config.yaml").read_text())
     with pytest.raises(ConfigError, match=r"no step is recorded; replay\.record=\[10\]"):
