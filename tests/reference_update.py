@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,35 @@ class Settings:
     scale_by_std: bool = True
 
 
+@dataclass(frozen=True)
+class ValueModel:
+    """PPO's critic, and what its advantages are made of."""
+
+    backbone: nn.Module
+    head: nn.Linear
+    reference: nn.Module
+    """The policy before training."""
+    optimizer: "AdamW"
+    lr: float
+    beta: float
+    gamma: float
+    lam: float
+    clip: float
+    weight: float
+
+
+class LowRank(nn.Module):
+    """A matrix with an adapter: W x + b + scale B A x (arXiv 2106.09685), of which A and B are trained."""
+
+    def __init__(self, matrix: nn.Linear, a: Tensor, b: Tensor, scale: float) -> None:
+        super().__init__()
+        self.weight, self.bias = (None if p is None else p.detach() for p in (matrix.weight, matrix.bias))
+        self.a, self.b, self.scale = nn.Parameter(a.detach().clone()), nn.Parameter(b.detach().clone()), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias) + self.scale * linear(linear(x, self.a), self.b)
+
+
 class AdamW:
     """Without weight decay (arXiv 1412.6980, Algorithm 1)."""
 
@@ -69,26 +99,51 @@ class AdamW:
         return float(norm)
 
 
-def logprobs(model: torch.nn.Module, responses: Sequence[Response], temperature: float) -> tuple[Tensor, Tensor]:
-    """[B, T] log-probs of the response tokens at the sampling temperature, and the mask of those that are there."""
-    width = max(len(r.prompt) + len(r.tokens) for r in responses)
-    longest = max(len(r.tokens) for r in responses)
-    ids = torch.zeros(len(responses), width, dtype=torch.int64)
-    there = torch.zeros(len(responses), width, dtype=torch.int64)
+def padded(responses: Sequence[Response]) -> dict[str, Tensor]:
+    """[B, W] prompts with their responses, and which of the tokens are there."""
+    ids = torch.zeros(len(responses), max(len(r.prompt) + len(r.tokens) for r in responses), dtype=torch.int64)
+    there = torch.zeros_like(ids)
     for row, r in enumerate(responses):
         ids[row, : len(r.prompt) + len(r.tokens)] = torch.tensor(r.prompt + r.tokens)
         there[row, : len(r.prompt) + len(r.tokens)] = 1
-    logits = model(input_ids=ids, attention_mask=there).logits / temperature
-    scored = torch.log_softmax(logits, dim=-1)
-    found = torch.zeros(len(responses), longest, dtype=torch.float64)
-    mask = torch.zeros(len(responses), longest, dtype=torch.bool)
+    return {"input_ids": ids, "attention_mask": there}
+
+
+def before_responses(scored: Tensor, responses: Sequence[Response]) -> tuple[Tensor, Tensor]:
+    """[B, T] of [B, W]: what is at the position before each response token, and the mask of those that are there."""
+    longest = max(len(r.tokens) for r in responses)
+    mask = torch.tensor([[t < len(r.tokens) for t in range(longest)] for r in responses])
     rows = []
-    for row, r in enumerate(responses):
-        at = torch.arange(len(r.prompt) - 1, len(r.prompt) + len(r.tokens) - 1)
-        taken = scored[row, at, torch.tensor(r.tokens)]
-        rows.append(torch.cat([taken, found[row, len(r.tokens) :]]))
-        mask[row, : len(r.tokens)] = True
+    for row, r in zip(scored, responses, strict=True):
+        taken = row[len(r.prompt) - 1 : len(r.prompt) + len(r.tokens) - 1]
+        rows.append(torch.cat([taken, taken.new_zeros(longest - len(taken))]))
     return torch.stack(rows), mask
+
+
+def logprobs(model: nn.Module, responses: Sequence[Response], temperature: float) -> tuple[Tensor, Tensor]:
+    """[B, T] log-probs of the response tokens at the sampling temperature, and the mask of those that are there."""
+    inputs = padded(responses)
+    scored = torch.log_softmax(model(**inputs).logits / temperature, dim=-1)
+    following = inputs["input_ids"].roll(-1, dims=1).unsqueeze(-1)
+    return before_responses(scored.gather(-1, following).squeeze(-1), responses)
+
+
+def values(critic: ValueModel, responses: Sequence[Response]) -> Tensor:
+    """[B, T] of the state before each response token."""
+    hidden = critic.backbone(**padded(responses)).last_hidden_state
+    return before_responses(critic.head(hidden).squeeze(-1), responses)[0]
+
+
+def generalised(critic: ValueModel, outcomes: Tensor, old: Tensor, ref: Tensor, v: Tensor, mask: Tensor):
+    """[B, T] advantages (arXiv 1506.02438, Eq. 16), mean 0 and variance 1 over the batch's tokens; and the returns."""
+    a = torch.zeros_like(v)
+    for row, length in enumerate(mask.sum(1).tolist()):
+        following = value_after = 0.0
+        for t in reversed(range(length)):
+            reward = -critic.beta * (old - ref)[row, t] + (outcomes[row] if t == length - 1 else 0.0)
+            following = reward + critic.gamma * value_after - v[row, t] + critic.gamma * critic.lam * following
+            a[row, t], value_after = following, v[row, t]
+    return (a - a[mask].mean()) / a[mask].std(), a + v
 
 
 def rewards(responses: Sequence[Response], settings: Settings) -> Tensor:
@@ -123,13 +178,12 @@ def advantages(responses: Sequence[Response], settings: Settings) -> Tensor:
 
 
 def loss(new: Tensor, old: Tensor, mask: Tensor, a: Tensor, group: Tensor, keeps: Tensor, settings: Settings) -> Tensor:
-    """Eq. 8, 10 and 12 of a mini-batch: [B, T] log-probs, [B] advantages, groups and whether a response counts."""
+    """Eq. 8, 10 and 12 of a mini-batch: [B, T] log-probs, [B, 1 or T] advantages, [B] group and whether it counts."""
     difference = new - old
     if settings.loss == "gspo":  # the ratio of a sequence is the geometric mean of its tokens'
         difference = ((difference * mask).sum(1) / mask.sum(1)).unsqueeze(1).expand_as(new)
     ratio = difference.exp()
     clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
-    a = a.unsqueeze(1)
     token_loss = -torch.minimum(ratio * a, clipped * a)
     if settings.clip_dual is not None:
         token_loss = torch.where(a < 0, torch.minimum(token_loss, -settings.clip_dual * a), token_loss)
@@ -153,14 +207,19 @@ def train_step(
     epochs: Sequence[Sequence[Sequence[int]]],
     settings: Settings,
     lr: float,
+    critic: ValueModel | None = None,
 ) -> tuple[list[float], list[float]]:
     """All updates of one rollout step; the loss and the gradient norm of each.
 
     epochs: for each epoch the responses of each of its mini-batches.
     """
+    a = advantages(responses, settings).unsqueeze(1)
     with torch.no_grad():
-        old, _ = logprobs(model, responses, settings.temperature)
-    a = advantages(responses, settings)
+        old, there = logprobs(model, responses, settings.temperature)
+        if critic:
+            ref, _ = logprobs(critic.reference, responses, settings.temperature)
+            old_values = values(critic, responses)
+            a, returns = generalised(critic, rewards(responses, settings), old, ref, old_values, there)
     group = torch.tensor([r.group for r in responses])
     keeps = torch.tensor([not (settings.overlong_filtering and r.truncated) for r in responses])
     losses, norms = [], []
@@ -170,8 +229,16 @@ def train_step(
             if not keeps[at].any():
                 continue
             new, mask = logprobs(model, [responses[i] for i in chosen], settings.temperature)
-            value = loss(new, old[at, : new.shape[1]], mask, a[at], group[at], keeps[at], settings)
+            width = new.shape[1]
+            value = loss(new, old[at, :width], mask, a[at, :width], group[at], keeps[at], settings)
             value.backward()
             losses.append(float(value.detach()))
             norms.append(optimizer.update(settings, lr))
+            if critic:
+                v, before, wanted = values(critic, [responses[i] for i in chosen]), old_values[at], returns[at]
+                before, wanted = before[:, :width], wanted[:, :width]
+                near = before + (v - before).clamp(-critic.clip, critic.clip)
+                error = torch.maximum((v - wanted) ** 2, (near - wanted) ** 2) / 2
+                (critic.weight * error[mask].mean()).backward()
+                critic.optimizer.update(settings, lr / settings.lr * critic.lr)
     return losses, norms

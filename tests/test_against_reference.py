@@ -4,7 +4,9 @@ import copy
 from types import SimpleNamespace
 
 import pytest
-from reference_update import AdamW, Response, Settings, train_step
+from reference_update import AdamW, LowRank, Response, Settings, ValueModel, train_step
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.step.packing import counter_seed
@@ -23,14 +25,13 @@ TECHNIQUES = {"clip_higher": True, "soft_overlong_punishment": True, "token_leve
 @pytest.fixture
 def recorded(monkeypatch):
     """What a run was trained on, and what it came to."""
-    run = SimpleNamespace(model=None, steps=[], metrics=[], policy=None)
+    run = SimpleNamespace(model=None, critic=None, steps=[], metrics=[], policy=None)
     original = DAPOModule.training_step
 
     def recording(module, batch, batch_idx):
         if run.model is None:
-            run.model = copy.deepcopy(module.policy).double().eval()
-            run.model.set_attn_implementation("eager")
-            run.before = [p.detach().clone() for p in run.model.parameters()]
+            run.model, run.critic = (None if m is None else wide(m) for m in (module.policy, module.critic))
+            run.initial = copy.deepcopy(run.model)
         groups, size = batch.collected.accepted, module.config.algorithm.minibatch_prompts
         run.steps.append(
             (
@@ -53,10 +54,33 @@ def recorded(monkeypatch):
         )
         original(module, batch, batch_idx)
         run.metrics.append(module.step_metrics)
-        run.policy = module.policy
+        run.policy, run.trained_critic = module.policy, module.critic
 
     monkeypatch.setattr(DAPOModule, "training_step", recording)
     return run
+
+
+def wide(model: nn.Module) -> nn.Module:
+    """A copy in float64 with eager attention and the reference's own adapters."""
+    found = copy.deepcopy(model).double().eval()
+    for inner in list(found.modules()):
+        if isinstance(inner, PreTrainedModel):
+            inner.set_attn_implementation("eager")
+        for name, layer in list(inner.named_children()):
+            if hasattr(layer, "lora_A"):
+                a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+                setattr(inner, name, LowRank(layer.base_layer, a, b, SCALE))
+    return found
+
+
+def trained(model: nn.Module) -> list[Tensor]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def difference(first: nn.Module, second: nn.Module) -> float:
+    """Distance between the trained weights of two models."""
+    pairs = zip(trained(first), trained(second), strict=True)
+    return sum(float(((a - b).detach() ** 2).sum()) for a, b in pairs) ** 0.5
 
 
 def off(switch: str) -> str:
@@ -90,13 +114,26 @@ CASES: dict[str, tuple[tuple[str, ...], dict]] = {
         ("algorithm=gspo", "algorithm.epochs=2"),
         {"loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "denominator": "sample", "soft_punishment": False},
     ),
-}
+    "PPO": (
+        (
+            "algorithm=ppo", "algorithm.epochs=2", "algorithm.critic.warmup_steps=0", "algorithm.critic.lr=0.01",
+            "algorithm.advantage={gamma: 0.97, lam: 0.9}", "algorithm.kl.beta=0.1",
+        ),
+        {"clip_high": 0.2, "soft_punishment": False},
+    ),
+    "LoRA": (
+        ("+policy/lora=all_matrices", "policy.lora={rank: 4, alpha: 8}", "algorithm.optimizer.lr=0.01"),
+        {"lr": 0.01},
+    ),
+}  # fmt: skip
+SCALE = 2.0
+"""alpha / rank of the case LoRA."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_gradient_norms_and_weights_are_those_of_the_reference(recorded, compose, case):
     options, changed = CASES[case]
-    names = [o for o in options if o.startswith("algorithm=")]
+    names = [o for o in options if o.startswith(("algorithm=", "+policy/lora="))]
     config = compose(*names, *BASE, *(o for o in options if o not in names))
     train(config, [])
     optimizer = config.algorithm.optimizer
@@ -111,17 +148,21 @@ def test_losses_gradient_norms_and_weights_are_those_of_the_reference(recorded, 
     responses = [r for step, _ in recorded.steps for r in step]
     assert 0.1 < sum(r.truncated for r in responses) / len(responses) < 0.9, "no case without truncated responses"
     assert len({len(r.tokens) for r in responses}) > 3
-    reference = AdamW(recorded.model.parameters())
+    reference, critic = AdamW(trained(recorded.model)), None
+    if recorded.critic is not None:
+        of_ppo, kl, a = config.algorithm.critic, config.algorithm.kl, config.algorithm.advantage
+        first_critic = copy.deepcopy(recorded.critic)
+        critic = ValueModel(
+            recorded.critic.backbone, recorded.critic.head, recorded.initial, AdamW(trained(recorded.critic)),
+            of_ppo.lr, kl.beta, a.gamma, a.lam, of_ppo.clip, of_ppo.loss_weight,
+        )  # fmt: skip
     for number, ((step, epochs), metrics) in enumerate(zip(recorded.steps, recorded.metrics, strict=True), 1):
         rate = settings.lr * min(1.0, number / optimizer.warmup_steps)
-        losses, norms = train_step(recorded.model, reference, step, epochs, settings, rate)
+        losses, norms = train_step(recorded.model, reference, step, epochs, settings, rate, critic)
         assert metrics["loss/policy"] == pytest.approx(sum(losses) / len(losses), rel=2e-4, abs=2e-6)
         assert metrics["optim/grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=2e-4)
-    distance = moved = 0.0
-    for start, expected, found in zip(
-        recorded.before, recorded.model.parameters(), recorded.policy.parameters(), strict=True
-    ):
-        moved += float(((expected - start) ** 2).sum())
-        distance += float(((expected - found) ** 2).sum())
-    assert moved > 0
-    assert (distance / moved) ** 0.5 < 3e-3
+    assert (moved := difference(recorded.model, recorded.initial)) > 0
+    assert difference(recorded.model, recorded.policy) / moved < 3e-3
+    if critic is not None:
+        assert (moved := difference(recorded.critic, first_critic)) > 0
+        assert difference(recorded.critic, recorded.trained_critic) / moved < 3e-3

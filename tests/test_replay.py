@@ -75,6 +75,14 @@ def test_the_recorded_switches_give_the_recorded_metrics_bit_for_bit(recorded_ru
     assert written["examined"].sum() == sum(len(g.completions) for g in again.generated)
 
 
+def test_a_recorded_group_of_wrong_answers_with_different_penalties_is_not_accepted(as_recorded):
+    wrong = [
+        g for g in as_recorded.generated if g.num_correct == 0 and len({c.reward_shaped for c in g.completions}) > 1
+    ]
+    assert wrong
+    assert all(0 < g.num_correct < len(g.completions) for g in as_recorded.accepted)
+
+
 def test_the_token_table_holds_the_loss_of_every_update_and_the_clipped_tokens(recorded_run, as_recorded):
     table = tokens_of(as_recorded)
     assert as_recorded.batch is not None

@@ -67,7 +67,7 @@ class Recorder(Callback):
             "sampling/empty_steps": self.empty_steps,
             "time/sync_s": batch.sync_s,
             "perf/tokens_per_s": tokens / seconds,
-            "memory/peak_gb": peak_memory_gb(),
+            "memory/peak_gb": peak_memory_gb(module.device),
         }
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
@@ -152,7 +152,7 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
     threshold = config.rollout.mismatch_alarm
     if threshold == "auto":
-        threshold = ALARM_FLOAT32 if config.policy.dtype == "float32" else ALARM_16_BITS
+        threshold = ALARM_FLOAT32 if computes_in(config) == "float32" else ALARM_16_BITS
     if threshold is None or kl is None or kl <= threshold:
         return None
     return (
@@ -162,7 +162,17 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     )
 
 
-def peak_memory_gb() -> float:
-    """Peak resident memory of this process."""
+def computes_in(config: Config) -> str:
+    """The dtype of forward and backward, which shards of the policy may be stored wider than."""
+    trainer = config.trainer
+    return (trainer.sharding.dtype if trainer.strategy == "fsdp" else None) or config.policy.dtype
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Most memory allocated on a CUDA device since the last call; elsewhere this process's largest resident memory."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

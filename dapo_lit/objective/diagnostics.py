@@ -106,6 +106,20 @@ def policy_statistics(
 
 
 @torch.no_grad()
+def last_epoch_statistics(
+    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
+) -> Statistics:
+    """The sums behind `clip/low_frac_last_epoch` and `clip/high_frac_last_epoch`, over response tokens [N].
+
+    Batches that are used again clip more in later epochs than in the first, which `policy_statistics` is of.
+    """
+    ratio = importance_ratio(logprobs, old_logprobs)
+    low, high, _ = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
+    sums = {"last_tokens": _total(torch.ones_like(ratio)), "last_clip_low": _total(low), "last_clip_high": _total(high)}
+    return Statistics(sums, {})
+
+
+@torch.no_grad()
 def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, response_mask: Tensor) -> Statistics:
     """The sums behind `mismatch/*`: trainer against engine on the same weights.
 
@@ -187,9 +201,13 @@ def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, floa
         value = largest.get(name, -torch.inf)
         return None if value == -torch.inf else value
 
+    # With one epoch, the last is the first.
+    last, last_tokens = ("last_", "last_tokens") if "last_tokens" in total else ("", "response_tokens")
     return {
         "clip/low_frac": mean("clip_low", "response_tokens"),
         "clip/high_frac": mean("clip_high", "response_tokens"),
+        "clip/low_frac_last_epoch": mean(f"{last}clip_low", last_tokens),
+        "clip/high_frac_last_epoch": mean(f"{last}clip_high", last_tokens),
         "clip/symmetric_high_frac": mean("clip_symmetric_high", "response_tokens"),
         "clip/dual_frac": mean("clip_dual", "response_tokens"),
         "clip/high_prob_mean": mean("clip_high_prob", "clip_high"),

@@ -1,5 +1,6 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 
@@ -46,8 +47,21 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
-    """The same over the completions trained on."""
-    return {f"batch/{key}": value for key, value in _outcome([c for g in groups for c in g.completions]).items()}
+    """The same over the completions trained on, and the share of their groups that have no signal."""
+    outcome = _outcome([c for g in groups for c in g.completions])
+    return {f"batch/{key}": value for key, value in outcome.items()} | {
+        "sampling/groups_equal_rewards_frac": _mean(equal_rewards(g) for g in groups)
+    }
+
+
+def equal_rewards(group: Group) -> bool:
+    """Whether all shaped rewards are equal, up to rounding: the group's advantages are then 0.
+
+    Acceptance goes by correctness, so an accepted group may be one: under the hard punishment a group whose only right
+    answer was truncated.
+    """
+    rewards = [c.reward_shaped for c in group.completions]
+    return math.isclose(min(rewards), max(rewards))
 
 
 def written_steps(groups: Sequence[Group], has_written_steps: Callable[[str], bool]) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ follow each other too: nothing is padded.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,9 +92,13 @@ class TokenBatch:
         return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
 
     def minibatches(self, num_groups: int, seed: int) -> Iterator[list[int]]:
-        """The completions of each mini-batch: `num_groups` whole groups, in an order shuffled by `seed`."""
+        """The completions of each mini-batch, whole groups in an order shuffled by `seed`.
+
+        As many mini-batches as `num_groups` groups each ask for. Where the batch is smaller than planned they share its
+        groups evenly: 9 groups by 8 make updates of 5 and 4 groups, not of 8 and 1.
+        """
         order = torch.randperm(int(self.group_index.max()) + 1, generator=torch.Generator().manual_seed(seed))
-        for chosen in order.split(num_groups):
+        for chosen in order.tensor_split(math.ceil(len(order) / num_groups)):
             yield torch.isin(self.group_index, chosen).nonzero().flatten().tolist()
 
     def micro_batches(

@@ -16,6 +16,7 @@ from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, fin
 from dapo_lit.objective.diagnostics import (
     Statistics,
     finish,
+    last_epoch_statistics,
     merge,
     mismatch_statistics,
     policy_statistics,
@@ -185,6 +186,9 @@ class StepUpdates:
             )
             if ref is not None:
                 self._measure(reference_statistics(logprobs, ref, everything))
+        elif epoch == self.config.algorithm.epochs - 1 and counts:
+            bounds = {"clip_low": objective.clip_low, "clip_high": objective.clip_high}
+            self._measure(last_epoch_statistics(logprobs, old, advantages, **bounds))
         return loss.detach()
 
     def _measure_mismatch(self, micro: MicroBatch, logprobs: Tensor, fills_old: bool, counts: bool) -> Tensor:

@@ -83,7 +83,7 @@ def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose,
 
 
 def test_without_a_recomputed_pi_old_there_is_nothing_to_correct(compose):
-    with pytest.raises(ConfigError, match="set old_logprobs=recompute, or correction.kind=none"):
+    with pytest.raises(ConfigError, match=r"set old_logprobs=recompute, or correction\.kind=none"):
         compose("algorithm.correction.kind=tis", "algorithm.old_logprobs=rollout")
 
 

@@ -14,10 +14,12 @@ from dapo_lit.config import Config
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.diagnostics import finish, merge, policy_statistics, reference_statistics
 from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
 from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.metrics import batch_metrics
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.objective import MinibatchTokens
 from dapo_lit.step.packing import token_batch
@@ -35,6 +37,8 @@ RECORDED = [
 IN_EFFECT = (
     "clip/low_frac",
     "clip/high_frac",
+    "clip/low_frac_last_epoch",
+    "clip/high_frac_last_epoch",
     "clip/high_prob_mean",
     "clip/high_prob_max",
     "clip/dual_frac",
@@ -44,16 +48,18 @@ IN_EFFECT = (
 
 def recorded(config: Config) -> list[Group]:
     """The groups, rewarded as `config` asks for it."""
-    reward, groups = reward_function(config), []
-    for index, completions in enumerate(RECORDED):
-        group = Group(1, index, Problem(f"p{index}", "", ""), 0, (1, 2))
-        for i, (correct, length) in enumerate(completions):
-            sample = Sample(SampleKey(1, f"p{index}", 0, i), (5,) * length, (-1.0,) * length, length < LIMIT, 0)
-            score = Score(correct, 1.0 if correct else -1.0)
-            penalty, shaped = reward(score, length, not sample.finished)
-            group.completions.append(Completion(sample, "", score, score.value, penalty, shaped))
-        groups.append(group)
-    return groups
+    return [rewarded(config, index, completions) for index, completions in enumerate(RECORDED)]
+
+
+def rewarded(config: Config, index: int, completions: list[tuple[bool, int]]) -> Group:
+    """A group of answers, (correct, length) each."""
+    reward, group = reward_function(config), Group(1, index, Problem(f"p{index}", "", ""), 0, (1, 2))
+    for i, (correct, length) in enumerate(completions):
+        sample = Sample(SampleKey(1, f"p{index}", 0, i), (5,) * length, (-1.0,) * length, length < LIMIT, 0)
+        score = Score(correct, 1.0 if correct else -1.0)
+        penalty, shaped = reward(score, length, not sample.finished)
+        group.completions.append(Completion(sample, "", score, score.value, penalty, shaped))
+    return group
 
 
 @cache
@@ -160,6 +166,43 @@ def test_a_setting_changes_what_it_should_on_a_recorded_batch_and_nothing_else(c
     both, second, changed = CHANGES[name]
     before, after = (consequences(compose(*options)) for options in (both, [*both, *second]))
     assert {key for key in before if before[key] != after[key]} == changed
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_group_whose_only_right_answer_is_truncated_is_accepted_and_counted_where_it_has_no_signal(compose, soft):
+    config = compose(f"algorithm.techniques.soft_overlong_punishment={soft}")
+    group = rewarded(config, 0, [(True, LIMIT), (False, 3), (False, 5)])
+    assert group.mixed
+    batch = token_batch([group], loss_mask(config.algorithm)([group]), policy_version=0)
+    earned = group_advantages(batch.rewards.reshape(1, -1))
+    assert bool(earned.any()) == soft
+    assert batch_metrics([group])["sampling/groups_equal_rewards_frac"] == 1 - soft
+
+
+def test_whitening_measures_mean_and_variance_over_the_tokens_with_loss(compose):
+    config = compose(A + "advantage.whiten=true", T + "overlong_filtering=true")
+    groups, settled = recorded(config), objective(config.algorithm, config.task.max_response_tokens)
+    batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
+    nothing = torch.zeros(len(batch.loss_mask))
+    tokens = TokenAxis(
+        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[batch.completion_of_token],
+        fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing,
+    )  # fmt: skip
+    earned = settled.credit(batch, tokens).advantages
+    assert 0 < batch.loss_mask.sum() < len(batch.loss_mask)
+    assert earned[batch.loss_mask].mean() == pytest.approx(0, abs=1e-6)
+    assert earned[batch.loss_mask].var() == pytest.approx(1, abs=1e-5)
+    assert abs(earned.mean()) > 0.01
+
+
+def test_the_length_penalty_counts_the_eos_token(compose):
+    config = compose(A + "overlong.cache_tokens=4")
+    reward, limit = reward_function(config), config.task.max_response_tokens
+    right = Score(correct=True, value=1.0)
+    # 4 tokens below the limit are free; one more is the EOS token that ends the response, and costs a quarter.
+    assert reward(right, limit - 4, False) == (0.0, 1.0)
+    assert reward(right, limit - 3, False) == (-0.25, 0.75)
+    assert reward(right, limit, False) == (-1.0, 0.0)
 
 
 def test_dynamic_sampling_changes_which_groups_are_accepted_and_no_completion(compose, monkeypatch):

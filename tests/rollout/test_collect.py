@@ -105,6 +105,23 @@ def test_the_order_in_which_samples_end_does_not_change_what_is_accepted(order):
     assert [g.problem.id for g in step.accepted] == [g.problem.id for g in reference.accepted]
 
 
+def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
+    """Answers differ in length, so all shaped rewards of a group differ; a third of the groups is mixed."""
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        verdict = "mrw"[int(key.problem_id[1:]) % 3]
+        right = verdict == "r" or (verdict == "m" and key.sample_index == 0)
+        return answers(*[END] * key.sample_index, RIGHT if right else WRONG)  # END changes the length and not the text
+
+    made = collector(script, problems=12)
+    made.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+    step = made.collect(1, 0)
+    assert any(g.num_correct == 0 for g in step.generated)
+    assert all(g.completions[0].reward_shaped != g.completions[1].reward_shaped for g in step.generated)
+    assert step.accepted
+    assert {int(g.problem.id[1:]) % 3 for g in step.accepted} == {0}
+
+
 def test_switched_off_every_group_is_accepted_in_one_round():
     step = collector(
         by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, dynamic_sampling=False)
@@ -243,6 +260,9 @@ def test_collection_continues_from_its_state_as_if_never_interrupted():
         (g.step, g.index, g.problem.id) for g in second.accepted
     ]
     assert again.metrics.keys() == second.metrics.keys()
+    sampled, expected = ({k: v for k, v in s.metrics.items() if "sampling/" in k} for s in (again, second))
+    assert sampled == expected  # the keep rate too, which has come to less than the 1 of an unknown one
+    assert resumed.keep_rate == whole.keep_rate != KeepRate()
 
 
 def test_the_number_under_way_follows_the_keep_rate():

@@ -83,6 +83,25 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at
         assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
 
 
+def minibatches(num_groups: int, per_update: int) -> list[list[int]]:
+    made = batch([group(i, (1,), [(2,), (3,)]) for i in range(num_groups)])
+    return list(made.minibatches(per_update, seed=3))
+
+
+def test_a_batch_smaller_than_planned_is_split_evenly_over_its_updates():
+    updates = minibatches(9, per_update=8)
+    assert [len(completions) // 2 for completions in updates] == [5, 4]
+    assert sorted(b for completions in updates for b in completions) == list(range(18))
+    assert [len(completions) // 2 for completions in minibatches(11, per_update=4)] == [4, 4, 3]
+    assert [len(completions) // 2 for completions in minibatches(3, per_update=8)] == [3]
+
+
+def test_a_full_batch_is_split_into_mini_batches_of_the_planned_size():
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    expected = [sorted(2 * g + i for g in chosen for i in (0, 1)) for chosen in order.reshape(3, 4).tolist()]
+    assert minibatches(12, per_update=4) == expected
+
+
 def test_carried_over_completions_are_marked_as_not_fresh():
     made = batch([group(0, (1,), [(2,), (3,)], version=4), group(1, (1,), [(2,), (3,)], version=5)], version=5)
     assert made.fresh.tolist() == [False, False, True, True]

@@ -1,0 +1,233 @@
+"""Seeds one fault at a time into a copy of the code; the tests named with it must fail. Run by `make test-mutations`.
+
+    python tests/mutations.py            # all faults, after the tests on an unchanged copy: seven minutes on one core
+    python tests/mutations.py clip eos   # those with a word in their name
+
+Exit code 1: a fault survived, its text is not in its file exactly once, or the tests cannot run.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("dapo_lit", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
+TESTS_FAILED = 1
+"""pytest's exit code; every other one but 0 means that the tests did not run."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    file: str
+    """Below dapo_lit."""
+    old: str
+    """Must be there exactly once."""
+    new: str
+    tests: tuple[str, ...]
+    """Arguments of pytest."""
+
+
+def against_reference(*cases: str) -> tuple[str, ...]:
+    name = "tests/test_against_reference.py::test_losses_gradient_norms_and_weights_are_those_of_the_reference"
+    return tuple(f"{name}[{case}]" for case in cases)
+
+
+FAULTS = (
+    Fault(
+        "whitening over all tokens, not those with loss",
+        "recipe/credit.py",
+        "whiten(advantages, tokens.loss_mask)",
+        "whiten(advantages, torch.ones_like(tokens.loss_mask))",
+        ("tests/recipe/test_switches.py", "-k", "whitening"),
+    ),
+    Fault(
+        "no temperature in the loss",
+        "step/forward.py",
+        "return token_loss(hidden, weight, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)",
+        "return token_loss(hidden, weight, micro.targets, loss, temperature=1.0, fp32=self.fp32_head)",
+        against_reference("a temperature of 0.7"),
+    ),
+    Fault(
+        "the length penalty does not count EOS",
+        "recipe/switches.py",
+        "penalty = penalties[num_tokens]",
+        "penalty = penalties[num_tokens - (not truncated)]",
+        ("tests/recipe/test_switches.py", "-k", "length_penalty"),
+    ),
+    Fault(
+        "every epoch has the same mini-batches",
+        "step/updates.py",
+        "seed = counter_seed(self.config.seed, self.step, epoch)\n",
+        "seed = counter_seed(self.config.seed, self.step, 0)\n",
+        against_reference("two epochs at a high learning rate"),
+    ),
+    Fault(
+        "diagnostics over all epochs",
+        "step/updates.py",
+        "if epoch == 0 and counts:\n            everything = torch.ones_like(old, dtype=torch.bool)\n"
+        "            self._measure(\n                policy_statistics(",
+        "if counts:\n            everything = torch.ones_like(old, dtype=torch.bool)\n"
+        "            self._measure(\n                policy_statistics(",
+        ("tests/lit/test_measured.py", "-k", "diagnostics"),
+    ),
+    Fault(
+        "acceptance by shaped rewards",
+        "rollout/records.py",
+        "return 0 < self.num_correct < len(self.completions)",
+        "return len({c.reward_shaped for c in self.completions}) > 1",
+        ("tests/rollout/test_collect.py", "-k", "correctness"),
+    ),
+    Fault(
+        "the gradient is not clipped",
+        "step/optimizer_steps.py",
+        "torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm, foreach)",
+        "pass",
+        against_reference("a small bound of the gradient"),
+    ),
+    Fault(
+        "the switch of clip-higher is ignored",
+        "recipe/switches.py",
+        "clip_high = clip.high if algorithm.techniques.clip_higher else clip.low",
+        "clip_high = clip.high",
+        ("tests/recipe/test_switches.py", "-k", "clip_higher"),
+    ),
+    Fault(
+        "max for min in the clip",
+        "objective/losses.py",
+        "(advantages < 0) & (ratio < 1 - clip_low),\n        (advantages > 0) & (ratio > 1 + clip_high),",
+        "(advantages > 0) & (ratio < 1 - clip_low),\n        (advantages < 0) & (ratio > 1 + clip_high),",
+        ("tests/objective/test_losses.py",),
+    ),
+    Fault(
+        "EOS carries no loss",
+        "recipe/switches.py",
+        "return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions]))",
+        "lengths = torch.tensor([c.num_tokens for c in completions])\n"
+        "        found = kept.repeat_interleave(lengths)\n"
+        "        found[lengths.cumsum(0) - 1] &= truncated\n"
+        "        return found",
+        against_reference("all techniques"),
+    ),
+    Fault(
+        "the token-level denominator is the micro-batch's",
+        "objective/losses.py",
+        "denominator = tokens.sum().expand_as(tokens)",
+        "denominator = _sums(tokens, micro_batch) * num_completions / _sums(has_loss.double(), micro_batch)",
+        ("tests/lit/test_module.py", "-k", "any_micro_batch_size and switches0"),
+    ),
+    Fault(
+        "groups are accepted in the order in which they end",
+        "rollout/dynamic_sampling.py",
+        "return self.cut is not None and self.front > self.cut",
+        "return self.cut is not None",
+        ("tests/rollout/test_collect.py", "tests/rollout/test_streaming.py", "-k", "order_in_which or favoured"),
+    ),
+    Fault(
+        "overlong filtering takes truncated answers out of their group's baseline",
+        "recipe/credit.py",
+        "    return totals.reshape(int(batch.group_index.max()) + 1, -1)",
+        "    totals = totals.reshape(int(batch.group_index.max()) + 1, -1)\n"
+        "    kept = (batch.loss_tokens > 0).reshape(totals.shape).double()\n"
+        "    mean = (totals * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)\n"
+        "    return torch.where(kept.bool(), totals, mean)",
+        against_reference("with overlong filtering"),
+    ),
+    Fault(
+        "the sampling noise ignores the attempt",
+        "engines/noise.py",
+        'f"{seed}|{key.step}|{key.attempt}|{key.sample_index}|{key.problem_id}"',
+        'f"{seed}|{key.step}|{key.sample_index}|{key.problem_id}"',
+        ("tests/engines/test_noise.py",),
+    ),
+    Fault(
+        "pass@k is 1 - (1 - p)^k",
+        "evaluation/sampled.py",
+        "return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)",
+        "return 1 - (1 - num_correct / num_samples) ** k",
+        ("tests/evaluation/test_evaluation.py", "-k", "pass_at_k"),
+    ),
+    Fault(
+        "a resumed run forgets the keep rate",
+        "rollout/collect.py",
+        'self.keep_rate = KeepRate(*state["keep_rate"])',
+        "self.keep_rate = KeepRate()",
+        ("tests/rollout/test_collect.py", "-k", "continues_from_its_state"),
+    ),
+)
+
+
+def copy_tree(folder: Path) -> None:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            shutil.copy2(source, folder / name)
+
+
+def seed(fault: Fault, folder: Path) -> None:
+    """Raises ValueError where the fault's text is not in its file exactly once."""
+    file = folder / "dapo_lit" / fault.file
+    text = file.read_text()
+    if (count := text.count(fault.old)) != 1:
+        raise ValueError(f"the text to replace is {count} times in dapo_lit/{fault.file}")
+    file.write_text(text.replace(fault.old, fault.new))
+
+
+def run_tests(tests: tuple[str, ...], folder: Path) -> tuple[int, str]:
+    """pytest's exit code in the copy, and the test that failed or the last line of the output."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-rf", "-W", "ignore", *tests]
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    failed = re.search(r"^FAILED \S*::(.+?)(?: - .*)?$", done.stdout, flags=re.MULTILINE)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return done.returncode, failed[1] if failed else (lines or [""])[-1]
+
+
+def verdict(fault: Fault) -> tuple[str, str]:
+    """(found, survived or error, what says so)."""
+    with tempfile.TemporaryDirectory(prefix="mutation_") as name:
+        folder = Path(name)
+        copy_tree(folder)
+        try:
+            seed(fault, folder)
+        except ValueError as error:
+            return "error", str(error)
+        code, said = run_tests(fault.tests, folder)
+    return {0: "survived", TESTS_FAILED: "found"}.get(code, "error"), said
+
+
+def unchanged_copy_passes(faults: list[Fault]) -> bool:
+    """Whether the tests pass without a fault: a test that fails anyway finds nothing."""
+    with tempfile.TemporaryDirectory(prefix="mutation_") as name:
+        copy_tree(Path(name))
+        for tests in dict.fromkeys(fault.tests for fault in faults):
+            code, said = run_tests(tests, Path(name))
+            if code != 0:
+                print(f"without a fault: {' '.join(tests)}\n  {said}")
+                return False
+    return True
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    chosen = [fault for fault in FAULTS if not words or any(word.lower() in fault.name.lower() for word in words)]
+    if not unchanged_copy_passes(chosen):
+        sys.exit(1)
+    found = 0
+    for fault in chosen:
+        result, said = verdict(fault)
+        found += result == "found"
+        print(f"{result:<9} {fault.name:<74} {said}", flush=True)
+    print(f"{found} of {len(chosen)} faults found")
+    sys.exit(found < len(chosen))
+
+
+if __name__ == "__main__":
+    main()
