@@ -24,6 +24,7 @@ from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import objective
 from dapo_lit.runs.checkpoint_files import newest_good
+from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.resume import recorded_threads
@@ -91,6 +92,12 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
     for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
         print(f"warning: {line}", flush=True)
     folder = open_run(config, overrides, arm)
+    with beating(folder.path):
+        train_in(folder, config, parts, run_start)
+
+
+def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
+    """Trains in an open run folder, and records in run.json how the training ended."""
     loggers = None
     try:
         start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)

@@ -1,11 +1,11 @@
 """A study from one command: every arm and seed, gaps filled, packed and held cells left alone, mistakes told first."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -126,14 +126,26 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     assert "dapo/seed_0" not in done_at(study / STUDY)
 
 
-def test_a_cell_on_another_machine_is_left_alone_while_it_writes_and_taken_over_an_hour_later(study):
-    folder = study / STUDY / "dapo" / "seed_0"
-    record = json.loads((folder / "run.json").read_text()) | {"status": "running", "host": "elsewhere"}
-    for minutes, holder in ((10, f"another process (pid {record['pid']} on elsewhere)"), (70, None)):
-        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
-        (folder / "run.json").write_text(json.dumps(record | {"updated_at": at}))
-        with held(folder) as found:
-            assert found == holder
+@pytest.mark.parametrize(
+    ("minutes", "is_held"),
+    [
+        ({"run.json": 200, "heartbeat": 2}, True),  # in a step of three hours
+        ({"run.json": 200, "heartbeat": 15}, False),
+        ({"run.json": 1, "heartbeat": 200}, True),  # it has just been resumed
+        ({"run.json": 200, "metrics.jsonl": 10}, True),  # a version without heartbeat
+        ({"run.json": 200, "metrics.jsonl": 70}, False),
+    ],
+)
+def test_a_cell_on_another_machine_is_left_alone_as_long_as_that_machine_writes(tmp_path, minutes, is_held):
+    folder = tmp_path / "dapo" / "seed_0"
+    folder.mkdir(parents=True)
+    record = {"status": "running", "host": "elsewhere", "pid": 7, "updated_at": "2026-01-01T01:00:00+00:00"}
+    (folder / "run.json").write_text(json.dumps(record))
+    for name, age in minutes.items():
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - 60 * age,) * 2)
+    with held(folder) as found:
+        assert found == ("another process (pid 7 on elsewhere)" if is_held else None)
 
 
 def test_of_two_processes_one_holds_a_cell_and_its_end_frees_it(tmp_path):

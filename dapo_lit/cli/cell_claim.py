@@ -33,8 +33,8 @@ def held(path: Path) -> Iterator[str | None]:
     """Locks the run at `path`; yields None, or a description of the process that has the lock.
 
     The lock is flock on `.seed_<n>.lock` in the arm's folder, which the system releases when the process ends in any
-    way. For machines that share a disk but no locks: a run whose run.json names another machine counts as locked if
-    it was updated within the last hour.
+    way. For machines that share a disk but no locks: a run whose run.json names another machine counts as locked while
+    that machine writes into its folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -46,7 +46,7 @@ def held(path: Path) -> Iterator[str | None]:
     try:
         record = _record(path)
         elsewhere = record.get("status") == "running" and record.get("host") != platform.node()
-        yield _holder(path) if elsewhere and alive(record) else None
+        yield _holder(path) if elsewhere and alive(record, path) else None
     finally:
         lock.release()
 

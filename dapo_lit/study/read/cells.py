@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,13 @@ from dapo_lit.study.read.runs import USABLE, Run, Runs
 
 LEAN: dict[str, Any] = {"write_statistics": False, "store_schema": False}
 """Options of packed Parquet files: without schemas and statistics a table of many columns is a third as large."""
+
+WRITTEN = ("heartbeat", "metrics.jsonl", "run.json")
+SILENT_S = 600.0
+"""A run that has a heartbeat and has not written for so long is lost. It beats every half minute; the rest is for slow
+network disks and for clocks that differ."""
+SILENT_WITHOUT_HEARTBEAT_S = 3600.0
+"""The same for a run of an older version, which wrote once a step."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +72,29 @@ def state_of(run: Run) -> tuple[str, str]:
     error = str(run.record.get("error") or "")
     if run.status in USABLE:
         return "done", "" if run.status == "finished" else run.status
-    if run.status == "running" and not alive(run.record):
-        return "lost", f"process {run.record.get('pid')} has ended; resume=auto continues the run"
+    if run.status == "running" and not alive(run.record, run.folder):
+        return "lost", f"process {run.record.get('pid')} has ended or hangs; resume=auto continues the run"
     return run.status, error
 
 
-def alive(record: Mapping[str, Any]) -> bool:
-    """Whether a run's process still exists; on another host, whether it wrote within the last hour."""
+def alive(record: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a run with this run.json still writes into `folder`; on this host its process must also exist.
+
+    Every file's time counts, not the times inside: a step may take hours, and only the heartbeat is sure to be written.
+    """
     host, pid = record.get("host"), record.get("pid")
-    if host and host != os.uname().nodename:
-        updated = record.get("updated_at")
-        if not updated:
-            return True
-        moment = datetime.fromisoformat(str(updated))
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return time.time() - moment.timestamp() < 3600
-    try:
-        os.kill(int(pid), 0) if pid else None
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return bool(pid)
+    if not host or host == os.uname().nodename:
+        if not pid:
+            return False
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # it exists and belongs to another user
+            pass
+    limit = SILENT_S if (folder / "heartbeat").is_file() else SILENT_WITHOUT_HEARTBEAT_S
+    written = [file.stat().st_mtime for name in WRITTEN if (file := folder / name).is_file()]
+    return bool(written) and time.time() - max(written) < limit
 
 
 def _log(folder: Path) -> str:
