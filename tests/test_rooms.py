@@ -28,7 +28,7 @@ ARROWS = {
     "rollout": {"data", "rewards", "engines", "ranks"},
     "step": STEP,
     "recipe": RECIPE,
-    "runs": {"config", "rollout", "engines", "ranks"},
+    "runs": {"config", "data", "rewards", "rollout", "engines", "ranks"},
     "evaluation": EVALUATION,
     "preparation": EVALUATION,
     "forecast": {"config", "policy"},

@@ -1,8 +1,10 @@
 """Puts module, data, callbacks and Lightning's trainer together and trains, on every rank."""
 
+from contextlib import nullcontext
+
 from lightning import Callback, Trainer
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -14,6 +16,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.safe_loading import only_state
 
 
 def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
@@ -43,14 +46,8 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:
-        trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=False)
-    except (AttributeError, ModuleNotFoundError) as error:
-        if start.checkpoint is None or "dapo_lit.rollout" not in str(error):
-            raise
-        raise ConfigError(
-            f"{start.checkpoint} holds unfinished rollouts in the format of another version of dapo_lit ({error}); "
-            "finish the run with that version, or start anew with resume=false"
-        ) from error
+        with only_state(start.checkpoint) if start.checkpoint else nullcontext():
+            trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except StopRequestedError:  # the checkpoint is written, the half-collected step dropped
         stop.requested = True  # the signal may have reached another rank only
     return module, stop

@@ -20,6 +20,7 @@ from dapo_lit.lit.processes import JoinedEnvironment
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.policy.sharding import move_buffers
 from dapo_lit.runs.checkpoint_weights import METADATA
+from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -69,20 +70,21 @@ class ShardedStrategy(ModelParallelStrategy):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads models and optimiser, and returns the rest of the checkpoint.
 
-        Replaces Lightning 2.6.6's method, which asks for every tensor of the module and drops fit's
-        `weights_only=False`; the rest holds Python objects (groups that are carried over).
+        Replaces Lightning 2.6.6's method, which asks for every tensor of the module and executes what is pickled.
         """
         assert self.model is not None
         assert self.lightning_module is not None
+        folder = Path(checkpoint_path)
         module, (optimizer,) = self.model, self.optimizers
         state: dict[str, Any] = {"state_dict": self._state()}
-        dcp.load(state, checkpoint_id=checkpoint_path)
+        with only_tensors(folder):
+            dcp.load(state, storage_reader=SafeReader(folder), planner=SafePlanner())
         module.load_state_dict(state["state_dict"], strict=self.lightning_module.strict_loading)
         state = {"optimizer_0": get_optimizer_state_dict(module, optimizer)}
-        dcp.load(state, checkpoint_id=checkpoint_path)
+        with only_tensors(folder):
+            dcp.load(state, storage_reader=SafeReader(folder), planner=SafePlanner())
         set_optimizer_state_dict(module, optimizer, state["optimizer_0"], options=StateDictOptions(cpu_offload=True))
-        rest: dict[str, Any] = torch.load(Path(checkpoint_path) / METADATA, weights_only=False)
-        return rest
+        return load_file(folder / METADATA)
 
     def _state(self) -> dict[str, Any]:
         """The module's shards; only the trained parameters of a module that is not loaded strictly."""

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+from dapo_lit.config import ConfigError
+from dapo_lit.runs.safe_loading import SafeNewStatePlanner, SafeReader, load_file, only_tensors
 
 METADATA = "meta.pt"
 """In a sharded checkpoint: everything except the tensors of models and optimiser."""
@@ -17,21 +17,41 @@ def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The policy's state dict from a checkpoint of one or several processes, unsharded and on the CPU.
 
     A policy with adapters has only these in its checkpoints, not their base.
+
+    Raises:
+        ConfigError: there is no policy in it, or it holds something other than a training state.
     """
+    found: dict[str, Any] = {}
     if checkpoint.is_dir():
-        found: dict[str, Any] = {}
-        reader, planner = FileSystemReader(checkpoint), _EmptyStateDictLoadPlanner(keys={"state_dict"})
-        _load_state_dict(found, storage_reader=reader, planner=planner, no_dist=True)
-    else:  # a file that this package wrote; weights_only refuses its counters
-        found = torch.load(checkpoint, map_location="cpu", weights_only=False, mmap=True)
+        with only_tensors(checkpoint):
+            planner = SafeNewStatePlanner(keys={"state_dict"})
+            _load_state_dict(found, storage_reader=SafeReader(checkpoint), planner=planner, no_dist=True)
+    else:
+        found = load_file(checkpoint)
     prefix = "policy."  # PPO's state dict has a critic too
-    return {name.removeprefix(prefix): t for name, t in found["state_dict"].items() if name.startswith(prefix)}
+    weights = _entry(found, "state_dict", checkpoint)
+    policy = {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
+    if not policy:
+        raise ConfigError(f"{checkpoint} has no weights of a policy; {ANOTHER}")
+    return policy
 
 
 def base_fingerprint(checkpoint: Path) -> int | None:
-    """Fingerprint of the base weights that a checkpoint's adapters belong to; None: it has no adapters."""
+    """Fingerprint of the base weights that a checkpoint's adapters belong to; None: it has no adapters.
+
+    Raises:
+        ConfigError: it holds something other than a training state.
+    """
     file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
-    found: int | None = torch.load(file, map_location="cpu", weights_only=False, mmap=True)["dapo_lit"].get(
-        "base_fingerprint"
-    )
+    found: int | None = _entry(load_file(file), "dapo_lit", file).get("base_fingerprint")
     return found
+
+
+ANOTHER = "it is not a checkpoint of a run, or not all of one; choose another"
+
+
+def _entry(state: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
+    entry = state.get(key)
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{file} has no entry {key!r}; {ANOTHER}")
+    return entry

@@ -1,0 +1,159 @@
+"""Loads checkpoints without executing what is in them: a pickle may name any function, and here only listed types pass.
+
+Checkpoints are shared, and everything that reads one goes through this module, the resumption of a run included.
+"""
+
+import datetime
+import decimal
+import io
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
+
+from dapo_lit.config import ConfigError
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.open_groups import OpenGroup
+from dapo_lit.rollout.records import CollectedStep, Completion, Group
+from dapo_lit.rollout.step_collection import UnfinishedStep
+
+_REBUILD, _SCALAR = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
+STATE_TYPES: list[Any] = [
+    *(UnfinishedStep, OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Score, Problem),
+    *(np.ndarray, np.dtype, _REBUILD, _SCALAR),
+    *((_REBUILD, "numpy.core.multiarray._reconstruct"), (_SCALAR, "numpy.core.multiarray.scalar")),  # numpy 1
+    *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
+    # Columns of a data file may hold these, and the problems of carried groups have them.
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal),
+]
+"""What a training state holds in addition to tensors, containers, numbers and strings: groups that are carried over,
+a step sampled ahead, and the state of random generators. Building one calls nothing but its constructor."""
+
+_METADATA_ROOMS = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_METADATA_NAMES = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("collections", "OrderedDict"),
+}
+
+
+@contextmanager
+def only_state(checkpoint: Path) -> Iterator[None]:
+    """Within it, `weights_only=True` loads a training state.
+
+    Raises:
+        ConfigError: the checkpoint holds something else, which was not executed.
+    """
+    try:
+        with torch.serialization.safe_globals(STATE_TYPES):
+            yield
+    except pickle.UnpicklingError as error:
+        raise ConfigError(_refusal(checkpoint, str(error))) from None
+
+
+def _refusal(checkpoint: Path, message: str) -> str:
+    named = re.search(r"GLOBAL ([\w.]+)", message)
+    if named is None:
+        reason = message.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or "no state in it"
+        return f"{checkpoint} cannot be read as a checkpoint ({reason}); choose another"
+    if named[1].startswith("dapo_lit."):
+        return (
+            f"{checkpoint} holds unfinished rollouts in the format of another version of dapo_lit ({named[1]}); "
+            "read it and finish the run with that version, or start anew with resume=false"
+        )
+    return (
+        f"{checkpoint} names {named[1]}, which is no part of a training state and could run any code; it was not "
+        "loaded. Use a checkpoint from a source that you trust"
+    )
+
+
+def load_file(file: Path) -> dict[str, Any]:
+    """The content of a file that torch.save wrote, on the CPU; its tensors are read when they are used.
+
+    Raises:
+        ConfigError: it holds something other than a training state.
+    """
+    with only_state(file):
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds no training state; choose another checkpoint")
+    return found
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _METADATA_ROOMS or (module, name) in _METADATA_NAMES or module == "torch":
+            found = super().find_class(module, name)
+            is_record = isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))
+            if (module, name) in _METADATA_NAMES or (module in _METADATA_ROOMS and is_record):
+                return found
+            if isinstance(found, torch.dtype):
+                return found
+        raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
+
+
+class SafeReader(FileSystemReader):
+    """Reads a sharded checkpoint; its list of tensors is a pickle too."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        path = Path(self._get_metadata_path(kwargs.get("rank")))
+        try:
+            found = _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()
+        except pickle.UnpicklingError as error:
+            raise ConfigError(_refusal(path, str(error))) from None
+        assert isinstance(found, Metadata)
+        found.storage_meta = found.storage_meta or StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+@contextmanager
+def only_tensors(checkpoint: Path) -> Iterator[None]:
+    """Within it, a fault in a sharded checkpoint raises ConfigError, as a fault in a file does.
+
+    Raises:
+        ConfigError: the checkpoint holds something that is not loaded, or it lacks tensors.
+    """
+    try:
+        yield
+    except CheckpointException as error:  # it holds every rank's exception, and is no Exception itself
+        for fault, _ in error.failures.values():
+            if isinstance(fault, ConfigError):
+                raise fault from None
+            if isinstance(fault, pickle.UnpicklingError):
+                raise ConfigError(_refusal(checkpoint, str(fault))) from None
+        reasons = "; ".join(f"{type(fault).__name__}: {fault}" for fault, _ in error.failures.values())
+        raise ConfigError(f"{checkpoint} cannot be read ({reasons}); choose another checkpoint") from error
+
+
+class _SafeBytes:
+    """Entries that are no tensors, such as the optimiser's numbers."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        torch.load(value, weights_only=True)  # raises for anything but plain values
+        value.seek(0)
+        super().load_bytes(read_item, value)  # type: ignore[misc]
+
+
+class SafePlanner(_SafeBytes, DefaultLoadPlanner):
+    """Loads into a state dict that has everything already."""
+
+
+class SafeNewStatePlanner(_SafeBytes, _EmptyStateDictLoadPlanner):
+    """Loads into an empty state dict."""

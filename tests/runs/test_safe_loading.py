@@ -1,0 +1,136 @@
+"""A checkpoint from someone else: its weights are read, and nothing in it is executed."""
+
+import datetime
+import decimal
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from evaluation_config import evaluation
+
+from dapo_lit.config import ConfigError
+from dapo_lit.config.export import ExportConfig
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.evaluate import evaluate
+from dapo_lit.export import export
+from dapo_lit.replays.recorded_step import open_recording, replay
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.open_groups import OpenGroup
+from dapo_lit.rollout.records import CollectedStep, Completion, Group
+from dapo_lit.rollout.step_collection import UnfinishedStep
+from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights
+from dapo_lit.runs.safe_loading import load_file
+from dapo_lit.train import train
+
+
+class Poison:
+    """When it is unpickled, it makes a folder."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.file),)
+
+
+def poison(checkpoint: Path, made: Path, key: str = "extra") -> None:
+    state = torch.load(checkpoint, weights_only=False)
+    torch.save({**state, key: Poison(made)}, checkpoint)
+    torch.load(checkpoint, weights_only=False)
+    assert made.exists()  # the poison works
+    made.rmdir()
+
+
+def test_nothing_in_a_poisoned_checkpoint_runs_whoever_reads_it(compose, tmp_path, capsys):
+    train(compose("budget.steps=2", "replay.record=[2]"), [])
+    run, made = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0", tmp_path / "made_by_the_checkpoint"
+    checkpoint, before = run / "checkpoints" / "step_000002.ckpt", run / "replay" / "step_000002.ckpt"
+    for file in (checkpoint, before):
+        poison(file, made)
+
+    def refused(file: Path, read) -> None:
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert not made.exists()
+        assert str(caught.value).startswith(f"{file} names posix.mkdir, ")
+        assert "could run any code; it was not loaded" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    refused(checkpoint, lambda: export(ExportConfig(ckpt=str(run), out=str(tmp_path / "out")), []))
+    refused(checkpoint, lambda: evaluate(evaluation(f"ckpt={run}", f"out_dir={tmp_path / 'evaluated'}"), []))
+    refused(checkpoint, lambda: train(compose("budget.steps=3", "replay.record=[2]", "resume=true"), []))
+    recording = open_recording(run, 2)
+    refused(before, lambda: replay(recording, recording.config))
+
+
+def sharded(folder: Path) -> Path:
+    """As a run of several processes writes it."""
+    state = {"state_dict": {"policy.weight": torch.arange(4.0)}, "optimizer_0": {"step": 3}}
+    dcp.save(state, checkpoint_id=folder, no_dist=True)
+    torch.save({"dapo_lit": {"base_fingerprint": 7}}, folder / METADATA)
+    return folder
+
+
+def test_the_weights_of_a_sharded_checkpoint_are_read(tmp_path):
+    folder = sharded(tmp_path / "step_000001.ckpt")
+    assert {name: w.tolist() for name, w in policy_weights(folder).items()} == {"weight": [0, 1, 2, 3]}
+    assert base_fingerprint(folder) == 7
+
+
+@pytest.mark.parametrize("part", ["the list of tensors", "an entry", METADATA])
+def test_no_part_of_a_poisoned_sharded_checkpoint_is_executed(tmp_path, part):
+    folder, made = sharded(tmp_path / "step_000001.ckpt"), tmp_path / "made"
+    if part == "the list of tensors":
+        metadata = pickle.loads((folder / ".metadata").read_bytes())
+        (folder / ".metadata").write_bytes(pickle.dumps(replace(metadata, planner_data=Poison(made))))
+    elif part == "an entry":
+        state = {"state_dict": {"policy.weight": torch.arange(4.0), "policy.more": Poison(made)}}
+        dcp.save(state, checkpoint_id=folder, no_dist=True)
+    else:
+        torch.save({"dapo_lit": Poison(made)}, folder / METADATA)
+    with pytest.raises(ConfigError, match="could run any code; it was not loaded"):
+        base_fingerprint(folder) if part == METADATA else policy_weights(folder)
+    assert not made.exists()
+
+
+def test_all_that_a_training_state_holds_is_read_back(tmp_path):
+    meta = {
+        "day": datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), "price": decimal.Decimal("1.5"), "raw": b"\xff",
+        "levels": [1, None, True, 2**70],
+    }  # fmt: skip
+    problem = Problem("p", "1+1?", "2", meta)
+    sample = Sample(SampleKey(1, "p", 0, 0), [1, 2], [-0.5, -1.0], True, 3, ((2, 1),))
+    completion = Completion(sample, "2", Score(True, 1.0, parts={"a": np.float32(0.5)}), 1.0, 0.0, 1.0)
+    group = Group(1, 0, problem, 0, [5, 6], [completion])
+    partial = PartialSample([1], [-0.25], ((3, 1),))
+    unfinished = UnfinishedStep([OpenGroup(group, 4, 2, {0: completion}, {1: partial})], 7)
+    state = {
+        "carried": unfinished, "ahead": CollectedStep(2, 3, [group], [group], {"x": None}),
+        "random": np.random.get_state(), "number": np.int64(3), "torch": torch.get_rng_state(),
+    }  # fmt: skip
+    torch.save(state, tmp_path / "state.ckpt")
+    found = load_file(tmp_path / "state.ckpt")
+    assert (found["carried"], found["ahead"], found["number"]) == (unfinished, state["ahead"], 3)
+    assert np.array_equal(found["random"][1], state["random"][1])
+    assert torch.equal(found["torch"], state["torch"])
+
+
+def test_unfinished_rollouts_of_another_version_are_named(tmp_path, monkeypatch):
+    gone = type("Gone", (), {"__module__": "dapo_lit.rollout.records"})
+    monkeypatch.setattr("dapo_lit.rollout.records.Gone", gone, raising=False)
+    torch.save({"carried": gone()}, tmp_path / "old.ckpt")
+    with pytest.raises(ConfigError, match=r"old.ckpt holds unfinished rollouts in the format of another version"):
+        load_file(tmp_path / "old.ckpt")
+
+
+@pytest.mark.parametrize("state", [[1, 2], {"weights": {}}, {"state_dict": 3}, {"state_dict": {"critic.w": 1}}])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path, state):
+    torch.save(state, tmp_path / "other.ckpt")
+    with pytest.raises(ConfigError, match=r"other.ckpt .*choose another"):
+        policy_weights(tmp_path / "other.ckpt")
