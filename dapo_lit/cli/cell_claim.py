@@ -57,5 +57,9 @@ def _holder(path: Path) -> str:
 
 
 def _record(folder: Path) -> dict[str, object]:
-    file = folder / "run.json"
-    return json.loads(file.read_text()) if file.is_file() else {}
+    """run.json; {} if there is none or it is damaged, which opening the run will report."""
+    try:
+        record = json.loads((folder / "run.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

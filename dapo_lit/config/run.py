@@ -1,8 +1,9 @@
 """The config of a training run, with the checks that need more than one group."""
 
+from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
@@ -42,6 +43,14 @@ class Config(Section):
     evaluation: Annotated[Evaluation, SCIENCE]
     reflection: Annotated[Reflection, BOOKKEEPING]
     replay: Annotated[Replay, BOOKKEEPING]
+
+    @field_validator("study_name")
+    @classmethod
+    def _stays_in_runs_dir(cls, name: str) -> str:
+        path = PurePath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{name!r} is no folder below runs_dir; give a plain name, and another place as runs_dir")
+        return name
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

@@ -100,7 +100,14 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
     saved = policy_weights(chosen)
     if config.policy.lora is None:
-        model.load_state_dict(saved)
+        try:
+            model.load_state_dict(saved)
+        except RuntimeError as error:  # it lists every tensor
+            first, _, more = str(error).partition("\n\t")
+            raise ConfigError(
+                f"{chosen} does not fit the policy {folder} ({more.partition(chr(10))[0][:200] or first}); choose "
+                "another checkpoint, or restore the policy that the run was started with"
+            ) from None
     else:
         base, here = base_fingerprint(chosen), fingerprint(model)
         if base != here:
@@ -108,5 +115,8 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
                 f"{chosen} holds adapters for another base than {folder} (fingerprint {base}, not {here}); restore the "
                 "policy that the run was started with"
             )
-        merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
+        try:
+            merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
+        except KeyError as error:
+            raise ConfigError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
     return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
+from dapo_lit.runs.named_errors import naming
 from dapo_lit.runs.parquet import write_parquet
 
 SCHEMA = pa.schema(
@@ -72,7 +73,7 @@ class SampleFiles:
 def _write(path: Path, samples: Sequence[EvaluatedSample]) -> None:
     unfinished = path.with_suffix(".unfinished")
     table = pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA)
-    with unfinished.open("wb") as file:
+    with naming(path), unfinished.open("wb") as file:
         pq.write_table(table, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())

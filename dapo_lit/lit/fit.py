@@ -14,6 +14,7 @@ from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.step_collection import StopRequestedError
+from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import only_state
@@ -43,6 +44,8 @@ def fit(
     trainer = build_trainer(config, callbacks)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    if start.checkpoint:
+        check_entries(start.checkpoint)
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:

@@ -26,6 +26,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import before_step, fault
+from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.packing import MicroBatch, TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
@@ -236,6 +237,7 @@ def replay(recording: Recording, config: Config) -> Replayed:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
+    check_entries(recording.checkpoint)
     with only_state(recording.checkpoint):
         trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=True)
     step = one_step.step

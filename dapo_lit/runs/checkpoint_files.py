@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.runs.named_errors import naming
 
 KEPT = 2
 REPLACED = ".replaced"
@@ -38,7 +39,8 @@ def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = 
         OSError: it could not be written; the earlier checkpoints are untouched.
     """
     draft = draft_of(final, ranks)
-    write(draft)
+    with naming(final):
+        write(draft)
     complete_write(draft, final, ranks, kept)
 
 

@@ -49,6 +49,17 @@ def base_fingerprint(checkpoint: Path) -> int | None:
 
 ANOTHER = "it is not a checkpoint of a run, or not all of one; choose another"
 
+ENTRIES = ("dapo_lit", "loops", "RolloutDataModule")
+"""What training continues from, in addition to tensors."""
+
+
+def check_entries(checkpoint: Path) -> None:
+    """Raises ConfigError if training cannot continue from a checkpoint because part of it is missing."""
+    file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
+    state = load_file(file)
+    for key in ENTRIES if checkpoint.is_dir() else (*ENTRIES, "state_dict"):
+        _entry(state, key, file)
+
 
 def _entry(state: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
     entry = state.get(key)

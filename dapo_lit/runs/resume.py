@@ -11,6 +11,8 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
 from dapo_lit.config.kinds import EXECUTION, HORIZON
 
+RESTORE = "restore it, or start the run anew with resume=false"
+
 
 def read_tree(run: Path) -> dict[str, Any]:
     """The config that the run in this folder was started or last resumed with, as it was written.
@@ -23,10 +25,10 @@ def read_tree(run: Path) -> dict[str, Any]:
         raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
         tree = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} is empty; restore it, or start the run anew with resume=false")
+        raise ConfigError(f"{file} is empty or no config; {RESTORE}")
     return tree
 
 
@@ -88,4 +90,7 @@ def recorded_threads(run: Path, config: Config) -> int | None:
     """What trainer.cpu.auto measured for the run in this folder, if `config` resumes it; None: nothing is recorded."""
     if not config.resume or not (run / "config.yaml").is_file():
         return None
-    return int(read_tree(run)["trainer"]["threads"])
+    threads = flatten(read_tree(run)).get("trainer.threads")
+    if not isinstance(threads, int):
+        raise ConfigError(f"{run / 'config.yaml'} has no trainer.threads; {RESTORE}")
+    return threads

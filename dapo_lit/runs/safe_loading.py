@@ -37,6 +37,7 @@ STATE_TYPES: list[Any] = [
     *(np.ndarray, np.dtype, _REBUILD, _SCALAR),
     *((_REBUILD, "numpy.core.multiarray._reconstruct"), (_SCALAR, "numpy.core.multiarray.scalar")),  # numpy 1
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
+    *(bytes, bytearray, set, frozenset),  # an empty array holds empty bytes
     # Columns of a data file may hold these, and the problems of carried groups have them.
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal),
 ]

@@ -179,13 +179,21 @@ def test_a_value_other_than_the_default_for_a_newer_key_is_a_change(compose):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.yaml", "", "config.yaml is empty"),
-        ("config.yaml", "a: [", "config.yaml cannot be read"),
-        ("run.json", "", "run.json cannot be read"),
+        ("config.yaml", b"", "config.yaml is empty or no config; restore it"),
+        ("config.yaml", b"a: [", "config.yaml cannot be read"),
+        ("config.yaml", b"\xff\xfe", "config.yaml cannot be read"),
+        ("config.yaml", b"- a", "config.yaml is empty or no config"),
+        ("config.yaml", b"a: 1", "has another config|has no trainer.threads"),
+        ("run.json", b"", "run.json cannot be read"),
+        ("run.json", b'{"status": "run', "run.json cannot be read"),
+        ("run.json", b"[]", "run.json holds no record"),
     ],
 )
 def test_a_damaged_record_of_a_run_is_named(compose, file, content, message):
     folder = open_run(compose(), [], "dapo")
-    (folder.path / file).write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        open_run(compose("resume=true"), [], "dapo")
+    (folder.path / file).write_bytes(content)
+    for resume in ("resume=true", "resume=auto"):
+        with pytest.raises(ConfigError, match=message) as caught:
+            train(compose(resume), [])
+        assert "\n" not in str(caught.value)
+    open_run(compose("resume=false"), [], "dapo")  # it is moved aside, as any older run

@@ -1,10 +1,15 @@
 """What a run's folder promises: nothing lost, nothing half-written, nothing resumed under another config."""
 
+import errno
 import json
+import os
 
+import pandas as pd
 import pytest
 
 from dapo_lit.config import ConfigError
+from dapo_lit.runs.checkpoint_files import write_checkpoint
+from dapo_lit.runs.parquet import write_parquet
 from dapo_lit.runs.run_folder import open_run, write_atomically
 
 
@@ -48,6 +53,31 @@ def test_run_json_names_code_versions_hardware_and_switches(compose):
     assert run["versions"]["torch"]
     assert run["hardware"]["cores"] >= 1
     assert run["status"] == "running"
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x", "..", ".", ""])
+def test_a_study_cannot_leave_the_folder_of_runs(compose, name):
+    with pytest.raises(ConfigError, match=r"study_name: .*is no folder below runs_dir"):
+        compose(f"study_name={name!r}")
+    assert compose("study_name=mine/first").study_name == "mine/first"
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_reported_with_the_file(compose, tmp_path, monkeypatch):
+    folder = open_run(compose(), [], "dapo")
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match=r"No space left on device: '.*seed_0/metrics.jsonl'"):
+        folder.append_row({"step": 1})
+    with pytest.raises(OSError, match=r"No space left on device: '.*seed_0/run.json'"):
+        folder.write_run(status="failed")
+    with pytest.raises(OSError, match=r"No space left on device: '.*step_000001.ckpt'"):
+        write_checkpoint(tmp_path / "step_000001.ckpt", no_space)
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", no_space)
+    with pytest.raises(OSError, match=r"No space left on device: '.*step_000001.parquet'"):
+        write_parquet(tmp_path / "step_000001.parquet", pd.DataFrame())
 
 
 def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path):

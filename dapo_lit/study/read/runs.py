@@ -268,19 +268,34 @@ def read_run(folder: Path) -> Run:
     """Reads one run folder.
 
     Raises:
-        StudyError: run.json is not there or not readable.
+        StudyError: run.json is not there, or it or config.yaml cannot be read.
     """
     try:
         record = json.loads((folder / "run.json").read_text())
         arm, seed = str(record["arm"]), int(record["seed"])
-    except (ValueError, KeyError, OSError) as error:
-        raise StudyError(f"run.json cannot be read ({type(error).__name__}: {error})") from None
-    config_file = folder / "config.yaml"
-    config = (yaml.load(config_file.read_text(), Loader=YAML) if config_file.is_file() else None) or {}
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise StudyError(
+            f"run.json cannot be read ({type(error).__name__}: {error}); restore it or move the folder away"
+        ) from None
+    config = _read_config(folder / "config.yaml")
     metrics, faults = read_metrics(folder)
     faults = tuple(dict.fromkeys((*record.get("faults", ()), *faults, *(() if config else ("no config.yaml",)))))
     status = str(record.get("status", "unknown"))
     return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults)
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """The config of a run; {} if there is none."""
+    if not file.is_file():
+        return {}
+    try:
+        config = yaml.load(file.read_text(), Loader=YAML)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise StudyError(f"config.yaml cannot be read ({reason}); restore it or move the folder away") from None
+    if not isinstance(config, dict):
+        raise StudyError("config.yaml is empty or no config; restore it or move the folder away")
+    return config
 
 
 def load_first(*paths: str | Path) -> Runs:
