@@ -16,12 +16,17 @@ from dapo_lit.config import Config, parse
 torch.set_num_threads(1)
 
 SLOW = {
-    "test_against_reference.py", "test_algorithms.py", "test_base.py", "test_bench_algorithms.py",
-    "test_bench_scripts.py", "test_checkpoints.py", "test_cpu_threads.py", "test_exceptions.py",
-    "test_interrupted_step.py", "test_lora_runs.py", "test_new_loss.py", "test_notebooks.py", "test_plan.py",
-    "test_ranks.py", "test_sft.py", "test_study_launch.py", "test_study_report.py", "test_train.py",
+    "test_against_reference.py", "test_aggregation.py", "test_algorithms.py", "test_base.py",
+    "test_bench_algorithms.py", "test_bench_scripts.py", "test_bounded_work.py", "test_checkpoints.py",
+    "test_corrected_steps.py", "test_cpu_threads.py", "test_docs.py", "test_evaluate.py", "test_examples.py",
+    "test_exceptions.py", "test_export.py", "test_hostile.py", "test_identity.py", "test_interrupted_step.py",
+    "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py", "test_new_loss.py", "test_new_technique.py",
+    "test_notebooks.py", "test_overlap.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
+    "test_processes.py", "test_ranks.py", "test_replay.py", "test_resume.py", "test_rooms.py", "test_sft.py",
+    "test_step_ahead.py", "test_study_claims.py", "test_study_configs.py", "test_study_launch.py",
+    "test_study_report.py", "test_switches.py", "test_train.py", "test_transform.py",
 }  # fmt: skip
-"""Files of tests that take more than about ten seconds; `make test-fast` leaves them out."""
+"""Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
