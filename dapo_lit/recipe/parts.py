@@ -25,6 +25,7 @@ from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.policy_check import check_dtype, check_policy
 from dapo_lit.recipe.problem_sets import Problems, problems
+from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
@@ -56,6 +57,8 @@ class Parts:
         if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
         self.check_answers([*self.problems.train, *self.problems.heldout])
+        for warning in try_rewards(self.verifier, self.problems.train, self.config.reward.extraction):
+            print(f"warning: {warning}", flush=True)
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -145,7 +148,7 @@ class Parts:
 
     @cached_property
     def verifier(self) -> Verifier:
-        settings = self.config.reward.model_dump()
+        settings = self.config.reward.model_dump(exclude={"max_error_frac"})
         try:
             return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])})
         except ValueError as error:
