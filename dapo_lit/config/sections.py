@@ -133,6 +133,8 @@ class Reward(Section):
     """Your own reward function, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
     weights: dict[str, float] | None
     """Weights of `correctness`, `format`, `length` and functions in the reward; null: correctness only."""
+    max_error_frac: Annotated[float, Field(ge=0, le=1)]
+    """A larger share of completions whose verification fails ends the run, with the first error."""
 
 
 class VllmServer(Section):

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from lightning import Callback, Trainer
 
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
+from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.rollout_table import write_rollouts
 from dapo_lit.runs.run_folder import RunFolder
@@ -85,6 +86,24 @@ class Recorder(Callback):
         self._write_last(trainer, module)
         if self.loggers is not None:
             self.loggers.completions(collected)
+        if row["reward/verifier_error_frac"]:
+            self._report_errors(collected, datamodule.parts.verifier.first_error)
+
+    def _report_errors(self, collected: CollectedStep, first: str | None) -> None:
+        """Prints and stores the run's first error in scoring; raises ConfigError if too many completions have one."""
+        errors = [c.score.error for g in collected.counted for c in g.completions]
+        found = [error for error in errors if error is not None]
+        first = first or found[0]  # None: another rank scored them
+        file, limit = self.folder.path / "reward_errors.txt", self.config.reward.max_error_frac
+        if self.ranks.rank == 0 and not file.exists():
+            file.write_text(f"step {collected.step}\n{first}\n", encoding="utf-8")
+            print(f"warning: scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
+        if len(found) > limit * len(errors):
+            raise ConfigError(
+                f"scoring failed for {len(found)} of the {len(errors)} completions of step {collected.step}, which "
+                f"count as wrong: more than reward.max_error_frac={limit:g}. Mend the reward. The first "
+                f"error ({file}):\n{first}"
+            )
 
     def _slowest(self, row: dict[str, Any]) -> dict[str, float]:
         """The largest times and memory over the ranks, which wait for the slowest."""

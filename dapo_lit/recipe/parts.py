@@ -25,6 +25,8 @@ from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.policy_check import check_dtype, check_policy
 from dapo_lit.recipe.problem_sets import Problems, problems
+from dapo_lit.recipe.reward_check import try_rewards
+from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
@@ -55,7 +57,12 @@ class Parts:
         check_dtype(self.config)
         if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
-        self.check_answers([*self.problems.train, *self.problems.heldout])
+        everything = [*self.problems.train, *self.problems.heldout]
+        self.check_answers(everything)
+        check_vocabulary(self.tokenizer, self.policy, self.policy_folder)
+        check_prompts(everything, self.template, self.tokenizer, self.policy)
+        for warning in try_rewards(self.verifier, self.problems.train, self.config.reward.extraction):
+            print(f"warning: {warning}", flush=True)
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -145,7 +152,7 @@ class Parts:
 
     @cached_property
     def verifier(self) -> Verifier:
-        settings = self.config.reward.model_dump()
+        settings = self.config.reward.model_dump(exclude={"max_error_frac"})
         try:
             return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])})
         except ValueError as error:

@@ -1,22 +1,29 @@
 """Rewards of your own, and the weighted sum of several.
 
-A reward function scores a batch: `def reward(problems, completions) -> list[Score]`. It runs in a worker process, under
-the deadline. Its module may have a function `prepare()`, called once a worker before any deadline runs: loading a model
-belongs there; and a number `MEMORY_MB`, the address space a worker needs for it.
+A reward function scores a batch: `def reward(problems, completions) -> list[Score]`, or, as TRL calls them,
+`def reward(prompts, completions, **columns) -> list[float]`. It runs in a worker process, under the deadline. Its
+module may have a function `prepare()`, called once a worker before any deadline runs: loading a model belongs there;
+and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from numbers import Real
+from typing import Any
 
 from dapo_lit.rewards.score import Score
 
 LENGTH_CHARS = 4000
 """The `length` reward is the number of characters over this, at most 1."""
 BUILT_IN = ("correctness", "format", "length")
+ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
+"""Names under which a function with TRL's signature finds the reference answer."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,10 @@ class Question:
 
 
 RewardFunction = Callable[[Sequence[Question], Sequence[str]], Sequence[Score | float]]
+
+
+class NoVerdictError(ValueError):
+    """A reward function returned something that is no score; the message says what."""
 
 
 def check_path(path: str) -> None:
@@ -50,6 +61,7 @@ def check_path(path: str) -> None:
 def load_function(path: str) -> RewardFunction:
     """The function at `package.module.function`, after its module's `prepare()` if there is one.
 
+    A function with TRL's signature is adapted.
     Raises AttributeError, ImportError, TypeError, or what the module raises.
     """
     module_name, _, name = path.rpartition(".")
@@ -60,8 +72,38 @@ def load_function(path: str) -> RewardFunction:
     prepare = getattr(module, "prepare", None)
     if prepare is not None:
         prepare()
-    loaded: RewardFunction = function
+    loaded: RewardFunction = adapted(function) if has_trl_signature(function) else function
     return loaded
+
+
+def has_trl_signature(function: Callable[..., Any]) -> bool:
+    """Whether the function's parameters are named as TRL passes them: `prompts` or `completions` comes first.
+
+    >>> has_trl_signature(lambda completions, **columns: 0), has_trl_signature(lambda problems, completions: 0)
+    (True, False)
+    """
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a callable written in C
+        return False
+    return "problems" not in names and ("prompts" in names or names[:1] == ["completions"])
+
+
+def adapted(function: Callable[..., Any]) -> RewardFunction:
+    """Calls a function with TRL's signature: the problems' statements, the completions, and the columns by name."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    wanted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+
+    @wraps(function)
+    def call(questions: Sequence[Question], texts: Sequence[str]) -> Any:
+        columns: dict[str, list[Any]] = {name: [question.answer for question in questions] for name in ANSWER_COLUMNS}
+        for name in dict.fromkeys(name for question in questions for name in question.meta):
+            columns[name] = [question.meta.get(name) for question in questions]
+        columns |= {"prompts": [question.problem for question in questions], "completions": list(texts)}
+        return function(**(columns if takes_all else {name: columns[name] for name in wanted if name in columns}))
+
+    return call
 
 
 def needed_memory_mb(function: RewardFunction) -> int:
@@ -69,16 +111,74 @@ def needed_memory_mb(function: RewardFunction) -> int:
     return int(getattr(sys.modules.get(function.__module__), "MEMORY_MB", 0))
 
 
-def call_function(function: RewardFunction, questions: Sequence[Question], texts: Sequence[str]) -> list[Score]:
-    """One score a completion; raises what the function raises, and ValueError for a result of another shape."""
-    results = list(function(questions, texts))
-    if len(results) != len(texts):
-        raise ValueError(f"the reward function returned {len(results)} scores for {len(texts)} completions")
-    scores = [result if isinstance(result, Score) else Score(result > 0, float(result)) for result in results]
-    for score in scores:
-        if not math.isfinite(score.value):
-            raise ValueError(f"the reward function returned the value {score.value}")
-    return scores
+def call_function(
+    function: RewardFunction, questions: Sequence[Question], texts: Sequence[str], wrong_value: float | None
+) -> list[Score]:
+    """One score a completion, wrong and with an `error` where the function returned none; raises what it raises.
+
+    `wrong_value`: the value of a wrong answer; None for an addend of a weighted sum, which may be any number.
+    """
+    try:
+        results = _listed(function(questions, texts), len(texts))
+    except NoVerdictError as fault:
+        return [Score(False, wrong_value or 0.0, error=str(fault))] * len(texts)
+    return [_judged(result, wrong_value) for result in results]
+
+
+def _listed(returned: object, count: int) -> list[object]:
+    """Raises NoVerdictError unless `returned` has one value for each of `count` completions."""
+    if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
+        raise NoVerdictError(f"returned {_shown(returned)} for {count} completions, not a list with a score for each")
+    results = list(returned)
+    if len(results) != count:
+        raise NoVerdictError(f"returned {len(results)} scores for {count} completions")
+    return results
+
+
+def _judged(result: object, wrong_value: float | None) -> Score:
+    try:
+        if isinstance(result, Score):
+            return _checked(result)
+        number = _number(result)
+        if wrong_value is None:
+            return Score(number > 0, number)
+        if number in (1.0, 0.0, wrong_value):
+            right = number == 1.0
+            return Score(right, 1.0 if right else wrong_value)
+        raise NoVerdictError(
+            f"returned {number:g}: a number is a verdict, 1 for right and 0 or reward.wrong_value={wrong_value:g} for "
+            f"wrong; return Score(correct=..., value={number:g}) to say what counts as correct"
+        )
+    except NoVerdictError as fault:
+        return Score(False, wrong_value or 0.0, error=str(fault))
+
+
+def _number(result: object) -> float:
+    """A finite number, those of numpy and torch included; raises NoVerdictError for anything else."""
+    item = getattr(result, "item", None)
+    try:
+        result = item() if callable(item) else result
+    except (RuntimeError, ValueError):  # an array
+        raise NoVerdictError(f"returned {_shown(result)} for a completion, not a number") from None
+    if not isinstance(result, Real) or not math.isfinite(result):
+        raise NoVerdictError(f"returned {_shown(result)} for a completion, not a finite number")
+    return float(result)
+
+
+def _checked(score: Score) -> Score:
+    """The score in plain types, which alone can be sent; raises NoVerdictError."""
+    correct = _number(score.correct)
+    if correct not in (0.0, 1.0):
+        raise NoVerdictError(f"returned a Score with correct={_shown(score.correct)}, not True or False")
+    if score.answer is not None and not isinstance(score.answer, str):
+        raise NoVerdictError(f"returned a Score with answer={_shown(score.answer)}, not a text")
+    parts = {str(name): _number(part) for name, part in score.parts.items()}
+    return Score(correct == 1.0, _number(score.value), score.answer, parts, error=score.error)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def check_weights(weights: Mapping[str, float]) -> None:

@@ -90,6 +90,8 @@ class Verifier:
             check_weights(weights)
         self.rule, self.extraction, self.wrong_value = rule, extraction, wrong_value
         self.function, self.weights, self.deadline_s = function, weights, deadline_s
+        self.first_error: str | None = None
+        """The first error of a worker or a reward function, with its traceback if there is one."""
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
         self._workers, self._memory_mb = workers, memory_mb
@@ -155,6 +157,32 @@ class Verifier:
         verdicts = dict(self.drain())
         return [verdicts[index].correct for index in range(len(pairs))]
 
+    def try_functions(self, pairs: Sequence[tuple[Reference, str]]) -> dict[str, list[Score]]:
+        """What each reward function says of `pairs`, given to it as one batch; no other response may be pending.
+
+        Raises ValueError, with the reason, if a function cannot be loaded, raises, takes longer than the deadline
+        allows, or returns something that is no score.
+        """
+        if self._ready or self._tasks:
+            raise RuntimeError("try_functions() while responses are pending: call drain() first")
+        responses = [_Response(index, reference, text, None) for index, (reference, text) in enumerate(pairs)]
+        found = {}
+        for path in self._functions():
+            try:
+                self._send(path, responses)
+                while not (outcomes := self._pool().poll(0.5)):
+                    pass
+            except RuntimeError as error:
+                raise ValueError(f"{path}: {error}") from None
+            self._tasks.clear()
+            if outcomes[0].timed_out:
+                raise ValueError(f"{path} took longer than reward.deadline_s={self.deadline_s:g} for a completion")
+            scores = [Score(**score) for score in outcomes[0].result or ()]
+            if fault := outcomes[0].error or next((score.error for score in scores if score.error), None):
+                raise ValueError(f"{path}: {fault}")
+            found[path] = scores
+        return found
+
     def check_answer(self, answer: str) -> str | None:
         """None if `answer` can serve as a reference under the rule, else what is wrong with it."""
         return None if self.function is not None else check_reference(self._reference(answer), self.rule)
@@ -218,16 +246,19 @@ class Verifier:
         )
         number = self._next_number()
         self._tasks[number] = (path, responses)
-        work = Rewarding(path, questions, tuple(response.text for response in responses))
+        wrong_value = self.wrong_value if path == self.function else None
+        work = Rewarding(path, questions, tuple(response.text for response in responses), wrong_value)
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
     def _pool(self) -> ProcessPool:
         if self._processes is None:
-            paths = [self.function, *(self.weights or ())]
-            functions = tuple(path for path in paths if path is not None and path not in BUILT_IN)
             symbolic = self.function is None and self.rule == "sympy"
-            self._processes = ProcessPool(Setup(symbolic, functions, self._memory_mb), self._workers)
+            self._processes = ProcessPool(Setup(symbolic, self._functions(), self._memory_mb), self._workers)
         return self._processes
+
+    def _functions(self) -> tuple[str, ...]:
+        paths = dict.fromkeys([self.function, *(self.weights or ())])
+        return tuple(path for path in paths if path is not None and path not in BUILT_IN)
 
     def _next_number(self) -> int:
         self._number += 1
@@ -251,7 +282,9 @@ class Verifier:
     def _take_verdict(self, key: tuple[str, str], outcome: Outcome) -> None:
         score = self._verdict(bool(outcome.result), key[0])
         score = replace(score, timed_out=outcome.timed_out, error=outcome.error)
-        if outcome.error is None:
+        if outcome.error is not None:
+            self.first_error = self.first_error or outcome.traceback or outcome.error
+        else:
             self._verdicts[key] = score
             if len(self._verdicts) > MAX_CACHED:
                 self._verdicts.popitem(last=False)
@@ -268,14 +301,18 @@ class Verifier:
         failed = Score(False, self.wrong_value, timed_out=outcome.timed_out, error=outcome.error)
         scores = [Score(**score) for score in outcome.result] if outcome.result is not None else [failed]
         for response, score in zip(responses, scores, strict=True):
+            if score.error is not None:
+                score = replace(score, error=f"{path}: {score.error}")
+                trace = f"{path}:\n{outcome.traceback}" if outcome.traceback else score.error
+                self.first_error = self.first_error or trace
             if path == self.function:
                 response.correctness = replace(
                     score, answer=response.prediction if score.answer is None else score.answer
                 )
             if self.weights is not None and path in self.weights:
-                response.values[path] = score.value if outcome.result is not None else 0.0
-                if outcome.result is None:
-                    response.error = f"{path}: {score.error or 'reached its deadline'}"
+                response.values[path] = 0.0 if score.error or score.timed_out else score.value
+                if score.error or score.timed_out:
+                    response.error = score.error or f"{path}: reached its deadline"
             response.waiting -= 1
             self._finish_if_complete(response)
 

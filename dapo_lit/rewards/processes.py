@@ -39,6 +39,7 @@ class Outcome:
     result: Any = None
     timed_out: bool = False
     error: str | None = None
+    traceback: str = ""
     service_s: float = 0.0
     """Time in the worker, without waiting."""
 
@@ -185,10 +186,9 @@ class ProcessPool:
                 worker.tasks.popleft()
                 worker.since = time.monotonic()
                 self._deaths = 0
-                done = kind == DONE
-                self._outcomes.append(
-                    Outcome(number, result if done else None, error=None if done else result, service_s=sum(service))
-                )
+                error, trace = (None, "") if kind == DONE else result
+                found = result if kind == DONE else None
+                self._outcomes.append(Outcome(number, found, error=error, traceback=trace, service_s=sum(service)))
         if not is_open:
             self._replace(worker)
 

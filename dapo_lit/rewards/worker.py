@@ -11,8 +11,10 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from dapo_lit.answers.compare import compare_answers
@@ -20,6 +22,8 @@ from dapo_lit.rewards.channel import encode_reply, receive_request
 from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function, needed_memory_mb
 
 READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
+MAX_TRACEBACK = 8000
+"""Characters of a traceback, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Rewarding:
     function: str
     questions: tuple[Question, ...]
     texts: tuple[str, ...]
+    wrong_value: float | None
+    """The value of a wrong answer; None for an addend of a weighted sum."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,10 @@ class Task:
 
 
 def run(connection: socket.socket, setup: Setup) -> None:
-    """Serves tasks until the connection closes. Replies are [kind, task number, result]."""
+    """Serves tasks until the connection closes. Replies are [kind, task number, result, seconds].
+
+    The result of a task that failed is [error, traceback].
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
@@ -76,10 +85,10 @@ def run(connection: socket.socket, setup: Setup) -> None:
             reply = [DONE, task.number, _perform(task.work, functions)]
         except MemoryError:
             _disarm()
-            connection.sendall(encode_reply([FAILED, task.number, "out of memory"]))
+            connection.sendall(encode_reply([FAILED, task.number, ["out of memory", ""]]))
             return  # a fresh worker takes over
         except Exception as error:
-            reply = [FAILED, task.number, f"{type(error).__name__}: {str(error)[:300]}"]
+            reply = [FAILED, task.number, _described(error)]
         _disarm()
         connection.sendall(encode_reply([*reply, time.perf_counter() - started]))
 
@@ -89,8 +98,19 @@ def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunctio
         from dapo_lit.answers.full import FullJudge  # the fork server has imported it where it is needed
 
         return bool(compare_answers(work.prediction, work.answer, FullJudge()))
-    scores = call_function(functions[work.function], work.questions, work.texts)
+    scores = call_function(functions[work.function], work.questions, work.texts, work.wrong_value)
     return [asdict(score) for score in scores]
+
+
+def _described(error: Exception) -> list[str]:
+    """The error with its place in one line, and its traceback from the first frame outside this package's rewards."""
+    trace, here = error.__traceback__, str(Path(__file__).parent)
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here):
+        trace = trace.tb_next
+    frames = traceback.extract_tb(trace)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return [f"{type(error).__name__}: {str(error)[:300]}{place}", text[-MAX_TRACEBACK:]]
 
 
 def _arm(deadline_s: float) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dapo_lit.config import Config
+from dapo_lit.config.sections import Budget
 from dapo_lit.rollout.records import CollectedStep, Completion
 from dapo_lit.runs.run_folder import RunFolder
 
@@ -87,16 +88,18 @@ class Display:
 
     def __init__(self, config: Config, console: Console) -> None:
         style = config.logger.progress
+        self.budget = config.budget
         self.total = config.budget.steps
         self.style = ("rich" if sys.stdout.isatty() else "plain") if style == "auto" else style
         self.console = console
         self.progress: Progress | None = None
         self.started = time.perf_counter()
         self.first: int | None = None
+        self.first_row: Mapping[str, Any] = {}
 
     def row(self, row: Mapping[str, Any]) -> None:
         if self.first is None:  # step 0, or the first step of a resumed run
-            self.first, self.started = int(row["step"]), time.perf_counter()
+            self.first, self.started, self.first_row = int(row["step"]), time.perf_counter(), row
         if self.style == "none":
             return
         evaluation = [
@@ -111,8 +114,9 @@ class Display:
             if evaluation:
                 self.console.print(f"step {row['step']}  {'  '.join(evaluation)}", highlight=False)
         else:
+            steps = remaining_steps(self.budget, self.first_row, row)
             done = row["step"] - self.first
-            eta = (time.perf_counter() - self.started) / done * (self.total - row["step"]) if done else None
+            eta = (time.perf_counter() - self.started) / done * steps if done and steps is not None else None
             line = f"step {row['step']}/{self.total}  {summary(row)}" + (
                 f"  eta {eta:.0f} s" if eta is not None else ""
             )
@@ -132,11 +136,32 @@ class Display:
             )
             self.task = self.progress.add_task("", total=self.total, completed=self.first or 0, first=self.first)
             self.progress.start()
-        self.progress.update(self.task, completed=row["step"], description=summary(row))
+        steps = remaining_steps(self.budget, self.first_row, row)
+        total = self.total if steps is None else row["step"] + steps
+        self.progress.update(self.task, completed=row["step"], total=total, description=summary(row))
 
     def close(self) -> None:
         if self.progress is not None:
             self.progress.stop()
+
+
+def remaining_steps(budget: Budget, first: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
+    """Steps until the first of the budgets is spent, at the rate since the row `first`; None after no step.
+
+    >>> budget = Budget(steps=100, tokens_generated=None, wall_s=60.0)
+    >>> first = {"step": 0, "wall_s": 0.0, "tokens_generated": 0}
+    >>> remaining_steps(budget, first, {"step": 4, "wall_s": 20.0, "tokens_generated": 80})
+    8
+    """
+    done = row["step"] - first["step"]
+    if not done:
+        return None
+    remaining = [budget.steps - row["step"]]
+    for limit, key in ((budget.wall_s, "wall_s"), (budget.tokens_generated, "tokens_generated")):
+        spent = row[key] - first[key]
+        if limit is not None and spent > 0:
+            remaining.append(math.ceil((limit - row[key]) / spent * done))
+    return max(0, min(remaining))
 
 
 def summary(row: Mapping[str, Any]) -> str:

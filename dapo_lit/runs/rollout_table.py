@@ -28,6 +28,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
             "rollout_logprobs": completion.sample.rollout_logprobs.astype(np.float64),
             "policy_version": completion.sample.policy_version,
             "extracted": completion.score.answer,
+            "error": completion.score.error,
             "correct": completion.correct,
             "reward": completion.reward,
             "length_penalty": completion.length_penalty,

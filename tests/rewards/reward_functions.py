@@ -57,3 +57,71 @@ def characters(problems, completions):
 
 def too_few(problems, completions):
     return []
+
+
+def one_for_all(problems, completions):
+    return [1.0]
+
+
+def returns(problems, completions):
+    """Returns what the completion names."""
+    values = {"true": True, "one": 1, "1.0": 1.0, "false": False, "zero": 0, "minus one": -1, "hundredth": 0.01}
+    values |= {"two": 2.0, "nan": float("nan"), "none": None, "text": "1", "list": [1.0], "own": Score(True, 0.01)}
+    return [values[text] for text in completions]
+
+
+def no_list(problems, completions):
+    return 1.0
+
+
+def trl(prompts, completions, solution, level, **columns):
+    """As for TRL: everything by name, one number a completion."""
+    assert columns["answer"] == solution
+    assert prompts == ["?"] * len(completions)
+    return [
+        float(text == right and depth == 3) for text, right, depth in zip(completions, solution, level, strict=True)
+    ]
+
+
+def trl_short(completions, answer):
+    return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def trl_other_column(completions, difficulty, **columns):
+    return [1.0 for _ in completions]
+
+
+def needs_more(problems, completions):
+    return [problem.meta["rubric"] for problem in problems]
+
+
+def sleeps(problems, completions):
+    time.sleep(60)
+
+
+def raises_on_joy(problems, completions):
+    if "joy" in completions:
+        raise RuntimeError("joyless")
+    return [text == problem.answer for problem, text in zip(problems, completions, strict=True)]
+
+
+def right_answers(problems, completions):
+    return [text == f"#{problem.answer}" for problem, text in zip(problems, completions, strict=True)]
+
+
+def raises_on_plus(problems, completions):
+    return [_raises_on_plus(text) for text in completions]
+
+
+def _raises_on_plus(text):
+    if "+" in text:
+        raise ArithmeticError("plus is not understood")
+    return len(text) % 2 == 0
+
+
+def likes_everything(problems, completions):
+    return [True for _ in completions]
+
+
+def likes_nothing(problems, completions):
+    return [-1.0 for _ in completions]

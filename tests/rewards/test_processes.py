@@ -72,9 +72,9 @@ def test_a_function_that_raises_exits_or_has_no_memory_fails_alone(obeying):
     orders = ["a", "raise", "exit", "allocate", "nan", "b"]
     scores = obeying.score([(QUESTION, text) for text in orders])
     assert [score.correct for score in scores] == [True, False, False, False, False, True]
-    assert scores[1].error == "RuntimeError: no reward for this"
+    assert (scores[1].error or "").startswith("reward_functions.obey: RuntimeError: no reward for this (")
     assert "exit code 3" in (scores[2].error or "")
-    assert scores[3].error == "out of memory"
+    assert scores[3].error == "reward_functions.obey: out of memory"
     assert "nan" in (scores[4].error or "")
     assert not any(score.timed_out for score in scores)
 
@@ -188,7 +188,7 @@ def test_a_function_that_returns_too_few_scores_is_reported(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     with Verifier(rule="numeric", extraction="hash", function="reward_functions.too_few") as verifier:
         score = verifier.score([(QUESTION, "a")])[0]
-    assert score.error == "ValueError: the reward function returned 0 scores for 1 completions"
+    assert score.error == "reward_functions.too_few: returned 0 scores for 1 completions"
 
 
 def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw(monkeypatch):

@@ -1,0 +1,51 @@
+"""Tries the reward functions of a run on a few problems before it starts: one that cannot score ends it there."""
+
+from collections.abc import Sequence
+
+from dapo_lit.config import ConfigError
+from dapo_lit.data.problem import Problem
+from dapo_lit.rewards.extraction import Extraction
+from dapo_lit.rewards.pool import Reference, Verifier
+
+PROBLEMS = 4
+"""Problems that the functions are tried on."""
+FORMATS: dict[Extraction, str] = {
+    "answer_line": "Answer: {}",
+    "boxed": r"\boxed{{{}}}",
+    "hash": "#### {}",
+    "number": "{}",
+    "auto": "The answer is {}.",
+}
+"""A response that gives its answer as the task asks for it."""
+JUNK = ("", "I do not know.", "qzx")
+
+
+def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Extraction) -> list[str]:
+    """Gives the reward functions reference answers and junk; returns warnings about verdicts that look wrong.
+
+    Raises:
+        ConfigError: a function raises, is late, or returns something that is no score; with its error.
+    """
+    chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
+    right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
+    junk = [*JUNK, FORMATS[extraction].format("qzx")]
+    pairs = [*zip(chosen, right, strict=True), *((reference, text) for reference in chosen for text in junk)]
+    try:
+        found = verifier.try_functions(pairs)
+    except ValueError as error:
+        raise ConfigError(
+            f"a reward function failed on reference answers such as {right[0]!r} and on junk, before the first step: "
+            f"{error}. It must score every text a model may write; docs/rewards.md says how it is called and what it "
+            "may return"
+        ) from None
+    scores = found.get(verifier.function or "", [])
+    verdicts = [score.correct for score in scores]
+    warnings = []
+    if verdicts and not any(verdicts[: len(right)]):
+        warnings.append(
+            f"reward.function={verifier.function} counts the reference answer as wrong in all of {len(right)} problems "
+            f"(such as {right[0]!r}); if it asks for no more than the answer, nothing can be learnt"
+        )
+    if praised := [text for (_, text), verdict in list(zip(pairs, verdicts, strict=False))[len(right) :] if verdict]:
+        warnings.append(f"reward.function={verifier.function} counts junk as right, such as {praised[0]!r}")
+    return warnings

@@ -1,0 +1,75 @@
+"""A tokenizer of another model, and prompts that it cannot write, are refused before a run."""
+
+import json
+import shutil
+
+import pytest
+
+from dapo_lit.config import ConfigError
+from dapo_lit.data.sources import DataError
+from dapo_lit.policy.base import BaseSpec, prepare_base
+from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
+
+ARCHITECTURE = {
+    "model_type": "qwen2",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture
+def parts(compose):
+    return Parts(compose())
+
+
+@pytest.mark.parametrize("characters", ["01", "".join(map(chr, range(33, 127)))])
+def test_a_tokenizer_of_another_model_is_refused_by_the_folder(compose, tmp_path, characters):
+    own = Parts(compose()).policy_folder
+    folder = tmp_path / "mixed"
+    shutil.copytree(own, folder)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    character_tokenizer(characters).save_pretrained(folder)
+    with pytest.raises(ConfigError, match=rf"policy.path={folder}: the tokenizer has \d+ tokens .* do not belong"):
+        Parts(compose(f"policy.path={folder}", "policy.random_init=false")).check()
+
+
+def test_a_tokenizer_with_a_padded_model_or_an_added_token_beyond_it_is_accepted(parts):
+    rows = parts.policy.get_input_embeddings().num_embeddings
+    check_vocabulary(parts.tokenizer, parts.policy, "here")
+    parts.policy.resize_token_embeddings(rows + 5)
+    check_vocabulary(parts.tokenizer, parts.policy, "here")
+    parts.policy.resize_token_embeddings(rows)
+    parts.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    check_vocabulary(parts.tokenizer, parts.policy, "here")
+
+
+def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_name(compose, tmp_path):
+    folder = prepare_base(BaseSpec("t", ARCHITECTURE, "0123456789+="), tmp_path / "base")
+    rows = [
+        {"id": f"p{i}", "problem": text, "answer": "3"} for i, text in enumerate(["1+2=", "1 + 2=", "5-2=", "1×3="])
+    ]
+    file = tmp_path / "problems.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "bare.yaml").write_text('answer_format: none\ntext: "{problem}"\n')
+    settings = [f"policy.path={folder}", f"task.path={file}", f"task.template={tmp_path / 'bare.yaml'}"]
+    config = compose("task=gsm8k", "reward=number", "task.eval_path=null", "policy=tiny", *settings, small=False)
+    parts = Parts(config)
+    with parts.verifier, pytest.raises(DataError, match=r"cannot express 2 of 4 problems: .*no token for '-'; .*'×'"):
+        parts.check()
+
+
+def test_a_template_that_the_policy_cannot_read_is_refused(parts):
+    with pytest.raises(
+        ConfigError, match=r"task\.template=gsm8k_few_shot does not fit the policy's tokenizer: it has no token"
+    ):
+        check_prompts(parts.problems.train, parts.template.load("gsm8k_few_shot"), parts.tokenizer, parts.policy)
+    with pytest.raises(ConfigError, match="has no chat template"):
+        check_prompts([], parts.template.load("gsm8k_chat"), parts.tokenizer, parts.policy)

@@ -1,0 +1,104 @@
+"""What a reward function returns is a verdict, or an error that names the function and what it returned."""
+
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.rewards.pool import Reference, Verifier
+
+HERE = str(Path(__file__).parent)
+QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})
+
+
+@pytest.fixture(autouse=True)
+def _functions(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+
+
+def verifier(name: str, **settings) -> Verifier:
+    return Verifier(rule="numeric", extraction="hash", function=f"reward_functions.{name}", workers=1, **settings)
+
+
+@pytest.mark.parametrize("wrong_value", [-1.0, 0.0])
+def test_one_and_true_are_right_and_zero_false_and_the_wrong_value_are_wrong(wrong_value):
+    texts = ["true", "one", "1.0", "false", "zero", "own"]
+    with verifier("returns", wrong_value=wrong_value) as made:
+        scores = made.score([(QUESTION, text) for text in texts])
+        minus_one = made.score([(QUESTION, "minus one")])[0]
+    assert [(score.correct, score.value) for score in scores] == [
+        *[(True, 1.0)] * 3,
+        *[(False, wrong_value)] * 2,
+        (True, 0.01),
+    ]
+    assert all(score.error is None for score in scores)
+    assert (minus_one.error is None) == (wrong_value == -1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hundredth", "returned 0.01: a number is a verdict, 1 for right and 0 or reward.wrong_value=-1 for wrong"),
+        ("two", "returned 2: a number is a verdict"),
+        ("nan", "returned nan for a completion, not a finite number"),
+        ("none", "returned None for a completion"),
+        ("text", "returned '1' for a completion"),
+        ("list", "returned [1.0] for a completion"),
+    ],
+)
+def test_anything_else_is_an_error_that_says_what_was_returned_and_no_other_completion_suffers(text, said):
+    with verifier("returns") as made:
+        good, bad = made.score([(QUESTION, "one"), (QUESTION, text)])
+        assert made.first_error == bad.error
+    assert good.correct
+    assert good.error is None
+    assert (bad.correct, bad.value) == (False, -1.0)
+    assert f"reward_functions.returns: {said}" in (bad.error or "")
+
+
+def test_one_score_for_a_batch_makes_no_answer_right():
+    with verifier("one_for_all") as made, pytest.raises(ValueError, match="one_for_all: returned 1 scores for 3"):
+        made.try_functions([(QUESTION, text) for text in "abc"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_list", "returned 1.0 for 2 completions, not a list"),
+        ("needs_more", r"KeyError: 'rubric' \(reward_functions.py:\d+\)"),
+        ("trl_other_column", r"TypeError: .*'difficulty'"),
+        ("absent", "cannot be loaded: AttributeError: .*absent"),
+        ("sleeps", "took longer than reward.deadline_s=0.3"),
+    ],
+)
+def test_a_function_that_cannot_score_is_found_by_trying_it_out(name, said):
+    with verifier(name, deadline_s=0.3) as made, pytest.raises(ValueError, match=f"reward_functions.{name}.*{said}"):
+        made.try_functions([(QUESTION, "a"), (QUESTION, "b")])
+
+
+@pytest.mark.parametrize("name", ["trl", "trl_short"])
+def test_a_function_with_trls_signature_gets_its_columns_by_name(name):
+    with verifier(name) as made:
+        right, wrong = made.score([(QUESTION, "42"), (QUESTION, "41")])
+    assert (right.error, right.correct, right.value) == (None, True, 1.0)
+    assert (wrong.error, wrong.correct, wrong.value) == (None, False, -1.0)
+
+
+def test_the_first_error_keeps_its_traceback_without_the_frames_of_the_worker():
+    with verifier("raises_on_joy") as made:
+        good, bad, other = made.score([(QUESTION, "42"), (QUESTION, "joy"), (QUESTION, "42")])
+        trace = made.first_error
+    assert good.correct
+    assert other.correct
+    assert (bad.error or "").startswith("reward_functions.raises_on_joy: RuntimeError: joyless (reward_functions.py:")
+    assert trace is not None
+    assert 'raise RuntimeError("joyless")' in trace
+    assert "worker.py" not in trace
+
+
+def test_an_addend_of_a_weighted_sum_may_be_any_number_but_no_other_thing():
+    weights = {"correctness": 1.0, "reward_functions.returns": 10.0}
+    with Verifier(rule="numeric", extraction="hash", weights=weights, workers=1) as made:
+        graded, broken = made.score([(QUESTION, "hundredth"), (QUESTION, "none")])
+    assert (graded.value, graded.error) == (pytest.approx(-0.9), None)
+    assert broken.value == -1.0
+    assert "reward_functions.returns: returned None" in (broken.error or "")

@@ -1,0 +1,38 @@
+"""The remaining time of a run ends with the budget that is spent first."""
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from dapo_lit.runs import loggers
+from dapo_lit.runs.loggers import Display, remaining_steps
+
+
+@pytest.mark.parametrize(
+    ("budget", "seconds"),
+    [
+        ((), "960 s"),
+        (("budget.wall_s=60",), "80 s"),
+        (("budget.tokens_generated=1000",), "60 s"),
+        (("budget.wall_s=60", "budget.tokens_generated=1000"), "60 s"),
+        (("budget.wall_s=1000000",), "960 s"),
+        (("budget.wall_s=15",), "0 s"),
+    ],
+)
+def test_the_eta_honours_every_budget(compose, monkeypatch, capsys, budget, seconds):
+    now = 0.0
+    monkeypatch.setattr(loggers, "time", SimpleNamespace(perf_counter=lambda: now))
+    display = Display(compose("budget.steps=100", "logger.progress=plain", *budget), Console())
+    for step in range(5):
+        now = step * 10.0
+        # evaluation is in the elapsed time, but not in wall_s: 5 s a step count
+        display.row({"step": step, "wall_s": step * 5.0, "tokens_generated": step * 100, "perf/tokens_per_s": 20.0})
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"eta {seconds}")
+
+
+def test_a_resumed_run_counts_its_rate_from_its_own_first_row(compose):
+    budget = compose("budget.steps=100", "budget.wall_s=600").budget
+    first = {"step": 50, "wall_s": 500.0, "tokens_generated": 0}
+    assert remaining_steps(budget, first, first) is None
+    assert remaining_steps(budget, first, {"step": 55, "wall_s": 550.0, "tokens_generated": 0}) == 5
