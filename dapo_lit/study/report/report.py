@@ -11,7 +11,7 @@ from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
 from dapo_lit.study.read.registration import late_registration, read_plan
-from dapo_lit.study.read.runs import load, run_folders
+from dapo_lit.study.read.runs import load, study_folder
 from dapo_lit.study.report.budget_section import budget_section
 from dapo_lit.study.report.checks_section import (
     commands_section,
@@ -50,7 +50,7 @@ def make_report(
     """
     runs = load(*folders)
     progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
-    home = run_folders(folders[0])[0].parent.parent  # the folder that holds the arms
+    home = study_folder(folders[0])
     plan, edits = read_plan(home)
     results = analyse(runs, plan, tuple(edits), allow_mixed)
     progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
