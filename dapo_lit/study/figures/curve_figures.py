@@ -47,7 +47,7 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 MOST_BANDS = 4
-"""With more arms in a panel, no bands are drawn: they would hide each other and the lines."""
+"""With more arms in a panel, no bands and no seeds are drawn: they would hide each other and the means."""
 
 
 def plot_run(folder: Path) -> Path:
@@ -143,9 +143,21 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
 
 
 def draw_metric(
-    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], names: Key, smooth: int = 1
+    axes: Axes,
+    runs: Runs,
+    key: str,
+    x: str,
+    arms: Sequence[str],
+    look: Mapping[str, Look],
+    names: Key,
+    smooth: int = 1,
+    shaded: bool = True,
 ) -> pd.DataFrame:
-    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
+    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n).
+
+    Args:
+        shaded: shade the interval of each mean. It is mostly the spread of base policies, which arms share.
+    """
     tables = [pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])]
     ends: list[End] = []
     lowest, highest = np.inf, -np.inf
@@ -155,21 +167,23 @@ def draw_metric(
             continue
         style = look[arm]
         points = [np.column_stack([series.index, series]).astype(float) for series in seeds]
-        lowest = min(lowest, *(seed[:, 1].min() for seed in points))
-        highest = max(highest, *(seed[:, 1].max() for seed in points))
-        if len(seeds) > 1:
+        drawn = points if len(arms) <= MOST_BANDS else []
+        if len(seeds) > 1 and drawn:
             axes.add_collection(LineCollection(points, colors=style.colour, alpha=0.35, linewidths=0.6))
         table = band(seeds)
+        heights = np.concatenate([*(seed[:, 1] for seed in drawn), table["mean"].to_numpy()])
+        if len(heights):
+            lowest, highest = min(lowest, heights.min()), max(highest, heights.max())
         if table.empty:  # the seeds have no range in common over which to average them
             continue
-        if len(arms) <= MOST_BANDS:
+        if shaded and len(arms) <= MOST_BANDS:
             draw_band(axes, table["x"], table["low"], table["high"], style.colour)
         line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
         axes.plot(table["x"], table["mean"], **line, ms=3.5, lw=1.6, markevery=max(1, len(table) // 6))
         ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
     if highest > lowest:
-        # The seeds set the range: the t-band of two reaches far beyond all that was seen, to negative lengths.
+        # What is drawn sets the range: the t-band of two seeds reaches far beyond all that was seen, to negative lengths.
         margin = 0.15 * (highest - lowest)
         axes.set_ylim(lowest - margin, highest + margin)
     label_ends(axes, ends)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.emergence import emergence, registered_sentence
@@ -127,8 +126,8 @@ def _question_errors(results: Results) -> list[Part]:
     return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
 
 
-def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Part]:
+def figures_section(results: Results, axes: Sequence[str]) -> list[Part]:
     """Section 3: the paper's figures from these runs."""
-    drawings, absent = paper_figures(results.runs, axes, paper)
+    drawings, absent = paper_figures(results.runs, axes)
     notes = [bullets([f"{text}." for text in absent])] if absent else []
     return ["## 3. The paper's figures from these runs", *drawings, *notes]

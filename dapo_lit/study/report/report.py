@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
@@ -20,12 +18,13 @@ from dapo_lit.study.report.checks_section import (
     registration,
     versions_section,
 )
-from dapo_lit.study.report.document import Document, bullets, write
+from dapo_lit.study.report.document import Document, bullets, is_empty, write
 from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
 from dapo_lit.study.report.html import write_html
+from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
 
-REPORT_AXES = ("step", "gradient_step", "tokens_generated", "wall_s")
+REPORT_AXES = ("step",)
 
 
 def make_report(
@@ -33,8 +32,7 @@ def make_report(
     out: Path,
     command: str,
     axes: Sequence[str] = REPORT_AXES,
-    formats: Sequence[str] = ("png", "pdf", "svg"),
-    paper: pd.DataFrame | None = None,
+    formats: Sequence[str] = ("png",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Results:
@@ -42,7 +40,6 @@ def make_report(
 
     Args:
         axes: x-axes of the paper's figures; the first is shown, the others are folded away.
-        paper: the paper's own curves.
         progress: called with a line of text at each stage.
 
     Raises:
@@ -54,15 +51,13 @@ def make_report(
     plan, edits = read_plan(home)
     results = analyse(runs, plan, tuple(edits), allow_mixed)
     progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
-    document = build(results, command, axes, paper, late_registration(home, runs))
+    document = build(results, command, axes, late_registration(home, runs))
     write(document, out, formats, progress)
     write_html(document, out)
     return results
 
 
-def build(
-    results: Results, command: str, axes: Sequence[str], paper: pd.DataFrame | None = None, late: str | None = None
-) -> Document:
+def build(results: Results, command: str, axes: Sequence[str], late: str | None = None) -> Document:
     """The report's parts in their order."""
     usable = results.runs.usable
     first = (
@@ -74,9 +69,9 @@ def build(
         first,
         *(warnings if results.warnings else []),
         *registration(results, late),
-        *findings_section(results),
+        *page_one(results, findings_section(results)),
         *card_section(results),
-        *figures_section(results, axes, paper),
+        *figures_section(results, axes),
         *budget_section(results),
         *health_section(results),
         *power_section(results),
@@ -84,7 +79,7 @@ def build(
         *commands_section(results, command),
     ]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
-    return Document(title, parts, as_json(results))
+    return Document(title, [part for part in parts if not is_empty(part)], as_json(results))
 
 
 def as_json(results: Results) -> dict[str, Any]:
