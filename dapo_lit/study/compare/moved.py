@@ -1,8 +1,8 @@
 """What moved: effects on every metric that describes the policy or its training, largest first. Exploratory.
 
 Effects are standardised by the spread of their pairs. Their p-values are adjusted together by the maximum statistic:
-the signs of whole pairs are flipped, the same for all metrics and comparisons, and each |t| is compared with the largest
-|t| of every flip. How metrics depend on each other needs no model, and none has to be chosen beforehand.
+the signs of whole pairs are flipped, the same for all metrics and comparisons, and each |t| is compared with the
+largest |t| of every flip. How metrics depend on each other needs no model, and none has to be chosen beforehand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,6 +29,8 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.curves import AXES, band, curve
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import is_share, unit
 from dapo_lit.study.read.runs import Run, Runs, StudyError, read_run
 
 PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
@@ -68,14 +70,14 @@ def _run_figure(run: Run) -> Figure:
     figure, grid = new_figure(2, 2, height=4.9, labels=1.1, above=0.15)
     steps = int(run.metrics.index.max())
     window = max(1, steps // 10)
-    for axes, (name, unit, keys) in zip(grid.flat, PANELS, strict=True):
+    for axes, (name, measured_in, keys) in zip(grid.flat, PANELS, strict=True):
         ends: list[End] = []
         for place, (key, label) in enumerate(keys):
             ends += _single(axes, run.series(key), label, place, window)
         if name == "Accuracy":
             ends += _evaluations(axes, run, len(keys))
-        title(axes, name, unit, AXES["step"])
-        if "share" in unit:
+        title(axes, name, measured_in, AXES["step"])
+        if "share" in measured_in:
             axes.set_ylim(-0.03, 1.03)
         elif axes.lines:
             axes.set_ylim(bottom=0)
@@ -138,8 +140,12 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
     band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
-    title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}{band_text}{smoothing})", key, AXES[x])
+    title(grid[0, 0], f"{in_words(key)} ({seeds_text(runs, arms)}{band_text}{smoothing})", _unit(key), AXES[x])
     return figure
+
+
+def _unit(key: str) -> str:
+    return "share" if is_share(key) else unit(key)
 
 
 def draw_metric(
@@ -183,7 +189,7 @@ def draw_metric(
         ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
     if highest > lowest:
-        # What is drawn sets the range: the t-band of two seeds reaches far beyond all that was seen, to negative lengths.
+        # Seeds and means set the range: the t-band of two seeds reaches far beyond all that was seen.
         margin = 0.15 * (highest - lowest)
         axes.set_ylim(lowest - margin, highest + margin)
     label_ends(axes, ends)
