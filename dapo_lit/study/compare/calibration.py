@@ -1,4 +1,4 @@
-"""Whether a regime can tell: its phenomena, a placebo, and an extreme dose of each technique, which must move an outcome.
+"""Whether a regime can tell: its phenomena, a placebo, and an extreme dose that must move an outcome.
 
 A technique is admitted if the outcome that was named beforehand moves by at least two standard deviations of a paired
 difference, in the direction that was named, with an interval that excludes 0, and the placebo does not do as much.

@@ -105,7 +105,7 @@ def calibration_page(found: Calibration) -> str:
         needed = found.seeds_for_two_points or "more than 500"
         parts.append(
             f"A paired difference in `{key}` has a standard deviation of {amount(key, found.sd)} {unit(key)} within "
-            f"bases. Smallest effect found with a power of 80 % (paired t-test at 5 %): {least}. An effect of 2 points needs "
-            f"{needed} pairs; one comparison can be decided from {pairs_needed(1)} on."
+            f"bases. Smallest effect found with a power of 80 % (paired t-test at 5 %): {least}. "
+            f"An effect of 2 points needs {needed} pairs; one comparison can be decided from {pairs_needed(1)} on."
         )
     return "\n\n".join(parts) + "\n"
