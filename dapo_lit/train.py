@@ -4,6 +4,7 @@ Prints a table of the policy before and after, and the paths of the run and its 
 """
 
 import logging
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -31,6 +32,8 @@ from dapo_lit.runs.resume import recorded_threads
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
+from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.report.closing import close
 
 
 def train(config: Config, overrides: list[str]) -> None:
@@ -151,11 +154,21 @@ def finish(folder: RunFolder, config: Config) -> None:
     print(f"run     {folder.path}\nfigure  {figure}")
 
 
+def print_findings(config: Config) -> None:
+    """Prints what a study found, once its cells have ended."""
+    assert config.study is not None
+    folders = [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
+    try:
+        print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
+    except StudyError as reason:
+        print(f"no findings: {reason}")
+
+
 def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
     logging.getLogger("lightning").setLevel(logging.ERROR)
     disable_progress_bar()  # of loading a model
-    sys.exit(run_command(train, Config, "config"))
+    sys.exit(run_command(train, Config, "config", print_findings))
 
 
 if __name__ == "__main__":

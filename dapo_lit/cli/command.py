@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit.cli.study_launch import prepare, quote_arms, with_arm
+from dapo_lit.cli.cells import Cell, run_cells, workers_for
+from dapo_lit.cli.study_launch import compose, prepare, quote_arms, with_arm
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.config.groups import group_fault
 from dapo_lit.data.sources import DataError
@@ -73,44 +74,76 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     return parse_as({str(key): value for key, value in container.items()}, schema)
 
 
-def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str) -> int:
+def run_command(
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    config_name: str,
+    after_study: Callable[[Config], None] = lambda config: None,
+) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
     USER_ERRORS are printed and give 2; other errors in a multirun are printed and give 1, after the remaining runs.
+
+    Args:
+        after_study: called once all cells of a study were run.
     """
     codes: list[int] = []
     parent = os.getpid()
 
-    def failed(code: int, error: Exception) -> None:
-        codes.append(code)
-        if os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
-            raise error
-
     def task(tree: DictConfig) -> None:
         choices = HydraConfig.get()
         multirun = choices.mode == RunMode.MULTIRUN
-        try:
-            config = compose_run(tree, schema)
-            if multirun and isinstance(config, Config) and config.trainer.devices > 1:
-                # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
-                raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
-            run(config, list(choices.overrides.task))
-        except USER_ERRORS as error:
-            print(f"error: {error}", file=sys.stderr)
-            failed(2, error)
-        except Exception as error:
-            if not multirun:
-                raise
-            traceback.print_exc()
-            failed(1, error)
+        code, error = attempt(lambda: tree, list(choices.overrides.task), multirun, run, schema)
+        codes.append(code)
+        if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
+            raise error
 
+    study = None
     try:
         sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
         if schema is Config:
-            sys.argv[1:] = prepare(sys.argv[1:])
+            sys.argv[1:], study = prepare(sys.argv[1:])
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
-    return max(codes, default=0)
+    if study is None or study.has_launcher:
+        hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
+        return max(codes, default=0)
+
+    def run_cell(cell: Cell) -> int:
+        overrides = study.overrides(cell)
+        return attempt(lambda: compose(overrides), overrides, True, run, schema)[0]
+
+    code = run_cells(study.cells, run_cell, workers_for(study.config, len(study.cells)), study.folder)
+    after_study(study.config)
+    return code
+
+
+def attempt(
+    composed: Callable[[], DictConfig],
+    overrides: list[str],
+    multirun: bool,
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+) -> tuple[int, Exception | None]:
+    """One run: its exit code, and the error that was printed.
+
+    Raises:
+        Exception: outside a multirun, an error that is no user's.
+    """
+    try:
+        config = compose_run(composed(), schema)
+        if multirun and isinstance(config, Config) and config.trainer.devices > 1:
+            # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
+            raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
+        run(config, overrides)
+    except USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2, error
+    except Exception as error:
+        if not multirun:
+            raise
+        traceback.print_exc()
+        return 1, error
+    return 0, None
