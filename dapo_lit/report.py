@@ -1,4 +1,4 @@
-"""Writes the report of a finished study.
+"""Writes the report of a finished study and prints its first page.
 
     python -m dapo_lit.report runs/table1
 
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or options.folders[0] / "report"
     try:
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
-            results = make_report(
+            results, found = make_report(
                 options.folders, out, command, options.axes, options.formats, options.allow_mixed, status.update
             )
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    print(f"report: {out / 'report.md'}\n        {out / 'report.html'}")
+    print("\n".join(found), f"report: {out / 'report.md'}\n        {out / 'report.html'}", sep="\n")
     for (arm, seed), why in results.missing.items():
         print(f"missing: {arm}/seed_{seed}: {why}", file=sys.stderr)
     return 3 if results.missing or results.runs.unreadable else 0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast, by_seed
-from dapo_lit.study.compare.statistics import Array, Estimate, t_interval
+from dapo_lit.study.compare.statistics import Array, Estimate, fixed_bases_interval
 from dapo_lit.study.read.metric_words import is_outcome
 from dapo_lit.study.read.outcomes import scores
 from dapo_lit.study.read.runs import Runs
@@ -51,7 +51,7 @@ def moved(runs: Runs, found: Sequence[Contrast], base_of: Mapping[int, int] | No
     values = np.array([[pairs[seed] for _, _, pairs in effects] for seed in seeds])
     bases = [(base_of or {}).get(seed, seed) for seed in seeds]
     rows = [
-        Moved(contrast, key, t_interval(column), size, p)
+        Moved(contrast, key, fixed_bases_interval(column, bases), float(size), float(p))
         for (contrast, key, _), column, size, p in zip(
             effects, values.T, standardised(values, bases), max_t_p(values, bases), strict=True
         )

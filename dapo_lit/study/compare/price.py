@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast
-from dapo_lit.study.compare.statistics import Estimate, t_interval
+from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval
 from dapo_lit.study.read.curves import AXES, curve, value_at
 from dapo_lit.study.read.runs import Run, Runs
 
@@ -23,17 +23,14 @@ class Price:
 def price(runs: Runs, contrast: Contrast, key: str) -> dict[str, Price]:
     """The five axes, each at the largest budget that all runs of a seed reached; curves are interpolated."""
     cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.spoilt(key)}
-    pairs = [
-        [(weight, cells[arm, seed]) for arm, weight in contrast.weights.items()]
-        for seed in runs.seeds
-        if all((arm, seed) in cells for arm in contrast.weights)
-    ]
+    seeds = [seed for seed in runs.seeds if all((arm, seed) in cells for arm in contrast.weights)]
+    pairs = [[(weight, cells[arm, seed]) for arm, weight in contrast.weights.items()] for seed in seeds]
     found = {axis: _on_axis(pairs, key, axis) for axis in AXES}
     return {axis: one for axis, one in found.items() if one}
 
 
 def _on_axis(pairs: list[list[tuple[float, Run]]], key: str, axis: str) -> Price | None:
-    ratios, differences = [], []
+    ratios, differences, bases = [], [], []
     for pair in pairs:
         curves = [(weight, curve(run, key, axis)) for weight, run in pair]
         if any(series.empty for _, series in curves):
@@ -46,6 +43,7 @@ def _on_axis(pairs: list[list[tuple[float, Run]]], key: str, axis: str) -> Price
         values = [(weight, value_at(series, budget)) for weight, series in curves]
         if all(value is not None for _, value in values):
             differences.append(sum(weight * value for weight, value in values if value is not None))
+            bases.append(pair[0][1].base)
     if not ratios:
         return None
-    return Price(float(np.exp(np.mean(ratios))), t_interval(differences) if differences else None)
+    return Price(float(np.exp(np.mean(ratios))), fixed_bases_interval(differences, bases) if differences else None)

@@ -30,7 +30,7 @@ from dapo_lit.study.figures.style import (
     with_caption,
 )
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, is_share, unit
+from dapo_lit.study.read.outcomes import amount, bases, is_share, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
@@ -38,16 +38,14 @@ MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
 LEFT, TEXT = 0.42, 7
 
 
-def differences_figure(
-    runs: Runs, found: Sequence[Contrast], keys: Sequence[str], base_of: Mapping[int, int] | None = None
-) -> Drawing | None:
+def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
     """The paired difference of each comparison in each metric over the steps; None where no seed has a pair.
 
     Args:
         found: at most six are drawn.
         keys: the metrics, a panel each.
     """
-    usable = runs.usable
+    usable, base_of = runs.usable, bases(runs)
     window = max(1, int(max((run.metrics.index.max() for run in usable), default=0)) // 10)
     bands = {}
     for key in keys:

@@ -63,6 +63,8 @@ class Document:
     parts: list[Part] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     """What report.json holds."""
+    lead: Sequence[Part] = ()
+    """The first page, which is printed too."""
 
 
 def bullets(items: Sequence[str]) -> str:

@@ -29,7 +29,10 @@ def findings_section(results: Results) -> list[Part]:
     for result in spoken:
         act = results.act.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
-        lines.append(sentence(result, results.metric, results.budget, size, act, results.alpha))
+        text = sentence(result, results.metric, results.budget, size, act, results.alpha)
+        absent = results.calibration and results.calibration.verdicts.get(result.contrast.technique or "")
+        undecided = not result.decided(results.alpha)
+        lines.append(f"{text} Phenomenon absent: {absent}." if absent and undecided else text)
     rule = (
         f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
         "family that was registered; everything else is an observed difference. Intervals decide nothing: they are "

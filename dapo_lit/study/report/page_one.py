@@ -13,7 +13,7 @@ from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, unit
+from dapo_lit.study.read.outcomes import amount, bases, unit
 from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.results import Results
 from dapo_lit.techniques import REGISTER
@@ -33,7 +33,7 @@ def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
     parts: list[Part] = [heading, can_tell(results), *sentences]
     if not (found := family(results)):
         return parts
-    effects = moved(results.runs, found)
+    effects = moved(results.runs, found, bases(results.runs))
     drawing = differences_figure(results.runs, found, panels(results.metric, effects))
     return [*parts, *_moved(effects, results.alpha), *([drawing] if drawing else []), *_price(results, found)]
 
@@ -44,11 +44,23 @@ def family(results: Results) -> list[Contrast]:
 
 
 def can_tell(results: Results) -> str:
-    """Whether the regime was calibrated, and which switches had next to nothing to act on."""
-    text = (
-        "**Can this regime tell?** Not calibrated: no positive control shows what it could have found, so that what is "
-        "undecided here may also be beyond this regime."
-    )
+    """What the regime's calibration says about each technique, and which switches had next to nothing to act on."""
+    start, found = "**Can this regime tell?**", results.calibration
+    if found is None:
+        text = (
+            f"{start} Not calibrated: no positive control shows what could have been found, so that what is undecided "
+            "here may also be beyond this regime."
+        )
+    else:
+        names = {"yes": [], "no": []}  # type: dict[str, list[str]]
+        for switch, why in found.verdicts.items():
+            label = REGISTER[switch].label if switch in REGISTER else switch
+            names["no" if why else "yes"].append(f"{label} ({why})" if why else label)
+        text = f"{start} Regime {found.regime}, calibrated with {found.pairs} pairs an arm"
+        text += f": for {', '.join(names['yes'])}." if names["yes"] else ": for no technique."
+        text += f" Phenomenon absent: {'; '.join(names['no'])}." if names["no"] else ""
+        others = [c.technique for c in family(results) if c.technique and c.technique not in found.verdicts]
+        text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
     idle = [f"{REGISTER[switch].label} ({words})" for switch, (state, words) in results.act.items() if state is False]
     return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
 
