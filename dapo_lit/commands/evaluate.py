@@ -1,16 +1,5 @@
-"""Evaluates models on benchmarks.
+"""Evaluates models on benchmarks, started by dapo_lit/evaluate.py."""
 
-    python -m dapo_lit.evaluate policy=smollm2_135m benchmark=gsm8k_test limit=20 n=4      one model
-    python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
-    python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
-    python -m dapo_lit.evaluate reflection_of=runs/single/dapo/seed_0                      reflection in its rollouts
-    python -m dapo_lit.evaluate rules_of=runs/single/dapo/seed_0 'other_rules=[dapo,sympy]'  its rewards by other rules
-
-Prints a table with intervals over questions and writes samples, curves and a figure to a folder. Run again after a
-kill, or with more problems or samples, it continues from the samples in the folder. Left out: several GPUs.
-"""
-
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +11,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.evaluation.extra_rules import rule_differences, verdicts
@@ -208,11 +196,3 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
         verdict = "right" if first.correct else "wrong"
         print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")
     print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
-
-
-def main() -> None:
-    sys.exit(run_command(evaluate, EvaluateConfig, "evaluate"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,7 @@
-"""Exports a checkpoint as a Hugging Face folder:
+"""Exports a checkpoint as a Hugging Face folder, started by dapo_lit/export.py."""
 
-    python -m dapo_lit.export ckpt=runs/single/dapo/seed_0 out=exported/dapo
-
-transformers and vLLM load the folder as it is. Its generation config names every token that ends a response, because
-responses run on to their limit if one is missing.
-"""
-
-import sys
 from pathlib import Path
 
-from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.evaluation.model_source import open_run_subject
@@ -18,9 +10,9 @@ from dapo_lit.policy.save import save_policy
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
-    out = Path(config.out)
+    out = Path(config.output)
     if out.exists():
-        raise ConfigError(f"out={out} exists already; move it away or choose another folder")
+        raise ConfigError(f"output={out} exists already; move it away or choose another folder")
     subject, settings = open_run_subject(Path(config.ckpt))
     model = subject.model
     model.generation_config.eos_token_id = list(eos_ids(model, subject.tokenizer))
@@ -31,11 +23,3 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
     notes = {"dapo_lit.json": {"checkpoint": subject.label, "digest": subject.digest}}
     save_policy(out, model, subject.tokenizer, notes)
     print(f"policy  {out} ({subject.label})")
-
-
-def main() -> None:
-    sys.exit(run_command(export, ExportConfig, "export"))
-
-
-if __name__ == "__main__":
-    main()

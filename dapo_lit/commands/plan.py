@@ -1,15 +1,8 @@
-"""Estimates what a run needs: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
-
-Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, the nearest change that fits if the
-run does not, and the error of the time model on published runs. Needs no GPU and launches nothing.
-"""
-
-import sys
+"""Estimates memory, time and cost of a run, started by dapo_lit/plan.py."""
 
 from rich.console import Console
 from rich.table import Table
 
-from dapo_lit.cli.command import run_command
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Phase, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, Memory, nearest_fit, training_memory
@@ -105,11 +98,3 @@ def print_anchors() -> None:
                 )
     Console().print(table)
     print("assumptions where the sources say nothing: docs/plan.md")
-
-
-def main() -> None:
-    sys.exit(run_command(plan, PlanConfig, "plan"))
-
-
-if __name__ == "__main__":
-    main()

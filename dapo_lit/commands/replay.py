@@ -1,30 +1,16 @@
-"""Replays a recorded step under other switches: `python -m dapo_lit.replay runs/single/dapo/seed_0 step=10`.
+"""Replays a recorded step under other switches, started by dapo_lit/replay.py."""
 
-Without config keys, each technique is toggled in turn. Config keys (algorithm.techniques.clip_higher=false,
-algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. To record a
-step, train with replay.record=[10]. Exit code 2: refused, with the reason.
-"""
-
-import argparse
-import logging
-import re
-import sys
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
-from transformers.utils.logging import disable_progress_bar
 
-from dapo_lit.cli.command import USER_ERRORS, check_overrides
+from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.recipe.parts import Parts
@@ -33,59 +19,6 @@ from dapo_lit.replays.tables import summary_row, token_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.study.figures.style import short
 from dapo_lit.techniques import REGISTER
-
-CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
-FIXED = {
-    "algorithm.num_prompts": "the recorded step has a fixed number of them",
-    "algorithm.samples_per_prompt": "the recorded groups have a fixed number of them",
-    "algorithm.family": "it is only a name",
-    "algorithm.critic": "its weights are part of the recorded state",
-    "algorithm.optimizer.betas": "it is part of the recorded optimizer",
-    "algorithm.optimizer.eps": "it is part of the recorded optimizer",
-    "algorithm.optimizer.weight_decay": "it is part of the recorded optimizer",
-}
-"""Keys below CHANGEABLE that a replay cannot change, and why."""
-
-
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line: a run, step=N, config keys."""
-    parser = argparse.ArgumentParser(prog="python -m dapo_lit.replay", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("run", type=Path, help="runs/<study>/<arm>/seed_<n>")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, then config keys to change")
-    return parser.parse_args(arguments)
-
-
-def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]]:
-    """The step, None if none is named, and the config keys to change.
-
-    Raises:
-        ConfigError: an argument that is not key=value, an unknown key, or a key that a replay cannot change.
-    """
-    step: int | None = None
-    others = []
-    for override in overrides:
-        if found := re.fullmatch(r"step=(.*)", override):
-            if not found[1].isdigit():
-                raise ConfigError(f"{override}: a step is a number, such as step=10")
-            step = int(found[1])
-        elif "=" not in override:
-            raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
-        elif (name := override.split("=")[0]) in REGISTER:
-            raise ConfigError(f"{override}: write algorithm.techniques.{name}={override.split('=')[1]}")
-        else:
-            others.append(override)
-    check_overrides(others)
-    changes: dict[str, Any] = {}
-    for parsed in OverridesParser.create().parse_overrides(others):
-        key = parsed.key_or_group
-        if fixed := next((k for k in FIXED if key == k or key.startswith(f"{k}.")), None):
-            raise ConfigError(f"{key}: a replay cannot change it, {FIXED[fixed]}")
-        if not key.startswith(CHANGEABLE) or parsed.is_sweep_override():
-            raise ConfigError(
-                f"{parsed.input_line}: a replay keeps what was sampled; it can change keys below algorithm and reward"
-            )
-        changes[key] = parsed.value()
-    return step, changes
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -128,14 +61,13 @@ def named(config: Config, change: Mapping[str, Any]) -> str:
     return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
+def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
     """Replays, writes the tables and prints one."""
-    options = parse_arguments(arguments)
-    step, changes = read_overrides(options.overrides)
-    recording = open_recording(options.run, step)
+    silence_libraries()
+    recording = open_recording(run, step)
     arms = arms_of(recording, changes)
     torch.set_num_threads(recording.config.trainer.threads)
-    out = options.run / "replay" / f"step_{recording.step:06d}"
+    out = run / "replay" / f"step_{recording.step:06d}"
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = Parts(recording.config).tokenizer
     rows = {}
@@ -149,7 +81,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if arm is not recorded:
             arm.log.first = arm.log.summed = None  # each is as large as the weights
     pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
-    print(f"{options.run}, step {recording.step}: {recording.num_groups} groups were generated")
+    print(f"{run}, step {recording.step}: {recording.num_groups} groups were generated")
     print_summary(rows)
     print(f"tables  {out}/summary.csv, and one row per token: {out}/<arm>.parquet")
 
@@ -184,21 +116,3 @@ def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
         values = [row[key] for row in rows.values()]
         table.add_row(label, *("" if value is None else format(value, form) for value in values))
     Console().print(table)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    warnings.filterwarnings("ignore", module="lightning")
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    disable_progress_bar()
-    try:
-        run(arguments)
-    except (*USER_ERRORS, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

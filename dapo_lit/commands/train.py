@@ -1,19 +1,12 @@
-"""Trains one policy: `python -m dapo_lit.train +experiment=dapo`; several with `-m`. `--help` lists the groups.
+"""Trains one policy, started by dapo_lit/train.py."""
 
-Prints a table of the policy before and after, and the paths of the run and its figure.
-"""
-
-import logging
-import sys
-import warnings
 from pathlib import Path
 
 import torch
-from transformers.utils.logging import disable_progress_bar
 
 from dapo_lit.cli.cell_claim import held, packed_cell
-from dapo_lit.cli.command import run_command
 from dapo_lit.cli.run_summary import print_summary
+from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.lit.fit import fit
@@ -40,6 +33,7 @@ def train(config: Config, overrides: list[str]) -> None:
         ConfigError: another process is running it, and resume is not auto.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
+    silence_libraries()
     with joined(config.trainer) as ranks:
         torch.set_num_threads(config.trainer.threads)
         if ranks.rank > 0:
@@ -149,14 +143,3 @@ def finish(folder: RunFolder, config: Config) -> None:
     figure = plot_run(folder.path)
     print_summary(folder, config)
     print(f"run     {folder.path}\nfigure  {figure}")
-
-
-def main() -> None:
-    warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
-    logging.getLogger("lightning").setLevel(logging.ERROR)
-    disable_progress_bar()  # of loading a model
-    sys.exit(run_command(train, Config, "config"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,4 @@
-"""The paper's answer transformation: `python -m dapo_lit.transform data=problems.jsonl policy.path=MODEL`.
-
-Writes problems with integer answers to `output`, and rejects with their reason to a second file; prints the counts.
-Run again with the same settings after a kill, it continues and loses at most the last `chunk`.
-"""
+"""The paper's answer transformation, started by dapo_lit/transform.py."""
 
 import sys
 from collections import Counter
@@ -12,7 +8,6 @@ from typing import Any
 
 import torch
 
-from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.transform import TransformConfig
 from dapo_lit.data.problem import Problem
@@ -88,7 +83,3 @@ def build_transformer(config: TransformConfig, verifier: Verifier) -> Transforme
         attempts=config.attempts,
         solutions=config.solutions,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(transform, TransformConfig, "transform"))

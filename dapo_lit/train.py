@@ -1,0 +1,23 @@
+"""Trains one policy: `python -m dapo_lit.train +experiment=dapo`; several with `-m`. `--help` lists the groups.
+
+Prints a table of the policy before and after, and the paths of the run and its figure.
+"""
+
+import sys
+
+from dapo_lit.cli.command import run_command
+from dapo_lit.config import Config
+
+
+def train(config: Config, overrides: list[str]) -> None:
+    from dapo_lit.commands.train import train  # loads torch, so only once the command line has been checked
+
+    train(config, overrides)
+
+
+def main() -> None:
+    sys.exit(run_command(train, Config, "config"))
+
+
+if __name__ == "__main__":
+    main()
