@@ -8,6 +8,7 @@ negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,
 prints the rows on which the rules differ.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
@@ -68,26 +70,23 @@ class Report:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Raises UsageError for an unknown key or a value that does not fit."""
-    files = [argument for argument in arguments if "=" not in argument]
-    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if len(files) != 1:
-        raise UsageError(f"one file is wanted, {len(files)} were given\n\n{__doc__}")
-    rules = settings.pop("rule", "sympy").split(",")
-    extraction = settings.pop("extraction", "auto")
-    for value, allowed, name in [(rule, get_args(Rule), "rule") for rule in rules] + [
-        (extraction, get_args(Extraction), "extraction")
-    ]:
-        if value not in allowed:
-            raise UsageError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
-    try:
-        deadline_s = float(settings.pop("deadline_s", "2"))
-        workers, show = int(settings.pop("workers", "2")), int(settings.pop("show", "20"))
-    except ValueError as error:
-        raise UsageError(f"deadline_s, workers and show are numbers: {error}") from None
-    if settings:
-        raise UsageError(f"unknown: {', '.join(settings)}; known: rule, extraction, deadline_s, workers, show")
-    return Options(Path(files[0]), tuple(rules), extraction, deadline_s, workers, show)  # type: ignore[arg-type]
+    """The command line; exits with one line for an unknown key or a value that does not fit."""
+    parser = CommandParser(
+        prog="python -m dapo_lit.check_rewards",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--rule", default="sympy", help=f"one or several of {', '.join(get_args(Rule))}")
+    parser.add_argument("--extraction", default="auto", choices=get_args(Extraction))
+    parser.add_argument("--deadline-s", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", type=int, default=20, help="disagreements printed")
+    given = parser.parse_args(arguments)
+    given.rules = tuple(given.__dict__.pop("rule").split(","))
+    if unknown := [rule for rule in given.rules if rule not in get_args(Rule)]:
+        parser.error(f"rule={unknown[0]}: a rule is one of {', '.join(get_args(Rule))}")
+    return Options(**vars(given))
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -191,7 +190,7 @@ def main(arguments: Sequence[str]) -> int:
         options = parse_options(arguments)
         rows = read_rows(options.file)
     except UsageError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     reports = [score_rows(rows, rule, options) for rule in options.rules]
     print(summary(rows, reports))
