@@ -171,7 +171,7 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
     threshold = config.rollout.mismatch_alarm
     if threshold == "auto":
-        threshold = ALARM_FLOAT32 if computes_in(config) == "float32" else ALARM_16_BITS
+        threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
     if threshold is None or kl is None or kl <= threshold:
         return None
     return (
@@ -179,12 +179,6 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
         "did not sample from the policy's weights (a stale or broken sync), or its precision is too low; "
         "docs/mismatch.md"
     )
-
-
-def computes_in(config: Config) -> str:
-    """The dtype of forward and backward, which shards of the policy may be stored wider than."""
-    trainer = config.trainer
-    return (trainer.sharding.dtype if trainer.strategy == "fsdp" else None) or config.policy.dtype
 
 
 def peak_memory_gb(device: torch.device) -> float:
