@@ -5,6 +5,7 @@ multirun, a failed run does not stop the others, and the exit code says that one
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -109,8 +110,32 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
         check_overrides(sys.argv[1:], schema)
         if schema is Config:
             sys.argv[1:] = prepare(sys.argv[1:])
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
-    return max(codes, default=0)
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {composition_fault(error)}", file=sys.stderr)
+        return 2
+    composed = in_hydra(task, config_name)
+    return max(composed, *codes)
+
+
+def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
+    """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
+    try:
+        hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"error: {composition_fault(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def composition_fault(error: Exception) -> str:
+    """What Hydra says about an override, in one line."""
+    absent = re.match(r"Could not override '([\w.]+)'", str(error))
+    if absent is None:
+        return " ".join(str(error).split())
+    return (
+        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
+    )

@@ -11,6 +11,7 @@ from lightning import Callback, Trainer
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.first_steps import STEPS, unused_techniques
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
@@ -154,6 +155,9 @@ class Recorder(Callback):
         row = module.counters.state_dict() | row
         self.folder.append_row(row)
         self.loggers.row(row)
+        if module.counters.step == min(STEPS, self.config.budget.steps):
+            for line in unused_techniques(self.config, self.folder.path / "metrics.jsonl"):
+                print(f"warning: {line}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -56,22 +56,29 @@ class Parts:
         Raises:
             ConfigError, DataError, OSError: with what to do.
         """
-        if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
-            raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
-        if self.config.preflight:
-            run_checks(
-                {
-                    "weights": lambda: check_dtype(self.config),
-                    "problems": self._check_problems,
-                    "policy": lambda: check_policy(self.policy),
-                    "tokenizer": self._check_tokenizer,
-                    "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
-                    "switches": lambda: check_switches(self.config),
-                    "engine": self._check_engine,
-                }
-            )
-        else:
+        if not self.config.preflight:
+            self._check_device()
             self._check_engine()
+            return
+        run_checks(
+            {
+                "weights": lambda: check_dtype(self.config),
+                "device": self._check_device,
+                "problems": self._check_problems,
+                "policy": lambda: check_policy(self.policy),
+                "tokenizer": self._check_tokenizer,
+                "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
+                "switches": lambda: check_switches(self.config),
+                "engine": self._check_engine,
+            }
+        )
+
+    def _check_device(self) -> Finding:
+        trainer = self.config.trainer
+        if trainer.accelerator == "gpu" and not torch.cuda.is_available():
+            raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+        size = trainer.devices * trainer.num_nodes
+        return Finding(f"{self.engine_device.type}, {size} process{'es' if size > 1 else ''}")
 
     def _check_problems(self) -> Finding:
         train, heldout = self.problems.train, self.problems.heldout
