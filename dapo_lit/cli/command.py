@@ -6,6 +6,7 @@ transformers or pandas before it is needed, so that `--help` and a typo are answ
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,8 @@ def reported(run: Callable[[], None]) -> int:
     except Exception as error:
         if not is_users(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        is_hydras = isinstance(error, (HydraException, OmegaConfBaseException))
+        print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
         return 2
     return 0
 
@@ -198,8 +200,8 @@ def run_command(
     if code := reported(check):
         return code
     if study is None or study.has_launcher:
-        hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
-        return max(codes, default=0)
+        composed = in_hydra(task, config_name)
+        return max(composed, *codes)
     code = run_study(study, run, schema)
     after_study(study.config)
     return code
@@ -244,3 +246,19 @@ def attempt(
         traceback.print_exc()
         return 1, error
     return 0, None
+
+
+def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
+    """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
+    return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
+
+
+def composition_fault(error: Exception) -> str:
+    """What Hydra says about an override, in one line."""
+    absent = re.match(r"Could not override '([\w.]+)'", str(error))
+    if absent is None:
+        return " ".join(str(error).split())
+    return (
+        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
+    )

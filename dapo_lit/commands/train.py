@@ -14,9 +14,7 @@ from dapo_lit.lit.fit import fit
 from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
-from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.switches import objective
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.loggers import Loggers
@@ -86,8 +84,6 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
         return
     parts = Parts(config, run_start.ranks)
     parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
-    for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
-        print(f"warning: {line}", flush=True)
     folder = open_run(config, overrides, arm)
     with beating(folder.path):
         train_in(folder, config, parts, run_start)
