@@ -8,9 +8,8 @@ Only the positions that predict a response token go through the language-model h
   gradient is computed in the forward pass: three products, and only the gradients are kept.
 
 Matrix products take the dtype of the weights, or float32 with `fp32` (which copies hidden states and head). On a GPU
-they return their float32 sums; elsewhere logits are rounded to the dtype of the weights first. All other arithmetic, and
-the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the
-embedding's.
+they return their float32 sums; elsewhere logits are rounded to the dtype of the weights first. All other arithmetic,
+and the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the embedding's.
 """
 
 from collections.abc import Callable

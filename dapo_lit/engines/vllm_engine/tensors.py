@@ -19,7 +19,9 @@ class ServedModel:
         self._wide = wide_heads(policy, head_dims) if head_dims else None
         self.config = self._wide.config(policy) if self._wide else policy
         with torch.device("meta"):
-            self._names = set(AutoModelForCausalLM.from_config(policy).state_dict())
+            model = AutoModelForCausalLM.from_config(policy)
+        self._names = set(model.state_dict())
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
 
     def tensors(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Each tensor once, and the head where it is tied: vLLM would keep the old one."""
