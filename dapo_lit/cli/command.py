@@ -117,7 +117,7 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
         print(f"error: {composition_fault(error)}", file=sys.stderr)
         return 2
     composed = in_hydra(task, config_name)
-    return max(composed, *codes)
+    return max([composed, *codes])
 
 
 def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:

@@ -11,9 +11,9 @@ from lightning import Callback, Trainer
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.lit.first_steps import STEPS, unused_techniques
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
