@@ -12,6 +12,7 @@ negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,
 prints the rows on which the rules differ.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -20,14 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
-from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
-from dapo_lit.tasks import four_sums
 
 Kind = Literal["false positive", "false negative"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -84,30 +84,28 @@ class Report:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Raises UsageError for an unknown key or a value that does not fit."""
-    files = [argument for argument in arguments if "=" not in argument]
-    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    function = settings.pop("function", None)
-    if len(files) > 1 or not (files or function):
-        raise UsageError(f"one file is wanted, {len(files)} were given\n\n{__doc__}")
-    rules = settings.pop("rule", "sympy").split(",")
-    extraction = settings.pop("extraction", "auto")
-    for value, allowed, name in [(rule, get_args(Rule), "rule") for rule in rules] + [
-        (extraction, get_args(Extraction), "extraction")
-    ]:
-        if value not in allowed:
-            raise UsageError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
-    try:
-        deadline_s = float(settings.pop("deadline_s", "2"))
-        workers, show = int(settings.pop("workers", "2")), int(settings.pop("show", "20"))
-    except ValueError as error:
-        raise UsageError(f"deadline_s, workers and show are numbers: {error}") from None
-    if settings:
-        raise UsageError(
-            f"unknown: {', '.join(settings)}; known: rule, extraction, function, deadline_s, workers, show"
-        )
-    file = Path(files[0]) if files else None
-    return Options(file, tuple(rules), extraction, deadline_s, workers, show, function)  # type: ignore[arg-type]
+    """The command line; exits with one line for an unknown key or a value that does not fit."""
+    parser = CommandParser(
+        prog="python -m dapo_lit.check_rewards",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--rule", default="sympy", help=f"one or several of {', '.join(get_args(Rule))}")
+    parser.add_argument("--extraction", default="auto", choices=get_args(Extraction))
+    parser.add_argument(
+        "--function", help="a reward function that decides instead of a rule, as reward.function takes it"
+    )
+    parser.add_argument("--deadline-s", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", type=int, default=20, help="disagreements printed")
+    given = parser.parse_args(arguments)
+    if given.file is None and given.function is None:
+        parser.error("a file is needed, or function=")
+    given.rules = tuple(given.__dict__.pop("rule").split(","))
+    if unknown := [rule for rule in given.rules if rule not in get_args(Rule)]:
+        parser.error(f"rule={unknown[0]}: a rule is one of {', '.join(get_args(Rule))}")
+    return Options(**vars(given))
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -168,6 +166,9 @@ def try_function(rows: Sequence[Row], options: Options) -> None:
     Raises:
         ConfigError: it cannot score.
     """
+    from dapo_lit.recipe.reward_check import try_rewards  # loads torch
+    from dapo_lit.tasks import four_sums
+
     references = [Problem(str(row.line), row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()
     with open_verifier("numeric", options) as verifier:
         finding = try_rewards(verifier, references, options.extraction)
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.function is not None:
             try_function(rows, options)
     except (UsageError, ConfigError) as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     if not rows:
         return 0

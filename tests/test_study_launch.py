@@ -23,6 +23,7 @@ from dapo_lit.train import train
 TINY = (
     "+experiment=four_sums", "budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
     "evaluation.samples=2", "evaluation.every=0", "logger.progress=none", "study.seeds=[0,1]",
+    "study.underpowered=true", "study.workers=1",
 )  # fmt: skip
 OTHER = "dapo@rollout.noise_stream=1"
 STUDY = Path("runs/placebo_four_sums")
@@ -183,7 +184,9 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
         (["-m", "study=table1"], "write +study=table1"),
         (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
         (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
-        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,5)'"),
+        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,12)'"),
+        (["-m", "+study=table1", "seed=range(0,7)"], "6 comparisons at alpha 0.05 need 0.0083. Take 'seed=range(0,8)'"),
+        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 seeds cannot decide anything"),
         (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
         (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),
         (["+study=table1"], "without -m runs one cell: name its arm, study.arm=naive_grpo"),

@@ -71,7 +71,7 @@ class EvaluateConfig(Section):
     """Use only the first problems; null: all."""
     n: PositiveInt | None
     """Responses per problem; null: benchmark.samples."""
-    out_dir: str
+    output: str
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
     cache_gb: PositiveFloat

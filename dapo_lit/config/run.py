@@ -7,6 +7,7 @@ from pydantic import field_validator, model_validator
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
+from dapo_lit.config.regime import Regime
 from dapo_lit.config.sections import (
     Budget,
     Evaluation,
@@ -34,6 +35,8 @@ class Config(Section):
     """Try out reward, policy and tokenizer before the first step, and print what was found."""
     study: Annotated[Study | None, BOOKKEEPING]
     """The study that this run is a cell of; null: none."""
+    regime: Annotated[Regime | None, BOOKKEEPING]
+    """What the run's settings are meant to show, chosen by +regime=NAME; null: no regime was chosen."""
     algorithm: Annotated[Algorithm, SCIENCE]
     policy: Annotated[Policy, SCIENCE]
     task: Annotated[Task, SCIENCE]

@@ -78,7 +78,7 @@ def run_config(run: Path) -> Config:
     """
     tree = read_tree(run)
     try:
-        return parse(with_defaults(tree)[0])
+        return parse(with_defaults({**tree, "study": None, "regime": None})[0])  # sections that change between versions
     except ConfigError as error:
         raise ConfigError(f"{run / 'config.yaml'} does not fit this version of the schema:\n{error}") from None
 

@@ -61,7 +61,7 @@ def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
 
 
 def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark) -> Path:
-    """<out_dir>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
+    """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
     settings = benchmark.settings
     identity = {
         "weights": subject.digest,
@@ -73,7 +73,7 @@ def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBench
         "deadline_s": config.deadline_s,
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    folder = Path(config.out_dir) / settings.name / f"{subject.label}-{digest}"
+    folder = Path(config.output) / settings.name / f"{subject.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
     write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")

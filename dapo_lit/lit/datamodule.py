@@ -188,7 +188,7 @@ class RolloutDataModule(LightningDataModule):
         found: dict[str, Evaluation] = {}
         if self.heldout:
             sampling = Sampling(
-                max_response_tokens=self.config.task.max_response_tokens,
+                max_response_tokens=settings.max_response_tokens or self.config.task.max_response_tokens,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
                 top_k=settings.top_k,

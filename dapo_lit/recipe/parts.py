@@ -126,10 +126,11 @@ class Parts:
         else:
             model = load_model(self.policy_folder, dtype=dtype)
         limit = getattr(model.config, "max_position_embeddings", None)
-        needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
+        key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
+        needed = self.config.task.max_prompt_tokens + self._response_limit
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context "
+                f"task.max_prompt_tokens + {key}.max_response_tokens = {needed} is above the policy's context "
                 f"of {limit} tokens"
             )
         return model
@@ -176,8 +177,13 @@ class Parts:
     @property
     def longest_tokens(self) -> int:
         """Largest number of tokens in a prompt and its response, in training and in every benchmark."""
-        task = self.config.task
-        return max(task.max_prompt_tokens + task.max_response_tokens, *(b.max_tokens for b in self.benchmarks), 0)
+        own = self.config.task.max_prompt_tokens + self._response_limit
+        return max(own, *(b.max_tokens for b in self.benchmarks), 0)
+
+    @property
+    def _response_limit(self) -> int:
+        """The larger of the response limits in training and on the held-out problems."""
+        return max(self.config.task.max_response_tokens, self.config.evaluation.max_response_tokens or 0)
 
     @cached_property
     def verifier(self) -> Verifier:

@@ -34,6 +34,8 @@ class Question:
     problem: str
     answer: str
     meta: Mapping[str, object] = field(default_factory=dict)
+    sample: str = ""
+    """Step, attempt and index of the completion's sample; differs between all completions of a problem in training."""
 
 
 RewardFunction = Callable[[Sequence[Question], Sequence[str]], Sequence[Score | float]]

@@ -34,6 +34,8 @@ class Reference:
     problem: str = ""
     """The statement; the built-in rules do not read it, custom rewards may."""
     meta: Mapping[str, object] = field(default_factory=dict)
+    sample: str = ""
+    """Names the sample among all of the run's samples of this problem, for rewards that are drawn at random."""
 
 
 @dataclass
@@ -241,7 +243,9 @@ class Verifier:
 
     def _send(self, path: str, responses: list[_Response]) -> None:
         questions = tuple(
-            Question(r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta)
+            Question(
+                r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta, r.reference.sample
+            )
             for r in responses
         )
         number = self._next_number()

@@ -1,9 +1,8 @@
 """How a claim is judged: one number a seed, positive where the claim is true, and a rule from numbers to a verdict.
 
-A claim holds if the numbers' 95 % t-interval lies above 0 and fails if it lies below. It is undecided otherwise, with
-fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Upper bounds
-cannot make a claim hold. Where a seed has no number the claim is undecided, since how a run ended decides whether it
-has one.
+A claim is decided by the exact sign-flip test at 5 %, so never with fewer than six seeds, and the sign of the mean says
+whether it holds or fails. Upper bounds cannot make a claim hold. Where a seed has no number the claim is undecided,
+since how a run ended decides whether it has one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +12,16 @@ from typing import Literal
 from scipy import stats
 
 from dapo_lit.study.compare.contrasts import Contrast, by_seed, contrasts, difference
+from dapo_lit.study.compare.decision import sign_flip_p
 from dapo_lit.study.compare.equal_budget import first_reach
-from dapo_lit.study.compare.statistics import sign_flip_p, t_interval, two_clusters
+from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.curves import curve
 from dapo_lit.study.read.health import ends
 from dapo_lit.study.read.outcomes import amount, outcome, scores, unit
 from dapo_lit.study.read.runs import Run, Runs
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,9 @@ def judge(values: Sequence[float]) -> Verdict:
     """The verdict on numbers that are positive where a claim is true, one a seed."""
     if not values:
         return "not run"
-    if len(values) < 3:
+    if sign_flip_p(values) > ALPHA:
         return "undecided"
-    estimate, p = t_interval(values), sign_flip_p(values)
-    if two_clusters(values) is not None and p > 0.05:
-        return "undecided"
-    if estimate.low is not None and estimate.low > 0:
-        return "holds"
-    return "fails" if estimate.high is not None and estimate.high < 0 else "undecided"
+    return "holds" if sum(values) > 0 else "fails"
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:

@@ -46,6 +46,11 @@ def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
     return table
 
 
+def bases(runs: Runs) -> dict[int, int]:
+    """The base policy of each seed."""
+    return {run.seed: run.base for run in runs}
+
+
 def primary_metric(runs: Runs, registered: str | None = None) -> str:
     """The metric that arms are compared on: the registered one, else avg@k of the first benchmark, else the training
     accuracy.

@@ -58,6 +58,14 @@ class Run:
         return f"{self.arm}/seed_{self.seed}"
 
     @property
+    def base(self) -> int:
+        """The seed of the base policy that the run started from, its own seed where its config does not say; 0 for the
+        one policy of a path."""
+        if (self.config.get("policy") or {}).get("path"):
+            return 0
+        return int((self.config.get("task") or {}).get("base_seed", self.seed))
+
+    @property
     def usable(self) -> bool:
         return self.status in USABLE and len(self.metrics) > 0
 
