@@ -42,10 +42,10 @@ class Recorder(Callback):
         saved because the evaluation failed holds it, and the resumed run starts with it."""
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        account = trainer.datamodule.account
+        selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
-            self.folder.write_run(problems=account.counts)
-            print("\n".join(account.lines), flush=True)
+            self.folder.write_run(problems=selection.counts)
+            print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
         if self.unwritten is not None:
