@@ -10,7 +10,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-IMAGES = """() => [...document.images].filter(i => !i.complete || !i.naturalWidth || !i.alt.trim()).map(i => i.src + " alt=" + i.alt)"""
+IMAGES = """() => [...document.images]
+    .filter(image => !image.complete || !image.naturalWidth || !image.alt.trim())
+    .map(image => image.src + " alt=" + image.alt)"""
 WIDTH = "() => document.documentElement.scrollWidth"
 
 

@@ -14,7 +14,8 @@ DOCS = Path(__file__).parents[1]
 PICTURES = DOCS / "figures" / "diagrams"
 PACKAGE = "mermaid@11.12.0"
 PAGE = """<body><script src="package/dist/mermaid.min.js"></script><script>
-mermaid.initialize({{startOnLoad: false, htmlLabels: false, flowchart: {{htmlLabels: false}}, fontFamily: "sans-serif"}});
+const plain = {{htmlLabels: false}};
+mermaid.initialize({{startOnLoad: false, ...plain, flowchart: plain, fontFamily: "sans-serif"}});
 mermaid.render("diagram", {diagram!r}).then(({{svg}}) => document.body.innerHTML = svg);
 </script></body>"""
 

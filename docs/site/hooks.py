@@ -1,8 +1,8 @@
-"""What the site needs besides docs/: pages and files of the repository that are linked, GitHub's anchors, formulas, pictures.
+"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, pictures of diagrams.
 
-The pages stay as they are for a reader on disk or on GitHub. Here a link that leaves docs/ is followed: a page it leads to
-becomes a page of the site at its path in the repository, a folder is its README.md, a notebook becomes a page, any other
-file is copied. Formulas become MathML and diagrams the pictures that `make diagrams` drew, so a browser fetches nothing.
+The pages stay as they are for a reader on disk or on GitHub. Here a link that leaves docs/ is followed: a page it leads
+to becomes a page of the site at its path in the repository, a folder is its README.md, a notebook becomes a page, any
+other file is copied. Formulas become MathML, diagrams the pictures of `make diagrams`: a browser fetches nothing.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def _source(entry: str) -> Path | None:
 
 
 def _target(source: Path, link: str) -> Path | None:
-    """The file that a link leads to, of a folder its README.md or study.json; None if there is none: the build reports it."""
+    """The file that a link leads to, of a folder its README.md or study.json; None if missing, which mkdocs reports."""
     target = Path(os.path.normpath(source.parent / link))
     candidates = [target / "README.md", target / "study.json"] if target.is_dir() else [target]
     return next((path for path in candidates if path.is_file() and path.is_relative_to(ROOT)), None)
@@ -131,7 +131,7 @@ def _picture(diagram: str, page: Page) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers draw without a library; tables that scroll on a narrow screen."""
+    """Formulas as MathML, which browsers draw without a library."""
     formula = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
 
     def mathml(found: re.Match[str]) -> str:
