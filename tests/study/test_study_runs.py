@@ -176,7 +176,7 @@ def test_status_of_a_study_that_is_only_registered_lists_every_cell_as_missing(
 
 
 def test_only_cells_that_were_asked_for_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    register(tmp_path, Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
+    register(tmp_path / "placebo", Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
     for seed in (0, 7):  # 7: one cell that somebody ran in addition
         write_run(tmp_path, seed=seed, study="placebo", steps=4, every=2)
     assert status([str(tmp_path)]) == 3
