@@ -1,6 +1,6 @@
 """Writes the report of a finished study and prints its first page.
 
-    python -m dapo_lit.report runs/table1
+    python -m dapo_lit.report runs/table1 [output=DIR] [axes=step,tokens_generated] [formats=png,pdf,svg]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.report import REPORT_AXES, make_report
@@ -20,11 +21,11 @@ from dapo_lit.study.report.report import REPORT_AXES, make_report
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
+    parser = CommandParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
-    parser.add_argument("--out", type=Path, help="where the report goes; default: <first folder>/report")
+    parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
     parser.add_argument("--axes", default=",".join(REPORT_AXES), help=f"x-axes of the figures, of {', '.join(AXES)}")
     parser.add_argument("--formats", default="png", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = parse_arguments(given)
     command = shlex.join(["python", "-m", "dapo_lit.report", *given])
-    out = options.out or options.folders[0] / "report"
+    out = options.output or options.folders[0] / "report"
     try:
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
             results, found = make_report(
