@@ -25,6 +25,8 @@ class Regime(Section):
     name: str
     page: str
     """The page that says what the regime contains and what it cannot show."""
+    steps: PositiveInt
+    """The horizon in rollout steps; studies in the regime take it over."""
     reference: str
     """The arm that is run twice as the placebo."""
     bases: Annotated[tuple[int, ...], Field(min_length=1)]
