@@ -3,7 +3,8 @@
     python benchmarks/decision_rule.py > benchmarks/results/decision_rule.json
 
 A study has 3 base policies with 4 noise seeds each and 4 arms that are compared with one reference. Bases differ by
-more than the noise, and each has its own spread. A study errs if the rule decides any comparison. The second half says how often the rule finds an effect of 1.5 standard deviations of a paired difference in one of the arms.
+more than the noise, and each has its own spread. A study errs if the rule decides any comparison. The second half
+says how often the rule finds an effect of 1.5 standard deviations of a paired difference in one of the arms.
 """
 
 import itertools

@@ -26,7 +26,7 @@ class Regime(Section):
     page: str
     """The page that says what the regime contains and what it cannot show."""
     steps: PositiveInt
-    """The horizon in rollout steps; studies in the regime take it over."""
+    """The horizon of its studies, in rollout steps."""
     reference: str
     """The arm that is run twice as the placebo."""
     bases: Annotated[tuple[int, ...], Field(min_length=1)]
