@@ -1,6 +1,6 @@
 """Writes the report of a finished study.
 
-    python -m dapo_lit.report runs/table1
+    python -m dapo_lit.report runs/table1 [output=DIR] [axes=step,tokens_generated] [formats=png,pdf,svg]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.figures.paper_figures import read_paper_curves
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
@@ -22,11 +23,11 @@ from dapo_lit.study.report.report import REPORT_AXES, make_report
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
+    parser = CommandParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
-    parser.add_argument("--out", type=Path, help="where the report goes; default: <first folder>/report")
+    parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
     parser.add_argument("--axes", default=",".join(REPORT_AXES), help=f"x-axes of the figures, of {', '.join(AXES)}")
     parser.add_argument("--formats", default="png,pdf,svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument("--paper", type=Path, help="paper_curves.csv with the paper's own curves, drawn next to ours")
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = parse_arguments(given)
     command = shlex.join(["python", "-m", "dapo_lit.report", *given])
-    out = options.out or options.folders[0] / "report"
+    out = options.output or options.folders[0] / "report"
     try:
         paper = read_paper_curves(paper_file(options.paper))
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal

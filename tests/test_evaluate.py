@@ -32,7 +32,7 @@ def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
     return evaluation(
         "benchmark=chain_sum_heldout", "benchmark.name=sums", "benchmark.num_problems=12",
         "benchmark.extraction=number", f"benchmark.options={options}", "benchmark.samples=6", "benchmark.top_p=0.9",
-        "benchmark.max_response_tokens=80", f"out_dir={out}", *overrides,
+        "benchmark.max_response_tokens=80", f"output={out}", *overrides,
     )  # fmt: skip
 
 

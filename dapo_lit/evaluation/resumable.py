@@ -12,11 +12,15 @@ from rich.console import Console
 from transformers import PretrainedConfig
 
 from dapo_lit.config.evaluate import EvaluateConfig
+from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.evaluation.model_source import Subject
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.parts import build_engine
+from dapo_lit.recipe.preflight import Finding, run_checks
+from dapo_lit.recipe.reward_check import try_rewards
+from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
 
 PLAIN_EVERY_S = 15.0
@@ -57,7 +61,7 @@ def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
 
 
 def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark) -> Path:
-    """<out_dir>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
+    """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
     settings = benchmark.settings
     identity = {
         "weights": subject.digest,
@@ -69,7 +73,7 @@ def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBench
         "deadline_s": config.deadline_s,
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    folder = Path(config.out_dir) / settings.name / f"{subject.label}-{digest}"
+    folder = Path(config.output) / settings.name / f"{subject.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
     write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
@@ -90,6 +94,8 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
         return
     if existing:
         print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
+    if config.preflight:
+        run_checks(checks(subject, benchmark))
     rows = batch_size(config, subject.model.config, benchmark, subject.model.dtype.itemsize)
     limit = benchmark.sampling.max_response_tokens
     print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
@@ -112,6 +118,27 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
         progress.close()
         engine.close()
     files.merge()
+
+
+def checks(subject: Subject, benchmark: OpenBenchmark) -> dict[str, Callable[[], Finding]]:
+    """What is tried out before the first sample; the reference answers were checked when the benchmark was opened."""
+    model, tokenizer, settings = subject.model, subject.tokenizer, benchmark.settings
+    problems = [prompt.problem for prompt in benchmark.prompts]
+
+    def weights() -> Finding:
+        dtype = str(model.dtype).removeprefix("torch.")
+        return Finding(f"{model.config.model_type}, {model.num_parameters():,} parameters in {dtype}")
+
+    def check_tokenizer() -> Finding:
+        check_vocabulary(tokenizer, model, subject.label)
+        check_prompts(problems, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template")
+        return Finding(f"{len(tokenizer):,} tokens; it expresses the template and {len(problems):,} problems")
+
+    return {
+        "weights": weights,
+        "tokenizer": check_tokenizer,
+        "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
+    }
 
 
 def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: OpenBenchmark, itemsize: int) -> int:

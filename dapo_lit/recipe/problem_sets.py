@@ -58,6 +58,8 @@ def _generated_problems(task: Task) -> Problems:
                     arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
                 )
             case _:
+                if task.options:
+                    raise ValueError("four_sums has no options")
                 return Problems(four_sums.problems(), four_sums.problems())
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())

@@ -93,9 +93,7 @@ class PolicyForward:
         if self.sharded:
             logprobs, entropy = self.logprobs(micro)
             return loss(logprobs, slice(None)).sum(), logprobs.detach(), entropy
-        hidden = _hidden_states(self.policy, micro)
-        head = Head.of(self.policy)
-        return token_loss(hidden, head, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)
+        return run(self.policy, _token_loss, micro, loss, temperature=self.temperature, fp32=self.fp32_head)
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient.
@@ -123,6 +121,13 @@ class PolicyForward:
             ref_head=None if self.reference.is_policy else gathered_head(self.reference.model),
             temperature=self.temperature,
         )
+
+
+def _token_loss(
+    model: PreTrainedModel, micro: MicroBatch, loss: LossOfTokens, *, temperature: float, fp32: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    hidden = hidden_states(model, micro.input_ids, micro.packed, micro.rows)
+    return token_loss(hidden, Head.of(model), micro.targets, loss, temperature=temperature, fp32=fp32)
 
 
 def _hidden_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:

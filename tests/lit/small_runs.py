@@ -21,7 +21,7 @@ from dapo_lit.step.before_updates import score
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.train import arm_of
+from dapo_lit.commands.train import arm_of
 
 
 class Run:

@@ -175,6 +175,20 @@ def test_status_of_a_study_that_is_only_registered_lists_every_cell_as_missing(
     assert "4 missing of 4 cells" in capsys.readouterr().out
 
 
+def test_only_cells_that_were_asked_for_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(tmp_path, Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
+    for seed in (0, 7):  # 7: one cell that somebody ran in addition
+        write_run(tmp_path, seed=seed, study="placebo", steps=4, every=2)
+    assert status([str(tmp_path)]) == 3
+    states = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if "/seed_" in line}
+    other = "dapo@rollout.noise_stream=1"
+    assert states == {
+        "dapo/seed_0": "done", "dapo/seed_1": "missing", "dapo/seed_7": "done",
+        f"{other}/seed_0": "missing", f"{other}/seed_1": "missing",
+    }  # fmt: skip
+    assert set(load(tmp_path).missing(("dapo", other), (0, 1))) == {("dapo", 1), (other, 0), (other, 1)}
+
+
 def test_status_of_a_whole_study_packs_it_and_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", "emergence", seeds=(0,), steps=2, every=1)
     assert status([str(tmp_path / "runs"), "--pack", str(tmp_path / "packed")]) == 0

@@ -41,18 +41,11 @@ class Cell:
 
 
 def cells(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[Cell]:
-    """Every cell of a study, arms in the order of the design.
-
-    Args:
-        arms, seeds: what the study should have, in addition to what is there.
-    """
-    found = {(run.arm, run.seed): run for run in runs}
-    table = []
-    for arm in dict.fromkeys([*arms, *runs.arms]):
-        for seed in sorted({*seeds, *runs.seeds}):
-            run = found.get((arm, seed))
-            table.append(_cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "no run folder", ""))
-    return table
+    """The cells of a study that were asked for (`arms`, `seeds`) and those that are there."""
+    return [
+        _cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "asked for, no run folder", "")
+        for (arm, seed), run in runs.cells(arms, seeds).items()
+    ]
 
 
 def _cell(run: Run) -> Cell:

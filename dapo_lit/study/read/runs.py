@@ -171,21 +171,24 @@ class Runs:
         return table[first + sorted(c for c in table.columns if c not in first)]
 
     def missing(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], str]:
-        """Cells of arms x seeds that have no usable run, with the reason.
+        """Cells that have no usable run, with the reason; `arms` and `seeds` as in `cells`."""
+        return {
+            cell: "no run folder" if run is None else _why_unusable(run)
+            for cell, run in self.cells(arms, seeds).items()
+            if run is None or not run.usable
+        }
+
+    def cells(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], "Run | None"]:
+        """The cells that were asked for and those that are there, arms in the order given, with their runs.
 
         Args:
-            arms, seeds: what the study should have, in addition to what is there.
+            arms, seeds: what was asked for; empty: the arms, the seeds that are there.
         """
-        cells = {(run.arm, run.seed): run for run in self.runs}
-        gaps = {}
-        for arm in dict.fromkeys([*arms, *self.arms]):
-            for seed in sorted({*seeds, *self.seeds}):
-                run = cells.get((arm, seed))
-                if run is None:
-                    gaps[arm, seed] = "no run folder"
-                elif not run.usable:
-                    gaps[arm, seed] = _why_unusable(run)
-        return gaps
+        found = {(run.arm, run.seed): run for run in self.runs}
+        asked = {(arm, seed) for arm in arms or self.arms for seed in seeds or self.seeds}
+        order = list(dict.fromkeys([*arms, *self.arms]))
+        every = sorted({*asked, *found}, key=lambda cell: (order.index(cell[0]), cell[1]))
+        return {cell: found.get(cell) for cell in every}
 
 
 def _why_unusable(run: Run) -> str:

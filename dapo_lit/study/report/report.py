@@ -24,6 +24,7 @@ from dapo_lit.study.report.document import Document, bullets, write
 from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.results import Results, analyse
+from dapo_lit.study.report.sentences import missing_text
 
 REPORT_AXES = ("step", "gradient_step", "tokens_generated", "wall_s")
 
@@ -67,7 +68,7 @@ def build(
     usable = results.runs.usable
     first = (
         f"Primary metric `{results.metric}`, {results.budget}, {seeds_text(usable, usable.arms)}. Arms are compared on "
-        "the mean of a run's last checkpoints, paired by seed."
+        f"the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
     warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
     parts = [
