@@ -51,7 +51,7 @@ def finished(tmp_path_factory, cache) -> Path:
     folder = tmp_path_factory.mktemp("study")
     done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "study placebo on four_sums: 2 arms x 2 seeds, 2 steps of 2 updates" in done.stdout
+    assert "study placebo on four_sums: 2 arms x 2 seeds on 3 base policies, 2 steps of 2 updates" in done.stdout
     return folder
 
 
