@@ -201,7 +201,7 @@ def run_command(
         return code
     if study is None or study.has_launcher:
         composed = in_hydra(task, config_name)
-        return max(composed, *codes)
+        return max([composed, *codes])
     code = run_study(study, run, schema)
     after_study(study.config)
     return code

@@ -11,9 +11,9 @@ from lightning import Callback, Trainer
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.lit.first_steps import STEPS, unused_techniques
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
@@ -42,10 +42,10 @@ class Recorder(Callback):
         saved because the evaluation failed holds it, and the resumed run starts with it."""
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        account = trainer.datamodule.account
+        selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
-            self.folder.write_run(problems=account.counts)
-            print("\n".join(account.lines), flush=True)
+            self.folder.write_run(problems=selection.counts)
+            print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
         if self.unwritten is not None:

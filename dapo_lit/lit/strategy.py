@@ -35,9 +35,11 @@ def failures_named(folder: Path) -> Iterator[None]:
         with naming(folder):
             yield
     except CheckpointException as error:
-        for rank, (cause, _) in error.failures.items():
-            if isinstance(cause, OSError):
-                raise OSError(cause.errno, f"{cause.strerror} (rank {rank})", str(folder)) from error
+        rank, (cause, _) = next(iter(error.failures.items()))
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, f"{cause.strerror} (rank {rank})", str(folder)) from error
+        if "inline_container" in str(cause):  # torch's archive, whose own error hides that of the file
+            raise OSError(f"{folder}: rank {rank} could not write its part; is the disk full? ({cause})") from error
         raise
 
 

@@ -52,15 +52,16 @@ def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
 
 def _keep_costly() -> Any:
     """Keeps every other matrix product and all attention outputs, like torchtitan's selective checkpointing."""
-    products = 0
+    products = {False: 0, True: 0}  # by whether it is the recomputation: both must choose the same ones
     product = torch.ops.aten.mm.default
 
     def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        nonlocal products
         if operator == product:
-            products += not context.is_recompute
-            return CheckpointPolicy.PREFER_RECOMPUTE if products % 2 else CheckpointPolicy.MUST_SAVE
-        if "attention" in str(operator):
+            products[context.is_recompute] += 1
+            odd = products[context.is_recompute] % 2
+            return CheckpointPolicy.PREFER_RECOMPUTE if odd else CheckpointPolicy.MUST_SAVE
+        # scaled_dot_product_attention and its kernels, and torch_attn::_varlen_attn
+        if "attention" in str(operator) or "varlen_attn" in str(operator):
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 

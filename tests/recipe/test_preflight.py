@@ -20,7 +20,7 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     assert first == "before the first step (preflight=false skips this)"
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
     assert list(rows) == ROWS
-    assert rows["weights"] == "float32 weights, learning rate 0.0001"
+    assert rows["weights"] == "float32 weights, learning rate 0.001"
     assert rows["problems"].startswith("4 to train on, 4 held out")
     assert rows["policy"].startswith("qwen2, ")
     assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")
