@@ -200,6 +200,11 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
             "words-1",
         ),
         (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
+        (["task.options.max_terms=4"], "error: task.options.max_terms: the composed config has no such key"),
+        (["+task.options.max_terms=4"], "task.options (max_terms=4): four_sums has no options"),
+        (["task=chain_sum", "task.options.bogus=1"], "error: task.options.bogus: the composed config has no such key"),
+        (["runs_dir=/proc/none"], "/proc/none"),
+        (["runs_dir=broken.jsonl"], "broken.jsonl"),
     ],
 )
 def test_bad_input_ends_with_one_message_and_code_2(tmp_path, cache, arguments, message):

@@ -29,14 +29,6 @@ LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--
 """Flags with which Hydra runs nothing."""
 
 
-def quote_arms(argument: str) -> str:
-    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
-    names = argument.removeprefix(f"{ARM}=")
-    if names == argument or "'" in names or '"' in names:
-        return argument
-    return f"{ARM}=" + ",".join(f"'{name}'" for name in names.split(","))
-
-
 @dataclass(frozen=True)
 class Sweep:
     """The cells of a study that one command runs."""

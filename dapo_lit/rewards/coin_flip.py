@@ -8,13 +8,13 @@ the arms of a comparison for the samples that they share. Evaluation is scored b
 import hashlib
 from collections.abc import Sequence
 
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 
 
-def reward(problems: Sequence[Question], completions: Sequence[str]) -> list[bool]:
+def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[bool]:
     """One coin for each completion.
 
-    >>> reward([Question("1+2", "1+2=", "3", sample=f"1/0/{index}") for index in range(4)], ["#3"] * 4)
+    >>> reward([RewardProblem("1+2", "1+2=", "3", sample=f"1/0/{index}") for index in range(4)], ["#3"] * 4)
     [False, False, False, False]
     """
     return [heads(f"{problem.id}|{problem.sample}") for problem in problems]

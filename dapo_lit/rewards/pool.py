@@ -9,7 +9,7 @@ from types import TracebackType
 from dapo_lit.rewards.equivalence import Rule, check_reference, decide
 from dapo_lit.rewards.extraction import Extraction, extract
 from dapo_lit.rewards.free_text import find_reference
-from dapo_lit.rewards.functions import BUILT_IN, Question, built_in_value, check_path, check_weights
+from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
 from dapo_lit.rewards.processes import Outcome, ProcessPool
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup, Task
@@ -242,8 +242,8 @@ class Verifier:
                 del waiting[:BATCH]
 
     def _send(self, path: str, responses: list[_Response]) -> None:
-        questions = tuple(
-            Question(
+        problems = tuple(
+            RewardProblem(
                 r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta, r.reference.sample
             )
             for r in responses
@@ -251,7 +251,7 @@ class Verifier:
         number = self._next_number()
         self._tasks[number] = (path, responses)
         wrong_value = self.wrong_value if path == self.function else None
-        work = Rewarding(path, questions, tuple(response.text for response in responses), wrong_value)
+        work = Rewarding(path, problems, tuple(response.text for response in responses), wrong_value)
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
     def _pool(self) -> ProcessPool:

@@ -1,10 +1,10 @@
 """The random reward: fair coins, decided by problem and sample and by nothing that the policy wrote."""
 
 from dapo_lit.rewards.coin_flip import reward
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 
 QUESTIONS = [
-    Question(f"p{problem}", "1+2=", "3", sample=f"{step}/0/{index}")
+    RewardProblem(f"p{problem}", "1+2=", "3", sample=f"{step}/0/{index}")
     for problem in range(40)
     for step in range(5)
     for index in range(10)

@@ -19,7 +19,7 @@ QUESTIONS = ["1+2=", "2+2=", "3+4="]
 def exported(compose, tmp_path) -> Path:
     train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
     out = tmp_path / "exported"
-    export(ExportConfig(ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), out=str(out)), [])
+    export(ExportConfig(ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), output=str(out)), [])
     return out
 
 

@@ -13,7 +13,9 @@ class ServedModel:
     def __init__(self, policy: PretrainedConfig) -> None:
         self.config = policy
         with torch.device("meta"):
-            self._names = set(AutoModelForCausalLM.from_config(policy).state_dict())
+            model = AutoModelForCausalLM.from_config(policy)
+        self._names = set(model.state_dict())
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
 
     def tensors(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Each tensor once, and the head where it is tied: vLLM would keep the old one."""

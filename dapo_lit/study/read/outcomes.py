@@ -89,4 +89,6 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
 
 def unit(key: str) -> str:
     """The unit of `amount`."""
-    return "points" if is_share(key) else "nats" if "entropy" in key else "tokens" if "length" in key else ""
+    if is_share(key):
+        return "points"
+    return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""

@@ -117,8 +117,7 @@ def train_command(runs: Runs) -> str:
     """
     values: dict[str, list[str]] = {}
     for run in runs:
-        file = run.folder / "overrides.txt"
-        for override in file.read_text().splitlines() if file.is_file() else []:
+        for override in run.overrides:
             key, _, value = override.partition("=")
             if key != "seed" and not key.startswith("logger") and value not in values.setdefault(key, []):
                 values[key].append(value)

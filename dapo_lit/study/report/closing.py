@@ -1,14 +1,10 @@
 """What a study prints when its last cell has ended: what was found, and where the report is."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from dapo_lit.study.report.calibration_page import close_calibration, screening
-from dapo_lit.study.report.document import Part
-from dapo_lit.study.report.findings_section import findings_section
 from dapo_lit.study.report.report import make_report
-from dapo_lit.study.report.results import Results
 
 
 def close(study: str, folders: Sequence[Path], command: str) -> str:
@@ -22,13 +18,6 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
     if study == "calibrate":
         return close_calibration(folders)
     out = folders[0] / "report"
-    results = make_report(folders, out, command, axes=("step",), formats=("png",))
+    results, found = make_report(folders, out, command, axes=("step",), formats=("png",))
     missing = [f"{len(results.missing)} cells are missing; the findings are of those that have ended"]
-    return "\n".join([*findings_text(results), *(missing if results.missing else []), f"report: {out / 'report.html'}"])
-
-
-def findings_text(results: Results) -> list[str]:
-    """The findings of a report, one a line, without their markup."""
-    parts: list[Part] = findings_section(results)[1:]
-    lines = [line for part in parts if isinstance(part, str) for line in part.splitlines()]
-    return [re.sub(r"[*`]", "", line) for line in lines]
+    return "\n".join([*found, *(missing if results.missing else []), f"report: {out / 'report.html'}"])

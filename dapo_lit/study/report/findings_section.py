@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
 from dapo_lit.study.compare.contrasts import REGISTERED
 from dapo_lit.study.compare.decision import mcnemar_p
@@ -30,7 +29,10 @@ def findings_section(results: Results) -> list[Part]:
     for result in spoken:
         act = results.act.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
-        lines.append(sentence(result, results.metric, results.budget, size, act, results.alpha))
+        text = sentence(result, results.metric, results.budget, size, act, results.alpha)
+        absent = results.calibration and results.calibration.verdicts.get(result.contrast.technique or "")
+        undecided = not result.decided(results.alpha)
+        lines.append(f"{text} Phenomenon absent: {absent}." if absent and undecided else text)
     rule = (
         f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
         "family that was registered; everything else is an observed difference. Intervals decide nothing: they are "
@@ -137,8 +139,8 @@ def _question_errors(results: Results) -> list[Part]:
     return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
 
 
-def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Part]:
+def figures_section(results: Results, axes: Sequence[str]) -> list[Part]:
     """Section 3: the paper's figures from these runs."""
-    drawings, absent = paper_figures(results.runs, axes, paper)
+    drawings, absent = paper_figures(results.runs, axes)
     notes = [bullets([f"{text}." for text in absent])] if absent else []
     return ["## 3. The paper's figures from these runs", *drawings, *notes]

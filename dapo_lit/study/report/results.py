@@ -8,6 +8,7 @@ from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, c
 from dapo_lit.study.compare.emergence import emergence
 from dapo_lit.study.compare.verdicts import Claim
 from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
@@ -35,6 +36,8 @@ class Results:
     missing: Mapping[tuple[str, int], str]
     warnings: tuple[str, ...]
     """Reasons to refuse the comparison that were overruled."""
+    calibration: Admitted | None = None
+    """What the calibration of the study's regime says; None without one."""
 
     @property
     def alpha(self) -> float:

@@ -1,6 +1,6 @@
 """Results in words that claim no more than the exact test allows."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
@@ -82,6 +82,19 @@ def budget_text(runs: Runs, plan: Plan | None) -> str:
     limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
     named = ", ".join(f"{key} {value:g}" for key, value in limits.items() if value is not None)
     return f"at {reached}" + (f" (registered budget: {named})" if named else "")
+
+
+def missing_text(missing: Collection[tuple[str, int]]) -> str:
+    """Which cells have no usable run, arm by arm; empty if none lacks.
+
+    >>> missing_text([("dapo", 3), ("dapo", 4)])
+    ' 2 cells that were asked for have no usable run: dapo at seeds 3, 4.'
+    """
+    if not missing:
+        return ""
+    arms = {arm: [str(seed) for other, seed in missing if other == arm] for arm, _ in missing}
+    named = "; ".join(f"{arm} at seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+    return f" {len(missing)} cells that were asked for have no usable run: {named}."
 
 
 def interval(key: str, estimate: Estimate) -> str:
