@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """How an override starts that may make the run a cell of a study."""
-FLAGS_WITH_VALUE: tuple[str, ...] = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir")
-FLAGS_WITH_VALUE += ("-cd", "--info", "-i", "--experimental-rerun")
+FLAGS_WITH_VALUE = (
+    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
+    "-i", "--experimental-rerun",
+)  # fmt: skip
 """Hydra's flags whose value is the next argument."""
 
 
