@@ -22,6 +22,7 @@ from dapo_lit.cli.study_launch import prepare, quote_arms, with_arm
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.config.groups import group_fault
 from dapo_lit.data.sources import DataError
+from dapo_lit.ranks import LostRankError
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.step.optimizer_steps import NonFiniteError
 
@@ -98,6 +99,9 @@ def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], 
         except USER_ERRORS as error:
             print(f"error: {error}", file=sys.stderr)
             failed(2, error)
+        except LostRankError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed(1, error)
         except Exception as error:
             if not multirun:
                 raise
