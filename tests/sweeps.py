@@ -254,8 +254,8 @@ def killed_run(folder: Path, arguments: tuple[str, ...]) -> Path:
     return folder
 
 
-def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> float:
-    """Runs to the end; returns the processor time that it took."""
+def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> tuple[str, float]:
+    """Runs to the end; returns what it printed and its processor time."""
     folder.mkdir(exist_ok=True)
     process, spent = Command(*arguments, cwd=folder), 0.0
     while process.poll() is None:
@@ -263,13 +263,13 @@ def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> float:
         time.sleep(0.005)
     ended = process.wait()
     assert ended.returncode == 0, ended.stderr
-    return spent
+    return ended.stdout, spent
 
 
 def sweep(folder: Path, kills: int, signals: int, disks: int, workers: int) -> tuple[list[Case], float]:
     """All sweeps; each of the workers starts runs of its own."""
     whole = folder / "whole"
-    run_s = uninterrupted(whole, SWEPT)
+    _, run_s = uninterrupted(whole, SWEPT)
     killed = killed_run(folder / "killed", SWEPT)
     total = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
     works: list[Callable[[], list[Case]]] = []
