@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms clean
+.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -115,6 +115,24 @@ bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrite
 
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
+
+# the environment of the site; it needs neither torch nor this package
+DOCS := .venv-docs
+
+$(DOCS)/.ready: docs/site/requirements.lock
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -q --disable-pip-version-check --no-deps -r docs/site/requirements.lock
+	@touch $@
+
+docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+
+check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium)
+	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
+	$(DOCS)/bin/python docs/site/check.py build/site $(ARGS)
+
+diagrams:  ## draw the mermaid diagrams of docs/ again, after one has changed; needs npm and Chromium
+	$(PYTHON) docs/site/diagrams.py chromium
 
 clean:  ## remove caches; keeps runs and models
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

@@ -255,6 +255,8 @@ class Evaluation(Section):
     num_problems: PositiveInt
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k."""
+    max_response_tokens: PositiveInt | None
+    """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count

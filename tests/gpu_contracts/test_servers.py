@@ -18,7 +18,6 @@ from fake_vllm_server import FakeGroup, FakeServer
 
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError
@@ -73,9 +72,7 @@ def on_ranks(size: int, work: Callable[[ThreadRanks], Any]) -> list[Any]:
 def engine(servers: list[FakeServer], folder, ranks: Ranks, **changes: Any) -> VllmServerEngine:
     settings = ServerSettings(tuple(s.url for s in servers), folder, max_model_tokens=64, max_batch_size=8, **changes)
     for server in servers:
-        server.model = server.model or str(
-            write_config(ServedModel(CONFIG, CPU_HEAD_DIMS).config, torch.bfloat16, folder)
-        )
+        server.model = server.model or str(write_config(ServedModel(CONFIG).config, torch.bfloat16, folder))
     return VllmServerEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks)
 
 

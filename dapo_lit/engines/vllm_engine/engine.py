@@ -26,7 +26,6 @@ from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_engine.wide_heads import head_dim_of
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
@@ -73,14 +72,24 @@ def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSett
         )
 
 
-def served_model(config: PretrainedConfig) -> ServedModel:
-    return ServedModel(config, None if torch.cuda.is_available() else CPU_HEAD_DIMS)
+def head_dim_of(config: PretrainedConfig) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def check_heads(config: PretrainedConfig) -> None:
+    """Raises ValueError where vLLM has no attention kernel on this machine for the policy's heads."""
+    if not torch.cuda.is_available() and head_dim_of(config) not in CPU_HEAD_DIMS:
+        raise ValueError(
+            f"vLLM on the CPU has no attention for heads of {head_dim_of(config)} dimensions, only for "
+            f"{', '.join(map(str, CPU_HEAD_DIMS))}: take another policy, or rollout=torch"
+        )
 
 
 def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Checks what can be checked without starting vLLM. Raises ValueError as VllmEngine does."""
     check_installed()
-    check_cache(served_model(config).config, dtype, settings)
+    check_heads(config)
+    check_cache(config, dtype, settings)
 
 
 class VllmEngine(RolloutEngine):
@@ -92,7 +101,7 @@ class VllmEngine(RolloutEngine):
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
-        self._model = served_model(config)
+        self._model = ServedModel(config)
         check_cache(self._model.config, dtype, settings)
         self.settings = settings
         self.concurrency = settings.max_batch_size
@@ -121,8 +130,9 @@ class VllmEngine(RolloutEngine):
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._model.config.save_pretrained(self._folder)
         weight_bytes = self._model.num_parameters * self._dtype.itemsize
+        options = llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes)
         try:
-            return LLM(**llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes))
+            return LLM(**options)
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(

@@ -23,7 +23,6 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
-from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
@@ -58,8 +57,7 @@ class VllmServerEngine(RolloutEngine):
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
-        # On a GPU as well: one description for servers on anything.
-        self._model = ServedModel(config, CPU_HEAD_DIMS)
+        self._model = ServedModel(config)
         self._folder = write_config(self._model.config, dtype, settings.folder)  # the same on every rank
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
