@@ -12,7 +12,7 @@ from dapo_lit.commands.plan import plan
 from dapo_lit.config import config_folder, parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
-from dapo_lit.forecast.memory import GIB, Memory, nearest_fit, training_memory
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
@@ -67,7 +67,8 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
     parameters = sum(p.numel() * 4 for p in model.parameters())
     measured = (peak + parameters) / GIB
     # A single rank gathers into a second copy of the parameters; the states are added by arithmetic.
-    expected = simulated.peak - simulated.training["optimiser states"] - simulated.training["parameters, gathered"]
+    parts = simulated.training
+    expected = sum(parts.values()) - parts["optimiser states"] - parts["parameters, gathered"]
     assert expected == pytest.approx(measured, rel=0.25)
 
 
@@ -102,6 +103,32 @@ def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimi
     assert lora.training["optimiser states"] * GIB == pytest.approx(2 * 4 * adapters)
     assert lora.state < plain.state / 2
     assert plain.parameters < lora.parameters < 1.1 * plain.parameters
+
+
+def test_what_an_engine_keeps_during_training_is_counted_and_sleep_gives_it_back():
+    def engine(*options: str) -> dict[str, float]:
+        return resident_engine(composed("+experiment=qwen2_5_7b_lora", *options), round(7.6e9))
+
+    weights = 7.6e9 * 2 / GIB
+    kept = engine("rollout.vllm.kv_cache_gb=20", "rollout.vllm.eager=false", "rollout.vllm.sleep=false")
+    assert kept == {
+        "engine weights": pytest.approx(weights), "engine keys and values": 20.0, "engine CUDA graphs": GRAPHS_GIB,
+    }  # fmt: skip
+    assert engine("rollout.vllm.eager=false", "rollout.vllm.sleep=true") == {"engine CUDA graphs": GRAPHS_GIB}
+    served = ("rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f")
+    assert engine(*served) == {}
+    assert engine("rollout=torch") == {"engine weights": pytest.approx(weights)}
+    shared = resident_engine(composed("+experiment=paper_qwen2_5_32b", "rollout.vllm.sleep=false"), round(32.8e9))
+    assert shared["engine weights"] == pytest.approx(32.8e9 * 2 / 4 / GIB)
+
+
+def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_leave_room(capsys):
+    """Training takes 26 GiB there, and vLLM with its weights and 20 GiB of cache as much again."""
+    options = ("+experiment=qwen2_5_7b_lora", "rollout.vllm.kv_cache_gb=20", "rollout.vllm.sleep=false", "quick=true")
+    plan(composed(*options, "hardware.memory_gb=48"), [])
+    assert "does not fit into 48 GB: training\nnearest change that does: rollout.vllm.sleep=true" in (
+        capsys.readouterr().out
+    )
 
 
 def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):

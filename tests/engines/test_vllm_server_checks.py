@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
 
 CONFIG = Qwen2Config(

@@ -26,7 +26,8 @@ from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.vllm_server.client import ServerError
-from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.train import train

@@ -132,8 +132,9 @@ class VllmEngine(RolloutEngine):
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._model.config.save_pretrained(self._folder)
         weight_bytes = self._model.num_parameters * self._dtype.itemsize
+        options = llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes)
         try:
-            return LLM(**llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes))
+            return LLM(**options)
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(
