@@ -4,6 +4,7 @@
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from dapo_lit.study.compare.contrasts import Contrast
@@ -84,7 +85,7 @@ def _twin(key: str, chosen: Sequence[str]) -> bool:
 
 def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
     if not effects:
-        return ["**What moved?** At least two seeds with all arms are needed to say."]
+        return ["**What moved?** Nothing can be said: that takes two seeds with all arms, and pairs that differ."]
     clear = [effect for effect in effects if effect.p <= alpha]
     metrics, comparisons = len({e.key for e in effects}), len({e.contrast.label for e in effects})
     looked = f"{metrics} metrics" + (f" x {comparisons} comparisons" if comparisons > 1 else "")
@@ -139,15 +140,16 @@ def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
 
 
 def in_terminal(parts: Sequence[Part], width: int = 118) -> list[str]:
-    """Text and tables of a document as lines for a terminal; figures are left out."""
+    """Text, wrapped, and tables of a document as lines for a terminal; figures are left out."""
     lines: list[str] = []
     for part in parts:
         if isinstance(part, str):
-            lines += [re.sub(r"[*`#]|^- ", "", line).strip() for line in part.splitlines()]
+            plain = (re.sub(r"[*`#]", "", line).strip() for line in part.splitlines())
+            lines += [text for line in plain for text in textwrap.wrap(line, width, subsequent_indent="  ") or [""]]
         elif isinstance(part, Table):
             cells = [list(part.columns), *map(list, part.rows)]
             widths = [max(len(row[i]) for row in cells) for i in range(len(part.columns))]
             lines += [
                 "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
             ]
-    return [line[: 2 * width] for line in lines]
+    return lines
