@@ -91,11 +91,10 @@ def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
     looked = f"{metrics} metrics" + (f" x {comparisons} comparisons" if comparisons > 1 else "")
     n = effects[0].estimate.n
     if clear:
-        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}); the largest:"
+        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}). The largest:"
     else:
-        text = f"**What moved?** Nothing that stands out of {looked}; the largest:"
-        if 2 / 2**n > alpha:
-            text += f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})."
+        few = f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})." if 2 / 2**n > alpha else ""
+        text = f"**What moved?** Nothing stands out of {looked}.{few} The largest:"
     caption = (
         "Largest standardised effects over all metrics of the policy and its training. Exploratory: none of them was "
         f"chosen beforehand; p is adjusted over all {looked} by the maximum statistic of exact sign flips. d: mean "
@@ -131,12 +130,15 @@ def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
                 )
             cells.append(text)
         rows.append([contrast_name(contrast), *cells])
+    question = (
+        f"**At what price?** Budget used, with over without; and the difference in {in_words(key)} at equal budget:"
+    )
     caption = (
-        f"At what price? Budget used with the technique over that without it, and the difference in {in_words(key)} "
+        f"Budget used with the technique over that without it, and the difference in {in_words(key)} "
         f"({unit(key) or 'its unit'}, 95 % t-interval) at the largest budget that all runs of a seed reached, on each "
         "axis. Generated tokens include those of discarded groups."
     )
-    return [Table("price", caption, ["comparison", *AXES.values()], rows)]
+    return [question, Table("price", caption, ["comparison", *AXES.values()], rows)]
 
 
 def in_terminal(parts: Sequence[Part], width: int = 118) -> list[str]:
