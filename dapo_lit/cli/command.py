@@ -25,8 +25,17 @@ from dapo_lit.config import Config, ConfigError, Section, config_folder, known_k
 from dapo_lit.config.groups import group_fault
 
 Schema = TypeVar("Schema", bound=Section)
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir")
-FLAGS_WITH_VALUE += ("-cd", "--info", "-i", "--experimental-rerun")
+FLAGS_WITH_VALUE = (
+    "--cfg",
+    "-c",
+    "--package",
+    "-p",
+    "--config-path",
+    "-cp",
+    "--config-name",
+    "-cn",
+    "--config-dir",
+) + (*("-cd", "--info", "-i", "--experimental-rerun"),)
 """Hydra's flags whose value is the next argument."""
 
 

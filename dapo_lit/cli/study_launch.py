@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import hydra
 from filelock import FileLock
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.composing import composed_tree
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
@@ -48,7 +48,7 @@ def prepare(arguments: Sequence[str]) -> list[str]:
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     multirun = "-m" in arguments or "--multirun" in arguments
-    tree = compose([*(str(o.input_line) for o in others if not _of_hydra(o)), str(chosen[0].input_line)])
+    tree = composed_tree([*(str(o.input_line) for o in others if not _of_hydra(o)), str(chosen[0].input_line)])
     config = parse(_container(tree))
     study = study_design(config)
     arms = [find_arm_of(study, name) for name in _values(given, ARM)]
@@ -191,12 +191,6 @@ def find_arm_of(study: Design, name: str) -> Arm:
         return find_arm(study, name)
     except ValueError as error:
         raise ConfigError(f"study.arm: {error}") from None
-
-
-def compose(overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composed tree, interpolations not yet resolved."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
 
 
 def _declared(study: Design, config: Config) -> set[str]:

@@ -231,6 +231,8 @@ class Logger(Section):
     """Steps between printed tables of sampled completions; 0: none."""
     progress: Literal["auto", "rich", "plain", "none"]
     """auto: a live display on a terminal, elsewhere one line per step."""
+    lightning: dict[str, Any] | None
+    """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: Wandb
 
 

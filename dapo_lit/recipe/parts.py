@@ -61,6 +61,7 @@ class Parts:
         self.check_answers(everything)
         check_vocabulary(self.tokenizer, self.policy, self.policy_folder)
         check_prompts(everything, self.template, self.tokenizer, self.policy)
+        _ = self.reflection, self.benchmarks
         for warning in try_rewards(self.verifier, self.problems.train, self.config.reward.extraction):
             print(f"warning: {warning}", flush=True)
         rollout = self.config.rollout
