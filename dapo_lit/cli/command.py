@@ -26,16 +26,9 @@ from dapo_lit.config.groups import group_fault
 
 Schema = TypeVar("Schema", bound=Section)
 FLAGS_WITH_VALUE = (
-    "--cfg",
-    "-c",
-    "--package",
-    "-p",
-    "--config-path",
-    "-cp",
-    "--config-name",
-    "-cn",
-    "--config-dir",
-) + (*("-cd", "--info", "-i", "--experimental-rerun"),)
+    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
+    *("--info", "-i", "--experimental-rerun"),
+)
 """Hydra's flags whose value is the next argument."""
 
 
