@@ -107,10 +107,10 @@ def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimi
 def test_what_does_not_fit_gets_a_change_that_does():
     tight = composed(*MEASURED)
     peak = training_memory(tight, quick=True).peak
-    change = nearest_fit(tight, 0.8 * peak)
+    change = nearest_fit(tight, 0.8 * peak, print)
     assert change is not None
     assert change.startswith("trainer.activation_checkpointing")
-    assert nearest_fit(tight, 0.0) is None
+    assert nearest_fit(tight, 0.0, print) is None
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():

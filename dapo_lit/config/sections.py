@@ -91,9 +91,11 @@ class Task(Section):
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV or a hub id, for `file`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
+    columns: dict[Literal["problem", "answer", "id"], str]
+    """Your names of the columns of `path` and `eval_path`, where they differ; {}: problem, answer, id."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
     """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool

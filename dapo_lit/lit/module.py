@@ -148,7 +148,7 @@ class DAPOModule(LightningModule):
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
         """All updates of one rollout step; leaves and logs its metrics."""
-        self._update(batch)
+        self.make_updates(batch)
         seconds = time.perf_counter() - batch.started
         row = step_row(batch, self.step_metrics, seconds, self.device, self.ranks)
         self.row = row
@@ -167,7 +167,7 @@ class DAPOModule(LightningModule):
         if self._trainer is not None:
             self.log_dict({key: float(value) for key, value in row.items() if value is not None}, batch_size=1)
 
-    def _update(self, batch: RolloutStep) -> None:
+    def make_updates(self, batch: RolloutStep) -> None:
         """All updates of one rollout step; leaves their metrics in `step_metrics`."""
         if batch.policy_version != self.policy_version:
             raise RuntimeError(

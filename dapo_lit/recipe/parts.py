@@ -208,7 +208,7 @@ class Parts:
         Raises:
             DataError: none fits.
         """
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(
