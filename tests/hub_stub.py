@@ -27,7 +27,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         else:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        address = f"http://localhost:{self.server.server_port}/me/sums"
+        address = f"http://127.0.0.1:{self.server.server_port}/me/sums"
         match self.path.split("/")[2:]:
             case ["repos", "create"]:
                 self.server.created.append(json.loads(body))

@@ -6,11 +6,12 @@ transformers or pandas before it is needed, so that `--help` and a typo are answ
 """
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,11 +26,16 @@ from dapo_lit.config import Config, ConfigError, Section, config_folder, known_k
 from dapo_lit.config.groups import group_fault
 from dapo_lit.config.sections import section_of
 
+if TYPE_CHECKING:
+    from dapo_lit.cli.study_launch import Sweep
+
 Schema = TypeVar("Schema", bound=Section)
+MAY_BE_STUDY = ("study", "experiment=", "regime=")
+"""How an override starts that may make the run a cell of a study."""
 FLAGS_WITH_VALUE = (
-    *("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
-    *("--info", "-i", "--experimental-rerun"),
-)
+    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
+    "-i", "--experimental-rerun",
+)  # fmt: skip
 """Hydra's flags whose value is the next argument."""
 
 
@@ -51,7 +57,8 @@ def reported(run: Callable[[], None]) -> int:
     except Exception as error:
         if not is_users(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        is_hydras = isinstance(error, (HydraException, OmegaConfBaseException))
+        print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
         return 2
     return 0
 
@@ -161,6 +168,8 @@ def run_command(
     config_name: str,
     positional: str | None = None,
     renamed: Mapping[str, str] | None = None,
+    before_study: Callable[[Iterable[Config]], None] = lambda configs: None,
+    after_study: Callable[[Config], None] = lambda config: None,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
@@ -170,44 +179,104 @@ def run_command(
     Args:
         positional: the key that an argument without `=` is the value of; None: there is no such argument.
         renamed: old names of keys, which still work.
+        before_study: called with the configs of a study's cells before several run side by side and print into logs.
+        after_study: called once all cells of a study were run.
     """
     codes: list[int] = []
     parent = os.getpid()
 
-    def failed(code: int, error: Exception) -> None:
-        codes.append(code)
-        if os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
-            raise error
-
     def task(tree: DictConfig) -> None:
         choices = HydraConfig.get()
         multirun = choices.mode == RunMode.MULTIRUN
-        try:
-            config = compose_run(tree, schema)
-            if multirun and isinstance(config, Config) and config.trainer.devices > 1:
-                # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
-                raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
-            run(config, list(choices.overrides.task))
-        except Exception as error:
-            if is_users(error):
-                print(f"error: {error}", file=sys.stderr)
-                failed(2, error)
-            elif not multirun:
-                raise
-            else:
-                traceback.print_exc()
-                failed(1, error)
+        code, error = attempt(lambda: tree, list(choices.overrides.task), multirun, run, schema)
+        codes.append(code)
+        if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
+            raise error
+
+    study: Sweep | None = None
 
     def check() -> None:
+        nonlocal study
         sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
         sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
-        if schema is Config and any(a.lstrip("+~").startswith("study=") for a in sys.argv[1:]):
+        if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in sys.argv[1:]):
             from dapo_lit.cli.study_launch import prepare  # loads pandas
 
-            sys.argv[1:] = prepare(sys.argv[1:])
+            sys.argv[1:], study = prepare(sys.argv[1:])
 
     if code := reported(check):
         return code
-    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
-    return max(codes, default=0)
+    if study is None or study.has_launcher:
+        composed = in_hydra(task, config_name)
+        return max([composed, *codes])
+    code = run_study(study, run, schema, before_study)
+    after_study(study.config)
+    return code
+
+
+def run_study(
+    study: "Sweep",
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    before_study: Callable[[Iterable[Config]], None],
+) -> int:
+    """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
+    from dapo_lit.cli.cells import Cell, in_child, run_cells, workers_for
+    from dapo_lit.cli.study_launch import compose, with_arm
+
+    workers = workers_for(study.config, len(study.cells))
+    configs = (with_arm(compose(study.overrides(cell))) for cell in study.cells)
+    if workers > 1 and (code := in_child(lambda: reported(lambda: before_study(configs)))):
+        return code
+
+    def run_cell(cell: Cell) -> int:
+        overrides = study.overrides(cell)
+        return attempt(lambda: compose(overrides), overrides, True, run, schema)[0]
+
+    return run_cells(study.cells, run_cell, workers, study.folder)
+
+
+def attempt(
+    composed: Callable[[], DictConfig],
+    overrides: list[str],
+    multirun: bool,
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+) -> tuple[int, Exception | None]:
+    """One run: its exit code, and the error that was printed.
+
+    Raises:
+        Exception: outside a multirun, an error that is no user's.
+    """
+    try:
+        config = compose_run(composed(), schema)
+        if multirun and isinstance(config, Config) and config.trainer.devices > 1:
+            # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
+            raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
+        run(config, overrides)
+    except Exception as error:
+        if is_users(error):
+            print(f"error: {error}", file=sys.stderr)
+            return 2, error
+        if not multirun:
+            raise
+        traceback.print_exc()
+        return 1, error
+    return 0, None
+
+
+def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
+    """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
+    return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
+
+
+def composition_fault(error: Exception) -> str:
+    """What Hydra says about an override, in one line."""
+    absent = re.match(r"Could not override '([\w.]+)'", str(error))
+    if absent is None:
+        return " ".join(str(error).split())
+    return (
+        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
+    )

@@ -14,9 +14,9 @@ from rich.table import Table
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.evaluation.extra_rules import rule_differences, verdicts
-from dapo_lit.evaluation.model_source import open_subject, run_config, run_of
+from dapo_lit.evaluation.model_source import open_model, run_config, run_of
 from dapo_lit.evaluation.recorded_rollouts import counted_responses, recorded_rollouts
-from dapo_lit.evaluation.resumable import Result, evaluate_subject
+from dapo_lit.evaluation.resumable import Result, evaluate_model
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
@@ -53,7 +53,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     wanted = config.compare or (config.ckpt,)
     results = []
     for where in wanted:
-        results.append(evaluate_subject(config, open_subject(where, config.policy, config.device)))
+        results.append(evaluate_model(config, open_model(where, config.policy, config.device)))
         report(results[-1], patterns, config.show)
         if config.other_rules:
             report_rules(results[-1], config)
@@ -65,7 +65,7 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     """Prints the table of one model and some responses; writes its curves as CSV and figure."""
     name, samples = result.benchmark.settings.name, result.evaluation.samples
     table = pd.DataFrame([asdict(s) for s in samples])
-    consensus = [consensus_curve(ballot) for ballot in result.evaluation.ballots]
+    consensus = [consensus_curve(counts) for counts in result.evaluation.vote_counts]
     by_samples, by_budget = samples_curve(table, consensus), budget_curve(table)
     by_samples.to_csv(result.folder / "by_samples.csv", index=False)
     by_budget.to_csv(result.folder / "by_budget.csv", index=False)
@@ -74,7 +74,7 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     rows = summary(table, consensus)
     table["reflects"] = [patterns.reflects(s.response) for s in samples]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
-    questions = len(result.evaluation.ballots)
+    questions = len(result.evaluation.vote_counts)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
     lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]
     print_table(("", "estimate", "95 % interval"), lines)
@@ -159,7 +159,7 @@ def report_comparison(first: Result, second: Result) -> None:
         raise ConfigError("the two evaluations are on different questions")
     k = first.evaluation.k
     means = [by_question(table, "correct").mean(axis=1) for table in tables]
-    votes = [[consensus_curve(b)[-1] for b in r.evaluation.ballots] for r in (first, second)]
+    votes = [[consensus_curve(b)[-1] for b in r.evaluation.vote_counts] for r in (first, second)]
     rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
     rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
     print(f"\n{second.label} minus {first.label}, paired by question")

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
-from dapo_lit.evaluation.model_source import open_run_subject, run_of
+from dapo_lit.evaluation.model_source import open_run_model, run_of
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.policy.save import save_policy
 from dapo_lit.runs.model_card import model_card
@@ -22,16 +22,16 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
         raise ConfigError(f"push={config.push}: write owner/name")
     if out.exists():
         raise ConfigError(f"output={out} exists already; move it away or choose another folder")
-    subject, settings = open_run_subject(Path(config.ckpt))
-    model = subject.model
-    model.generation_config.eos_token_id = list(eos_ids(model, subject.tokenizer))
+    evaluated, settings = open_run_model(Path(config.ckpt))
+    model = evaluated.model
+    model.generation_config.eos_token_id = list(eos_ids(model, evaluated.tokenizer))
     # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for.
     model.generation_config.do_sample = True
     model.generation_config.temperature = settings.rollout.temperature
     model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
-    notes = {"dapo_lit.json": {"checkpoint": subject.label, "digest": subject.digest}}
-    save_policy(out, model, subject.tokenizer, notes, described(config, settings))
-    print(f"policy  {out} ({subject.label})")
+    notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
+    save_policy(out, model, evaluated.tokenizer, notes, described(config, settings))
+    print(f"policy  {out} ({evaluated.label})")
     if config.push:
         print(f"pushed  {push(out, config.push)}")
 

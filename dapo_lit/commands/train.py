@@ -1,5 +1,7 @@
 """Trains one policy, started by dapo_lit/train.py."""
 
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -13,9 +15,7 @@ from dapo_lit.lit.fit import fit, own_callbacks
 from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
-from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.switches import objective
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
@@ -25,6 +25,8 @@ from dapo_lit.runs.resume import recorded_threads
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
+from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.report.closing import close
 
 
 def train(config: Config, overrides: list[str]) -> None:
@@ -45,6 +47,23 @@ def train(config: Config, overrides: list[str]) -> None:
             train_first(config, overrides, run_start)
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
+
+
+def check_study(configs: Iterable[Config]) -> None:
+    """Tries out the first cell of a study that is not done yet.
+
+    Raises:
+        ConfigError, DataError, OSError: with what to do.
+    """
+    silence_libraries()
+    for config in configs:
+        arm = (config.study and config.study.arm) or arm_of(config)
+        if config.preflight and not is_done(config, arm) and not packed_cell(config, arm):
+            torch.set_num_threads(config.trainer.threads)
+            parts = Parts(config)
+            with parts.verifier:
+                parts.check()
+            return
 
 
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
@@ -89,8 +108,6 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
     own_callbacks(config, path)
     if config.logger.lightning:
         built("logger.lightning", config.logger.lightning, path)
-    for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
-        print(f"warning: {line}", flush=True)
     folder = open_run(config, overrides, arm)
     with beating(folder.path):
         train_in(folder, config, parts, run_start)
@@ -153,3 +170,13 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     loggers.close()
     print_summary(folder, config)
     print(f"run     {folder.path}\nfigure  {figure}")
+
+
+def print_findings(config: Config) -> None:
+    """Prints what a study found, once its cells have ended."""
+    assert config.study is not None
+    folders = [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
+    try:
+        print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
+    except StudyError as reason:
+        print(f"no findings: {reason}")

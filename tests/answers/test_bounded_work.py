@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.fast import FastJudge, value
+from dapo_lit.answers.fast import FastComparer, value
 from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
 from dapo_lit.answers.reader import MAX_NESTING
 
@@ -92,7 +92,7 @@ def calls_of(prediction: str, answer: str) -> int:
             return
         sys.setprofile(count)
         try:
-            compare_answers(prediction, answer, FastJudge())
+            compare_answers(prediction, answer, FastComparer())
         finally:
             sys.setprofile(None)
 
