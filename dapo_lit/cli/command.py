@@ -259,6 +259,11 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
+        from dapo_lit.ranks import LostRankError
+
+        if isinstance(error, LostRankError):
+            print(f"error: {error}", file=sys.stderr)
+            return 1, error
         if not multirun:
             raise
         traceback.print_exc()

@@ -39,6 +39,7 @@ def train(config: Config, overrides: list[str]) -> None:
     silence_libraries()
     with joined(config.trainer) as ranks:
         torch.set_num_threads(config.trainer.threads)
+        torch.set_float32_matmul_precision(config.trainer.float32_matmul_precision)
         if ranks.rank > 0:
             follow(config, ranks)
             return
