@@ -94,6 +94,7 @@ class Parts:
         return Finding(f"{len(self.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
 
     def _check_engine(self) -> Finding:
+        _ = self.reflection, self.benchmarks  # what cannot be read ends the run here and not at the first evaluation
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -248,7 +249,7 @@ class Parts:
         Raises:
             DataError: none fits.
         """
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(
