@@ -86,7 +86,7 @@ class Difficulty(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
+    name: Literal["chain_sum", "parity", "four_sums", "arithmetic", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
@@ -115,7 +115,8 @@ class Task(Section):
     options: dict[str, Any]
     """Options of a generated task (ranges, shapes)."""
     base: dict[str, Any] | None
-    """Demonstrations that the task's base policy is pre-trained on."""
+    """Demonstrations that the task's base policy is pre-trained on: `stages`, and optionally `long_chains`, the share
+    of the last stage that writes all steps while the others answer at once."""
     base_seed: int
     """Seed of the base policy: 0 for one base shared by all seeds, ${seed} in studies."""
 
