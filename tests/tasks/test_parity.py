@@ -1,4 +1,4 @@
-"""Parity: problems that no demonstration shows, chains that are right, and the share of long chains in a base policy."""
+"""Parity: problems that no demonstration shows, right chains, and the share of long chains in a base policy."""
 
 import doctest
 import itertools
