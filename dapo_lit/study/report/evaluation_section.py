@@ -1,6 +1,7 @@
 """How much of the spread is the evaluation's: by arm and by comparison, and what the evaluations cost."""
 
-from dapo_lit.study.compare.contrasts import Comparison
+from collections.abc import Mapping
+
 from dapo_lit.study.compare.questions import PairedLevels, error_parts, paired_levels, score_array
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.runs import Runs, StudyError
@@ -21,7 +22,8 @@ def _by_comparison(results: Results, benchmark: str) -> list[Part]:
     """Each comparison of two arms with both levels of uncertainty, and the evaluation's share of its spread."""
     key, rows = results.metric, []
     for result in results.of(results.family):
-        found = levels(results.runs, result, benchmark)
+        pair, seeds = result.contrast.pair, dict(zip(result.seeds, result.bases, strict=True))
+        found = levels(results.runs, pair, seeds, benchmark) if pair else None
         if found is not None:
             share = "–" if found.evaluation_share is None else f"{found.evaluation_share:.0%}"
             rows.append([result.contrast.label, interval(key, found.seeds), interval(key, found.both), share])
@@ -37,14 +39,14 @@ def _by_comparison(results: Results, benchmark: str) -> list[Part]:
     return [Table("levels", caption, ["comparison", "over seeds", "over seeds and questions", "evaluation"], rows)]
 
 
-def levels(runs: Runs, result: Comparison, benchmark: str) -> PairedLevels | None:
-    """Both levels of a comparison of two arms; None where it is of more arms, or samples were not recorded alike."""
-    if result.contrast.pair is None or len(result.seeds) < 2:
+def levels(runs: Runs, pair: tuple[str, str], base_of: Mapping[int, int], benchmark: str) -> PairedLevels | None:
+    """Both levels of a difference of two arms at these seeds; None where their samples were not recorded alike."""
+    if len(base_of) < 2:
         return None
     cells = {(run.arm, run.seed): run for run in runs.usable}
     try:
-        arms = [[cells[arm, seed].evaluation(benchmark) for seed in result.seeds] for arm in result.contrast.pair]
-        return paired_levels(*map(score_array, arms), result.bases)
+        treated, control = (score_array([cells[arm, seed].evaluation(benchmark) for seed in base_of]) for arm in pair)
+        return paired_levels(treated, control, list(base_of.values()))
     except (ValueError, StudyError):
         return None
 
