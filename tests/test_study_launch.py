@@ -179,6 +179,18 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
     assert "dapo/seed_1" in done_at(study / STUDY)
 
 
+def test_what_cannot_learn_is_refused_once_before_cells_run_side_by_side(tmp_path, cache):
+    """The cells would refuse it as well, each in the log of its worker."""
+    settings = ("study.workers=2", "reward.function=json.no_such_function")
+    done = run_cli("-m", "+study=placebo", *TINY, *settings, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout.count("before the first step") == 1
+    assert "  tokenizer  " in done.stdout
+    assert done.stderr.count("error: a reward function failed") == 1
+    assert "no attribute 'no_such_function'" in done.stderr
+    assert not list((tmp_path / STUDY).glob("worker_*.log"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -28,7 +28,7 @@ from dapo_lit.runs.random_state import random_state, restore_random_state
 from dapo_lit.step.before_updates import score, scored_by_first_update
 from dapo_lit.step.counters import Counters
 from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps
+from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
@@ -111,8 +111,10 @@ class DAPOModule(LightningModule):
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            # Under tensor parallelism the tensors lie on two meshes, which no one kernel takes.
-            foreach=None if self.config.trainer.sharding.tensor_parallel == 1 else False,
+            **update_kernel(
+                {parameter.device.type for group in groups for parameter in group["params"]},
+                self.config.trainer.sharding.tensor_parallel,
+            ),
         )
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
