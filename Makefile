@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms clean
+.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -73,6 +73,9 @@ test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and o
 	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile $(ARGS)
 
+test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
+	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)
+
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -115,6 +118,24 @@ bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrite
 
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
+
+# the environment of the site; it needs neither torch nor this package
+DOCS := .venv-docs
+
+$(DOCS)/.ready: docs/site/requirements.lock
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -q --disable-pip-version-check --no-deps -r docs/site/requirements.lock
+	@touch $@
+
+docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+
+check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium)
+	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
+	$(DOCS)/bin/python docs/site/check.py build/site $(ARGS)
+
+diagrams:  ## draw the mermaid diagrams of docs/ again, after one has changed; needs npm and Chromium
+	$(PYTHON) docs/site/diagrams.py chromium
 
 clean:  ## remove caches; keeps runs and models
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

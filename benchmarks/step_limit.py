@@ -32,7 +32,7 @@ from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.train import arm_of
+from dapo_lit.commands.train import arm_of
 
 PHASES = ("generate", "verify", "score", "train", "sync")
 ADAMW_PASSES = 7

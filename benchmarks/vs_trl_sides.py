@@ -27,7 +27,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.pool import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.train import arm_of
+from dapo_lit.commands.train import arm_of
 
 PLAIN = (
     "algorithm.techniques.dynamic_sampling=false",

@@ -16,7 +16,7 @@ from dapo_lit.cli.command import check_overrides
 from dapo_lit.config import ConfigError, config_folder, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
 from dapo_lit.evaluate import evaluate
-from dapo_lit.evaluation.model_source import open_subject
+from dapo_lit.evaluation.model_source import open_model
 from dapo_lit.train import train
 
 SUMS = (
@@ -32,7 +32,7 @@ def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
     return evaluation(
         "benchmark=chain_sum_heldout", "benchmark.name=sums", "benchmark.num_problems=12",
         "benchmark.extraction=number", f"benchmark.options={options}", "benchmark.samples=6", "benchmark.top_p=0.9",
-        "benchmark.max_response_tokens=80", f"out_dir={out}", *overrides,
+        "benchmark.max_response_tokens=80", f"output={out}", *overrides,
     )  # fmt: skip
 
 
@@ -120,13 +120,13 @@ def test_a_second_call_samples_nothing_and_more_samples_add_to_it(run, tmp_path,
 
 def test_an_exported_folder_is_the_same_model_as_its_checkpoint(run, tmp_path):
     config = evaluation()
-    subject = open_subject(str(run), config.policy, "cpu")
-    subject.model.save_pretrained(tmp_path / "exported")
-    subject.tokenizer.save_pretrained(tmp_path / "exported")
-    earlier = open_subject(str(run / "checkpoints" / "step_000002.ckpt"), config.policy, "cpu")
-    exported = open_subject(str(tmp_path / "exported"), config.policy, "cpu")
-    assert exported.digest == subject.digest != earlier.digest
-    assert (subject.label, exported.label) == ("dapo-seed_0-step_000003", "exported")
+    evaluated = open_model(str(run), config.policy, "cpu")
+    evaluated.model.save_pretrained(tmp_path / "exported")
+    evaluated.tokenizer.save_pretrained(tmp_path / "exported")
+    earlier = open_model(str(run / "checkpoints" / "step_000002.ckpt"), config.policy, "cpu")
+    exported = open_model(str(tmp_path / "exported"), config.policy, "cpu")
+    assert exported.digest == evaluated.digest != earlier.digest
+    assert (evaluated.label, exported.label) == ("dapo-seed_0-step_000003", "exported")
 
 
 def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):

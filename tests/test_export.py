@@ -20,7 +20,7 @@ def run(compose, tmp_path) -> Path:
 
 def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
     out = tmp_path / "exported" / "four_sums"
-    export(ExportConfig(ckpt=str(run), out=str(out)), [])
+    export(ExportConfig(ckpt=str(run), output=str(out)), [])
     assert "step_000002" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(out).eval()
@@ -43,7 +43,7 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
 def test_what_cannot_be_exported_is_told(run, tmp_path):
     def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
         with pytest.raises(ConfigError) as caught:
-            export(ExportConfig(ckpt=str(ckpt), out=str(out)), [])
+            export(ExportConfig(ckpt=str(ckpt), output=str(out)), [])
         assert not (tmp_path / "new").exists()
         return str(caught.value)
 

@@ -8,12 +8,12 @@ import torch
 from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
 
+from dapo_lit.commands.plan import plan
 from dapo_lit.config import config_folder, parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, Memory, nearest_fit, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
-from dapo_lit.plan import plan
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 

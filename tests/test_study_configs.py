@@ -4,6 +4,7 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.regime_study import OF_A_REGIME
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten
@@ -24,10 +25,10 @@ def parsed(composed: DictConfig) -> Config:
 
 
 def test_there_is_a_study_file_for_every_design_and_no_other():
-    assert set(STUDIES) == set(DESIGNS)
+    assert set(STUDIES) == {*DESIGNS, *OF_A_REGIME}
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", DESIGNS)
 def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
     base = tree(f"+study={name}")
     study = study_design(parsed(base))

@@ -134,9 +134,13 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
         "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
         "algorithm.overlong.cache_tokens=5", "algorithm.num_prompts=4", "algorithm.samples_per_prompt=4",
         "algorithm.minibatch_prompts=4", "budget.steps=2", "evaluation.samples=1", "logger.progress=none",
-        cwd=tmp_path,
+        "study.underpowered=true", "study.workers=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "2 cells at a time" in done.stdout
+    assert "[4/4] dapo" in done.stdout
+    assert "clip_higher (left out of DAPO): observed difference" in done.stdout
+    assert "report: runs/ablate_clip_higher/report/report.html" in done.stdout
     study = tmp_path / "runs" / "ablate_clip_higher"
     finished = sorted(str(p.parent.relative_to(study)) for p in study.rglob("DONE.json"))
     assert finished == sorted(f"{arm}/seed_{seed}" for arm in ("dapo", "dapo-clip_higher") for seed in (0, 1))
@@ -186,6 +190,11 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
             "words-1",
         ),
         (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
+        (["task.options.max_terms=4"], "error: task.options.max_terms: the composed config has no such key"),
+        (["+task.options.max_terms=4"], "task.options (max_terms=4): four_sums has no options"),
+        (["task=chain_sum", "task.options.bogus=1"], "error: task.options.bogus: the composed config has no such key"),
+        (["runs_dir=/proc/none"], "/proc/none"),
+        (["runs_dir=broken.jsonl"], "broken.jsonl"),
     ],
 )
 def test_bad_input_ends_with_one_message_and_code_2(tmp_path, cache, arguments, message):

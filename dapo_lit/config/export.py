@@ -6,5 +6,5 @@ from dapo_lit.config.sections import Section
 class ExportConfig(Section):
     ckpt: str
     """A run's folder (its newest checkpoint), or one checkpoint of it."""
-    out: str
+    output: str
     """The folder to write; it must not exist yet."""

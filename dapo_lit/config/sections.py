@@ -159,8 +159,10 @@ class Vllm(Section):
     """Settings for placement=server."""
     kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
     """GiB of the key-value cache."""
+    gpu_memory_utilization: Annotated[Annotated[float, Field(gt=0, le=1)] | None, EXECUTION]
+    """Share of a GPU that must be free when the engine starts; null: weights, cache and 4 GiB."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
-    """GPUs that share the engine's weights; above 1, launch with torchrun."""
+    """GPUs that share the engine's weights: neighbouring ranks."""
     eager: Annotated[bool, EXECUTION]
     """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
@@ -253,6 +255,8 @@ class Evaluation(Section):
     num_problems: PositiveInt
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k."""
+    max_response_tokens: PositiveInt | None
+    """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count

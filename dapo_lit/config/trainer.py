@@ -10,7 +10,7 @@ from dapo_lit.config.sections import Section
 
 class Sharding(Section):
     dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
-    """Dtype of forward and backward; shards stay in policy.dtype. null: the same."""
+    """Dtype of forward and backward, with one process too; weights stay in policy.dtype. null: the same."""
     cpu_offload: bool
     """Keep shards, gradients and optimiser states in host memory and run the optimiser there."""
     tensor_parallel: PositiveInt

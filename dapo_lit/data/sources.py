@@ -18,9 +18,9 @@ from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, DataError, Row, read_rows
-from dapo_lit.data.selection import Account
+from dapo_lit.data.selection import SelectionReport
 
-__all__ = ["DataError", "load_heldout", "load_problems", "load_with_account"]
+__all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
 
 
 def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
@@ -35,7 +35,7 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
-    return load_with_account(path, split)[0][:limit]
+    return load_with_selection(path, split)[0][:limit]
 
 
 def load_heldout(path: str) -> list[Problem]:
@@ -43,16 +43,18 @@ def load_heldout(path: str) -> list[Problem]:
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    return load_with_account(path, "test", "validation")[0]
+    return load_with_selection(path, "test", "validation")[0]
 
 
-def load_with_account(path: str, *splits: str, skip_bad_rows: float | None = None) -> tuple[list[Problem], Account]:
-    """All problems of the first of the splits that exists, and the account of what reading left out.
+def load_with_selection(
+    path: str, *splits: str, skip_bad_rows: float | None = None
+) -> tuple[list[Problem], SelectionReport]:
+    """All problems of the first of the splits that exists, and what reading left out.
 
     skip_bad_rows: the share of bad rows that is skipped; None: none, and no message mentions the key.
     """
     name, files = resolve_files(path, *splits)
-    bad_rows, account = BadRows(skip_bad_rows), Account()
+    bad_rows, selection = BadRows(skip_bad_rows), SelectionReport()
     rows = chain.from_iterable(read_rows(file, bad_rows) for file in files)
     checks, first = FieldChecks(name), next(rows, None)
     if first is None:
@@ -62,12 +64,12 @@ def load_with_account(path: str, *splits: str, skip_bad_rows: float | None = Non
     if is_published_schema(first):
         problems, report = published_problems(rows, checks, bad_rows)
         bad_rows.check(report.num_rows)
-        account.add_duplicates(report)
+        selection.add_duplicates(report)
     else:
         problems = _plain_problems(rows, checks, bad_rows)
         bad_rows.check(len(problems))
-    account.add_bad_rows(bad_rows)
-    return problems, account
+    selection.add_bad_rows(bad_rows)
+    return problems, selection
 
 
 def _plain_problems(rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows) -> list[Problem]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
-from dapo_lit.evaluation.voting import Ballot, ballots, consensus
+from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
@@ -53,7 +53,7 @@ class Evaluation:
 
     samples: list[EvaluatedSample]
     k: int
-    ballots: list[Ballot]
+    vote_counts: list[VoteCounts]
     """One a problem, in the order of the samples."""
 
     def metrics(self, benchmark: str) -> dict[str, float]:
@@ -61,8 +61,8 @@ class Evaluation:
         k, lengths = self.k, [s.num_tokens for s in self.samples]
         values = {
             f"avg@{k}": fmean(s.correct for s in self.samples),
-            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.ballots),
-            f"cons@{k}": fmean(consensus(b) for b in self.ballots),
+            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.vote_counts),
+            f"cons@{k}": fmean(consensus(b) for b in self.vote_counts),
             "length_mean": fmean(lengths),
             "truncated_frac": fmean(s.truncated for s in self.samples),
             "entropy": -sum(s.logprob for s in self.samples) / sum(lengths),
@@ -151,7 +151,7 @@ def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSamp
     ordered = [found[name] for name in names]
     rows = [ordered[start : start + k] for start in range(0, len(ordered), k)]
     answers = [[(s.extracted, s.correct) for s in row] for row in rows]
-    return Evaluation(ordered, k, ballots(answers, verifier.equivalent))
+    return Evaluation(ordered, k, vote_counts(answers, verifier.equivalent))
 
 
 def question_digest(prompt: Prompt) -> str:

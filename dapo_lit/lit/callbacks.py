@@ -13,6 +13,7 @@ from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
@@ -41,10 +42,10 @@ class Recorder(Callback):
         saved because the evaluation failed holds it, and the resumed run starts with it."""
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        account = trainer.datamodule.account
+        selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
-            self.folder.write_run(problems=account.counts)
-            print("\n".join(account.lines), flush=True)
+            self.folder.write_run(problems=selection.counts)
+            print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
         if self.unwritten is not None:
@@ -154,6 +155,9 @@ class Recorder(Callback):
         row = module.counters.state_dict() | row
         self.folder.append_row(row)
         self.loggers.row(row)
+        if module.counters.step == min(STEPS, self.config.budget.steps):
+            for line in unused_techniques(self.config, self.folder.path / "metrics.jsonl"):
+                print(f"warning: {line}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -171,7 +175,7 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
     threshold = config.rollout.mismatch_alarm
     if threshold == "auto":
-        threshold = ALARM_FLOAT32 if computes_in(config) == "float32" else ALARM_16_BITS
+        threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
     if threshold is None or kl is None or kl <= threshold:
         return None
     return (
@@ -179,12 +183,6 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
         "did not sample from the policy's weights (a stale or broken sync), or its precision is too low; "
         "docs/mismatch.md"
     )
-
-
-def computes_in(config: Config) -> str:
-    """The dtype of forward and backward, which shards of the policy may be stored wider than."""
-    trainer = config.trainer
-    return (trainer.sharding.dtype if trainer.strategy == "fsdp" else None) or config.policy.dtype
 
 
 def peak_memory_gb(device: torch.device) -> float:

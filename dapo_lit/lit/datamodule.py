@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
-from dapo_lit.data.selection import Account
+from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
@@ -85,7 +85,7 @@ class RolloutDataModule(LightningDataModule):
         self.ranks = replace(ranks or Ranks(), per_engine=ranks_per_engine(config.rollout))
         self.next_step = 1
         """The step to collect next: one after the last whole step, two after it while a step is being trained on."""
-        self.account = Account()
+        self.selection = SelectionReport()
         self.heldout: list[Prompt] = []
         self.benchmarks: list[OpenBenchmark] = []
         self.collector: Collector | None = None
@@ -103,7 +103,7 @@ class RolloutDataModule(LightningDataModule):
         parts.check_answers([*found.train, *found.heldout])
         train, num_long = parts.prompts(found.train)
         self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
-        self.account = found.account.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
+        self.selection = found.selection.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
         self.benchmarks = parts.benchmarks
         self.collector = Collector(
             prompts=train,
@@ -188,7 +188,7 @@ class RolloutDataModule(LightningDataModule):
         found: dict[str, Evaluation] = {}
         if self.heldout:
             sampling = Sampling(
-                max_response_tokens=self.config.task.max_response_tokens,
+                max_response_tokens=settings.max_response_tokens or self.config.task.max_response_tokens,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
                 top_k=settings.top_k,

@@ -159,7 +159,6 @@ class DAPOModule(LightningModule):
             temperature=self.config.rollout.temperature,
             entropy_gradient=self.objective.entropy_bonus > 0,
             fp32_head=trainer.fp32_head,
-            sharded=trainer.strategy == "fsdp",
             micro_batch_tokens=trainer.micro_batch_tokens,
             shared_prompt=trainer.shared_prompt,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.policy.load import no_progress_bars
+from dapo_lit.policy.load import quiet_transformers
 
 
 def save_policy(
@@ -23,7 +23,7 @@ def save_policy(
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
     try:
-        with no_progress_bars():
+        with quiet_transformers():
             model.save_pretrained(building)
         tokenizer.save_pretrained(building)
         for name, content in notes.items():

@@ -9,7 +9,8 @@ from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.engines.vllm_engine.engine import VllmEngine, VllmSettings, check_startable
+from dapo_lit.engines.vllm_engine.engine import VllmEngine, check_startable
+from dapo_lit.engines.vllm_engine.options import VllmSettings
 from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.ranks import ALONE, Ranks
@@ -110,4 +111,5 @@ def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int |
         fp32_head=rollout.vllm.fp32_head,
         eager=rollout.vllm.eager,
         sleeps=rollout.vllm.sleep,
+        memory_frac=rollout.vllm.gpu_memory_utilization,
     )

@@ -23,7 +23,9 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
+from dapo_lit.recipe.idle_settings import check_switches
 from dapo_lit.recipe.policy_check import check_dtype, check_policy
+from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
@@ -49,20 +51,49 @@ class Parts:
             raise ConfigError(str(error)) from None
 
     def check(self) -> None:
-        """Finds a user's mistakes before anything is computed: data, reference answers, model, device.
+        """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most.
 
         Raises:
-            ConfigError, DataError, FileNotFoundError: with what to do.
+            ConfigError, DataError, OSError: with what to do.
         """
-        check_dtype(self.config)
-        if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        if not self.config.preflight:
+            self._check_device()
+            self._check_engine()
+            return
+        run_checks(
+            {
+                "weights": lambda: check_dtype(self.config),
+                "device": self._check_device,
+                "problems": self._check_problems,
+                "policy": lambda: check_policy(self.policy),
+                "tokenizer": self._check_tokenizer,
+                "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
+                "switches": lambda: check_switches(self.config),
+                "engine": self._check_engine,
+            }
+        )
+
+    def _check_device(self) -> Finding:
+        trainer = self.config.trainer
+        if trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+        size = trainer.devices * trainer.num_nodes
+        return Finding(f"{self.engine_device.type}, {size} process{'es' if size > 1 else ''}")
+
+    def _check_problems(self) -> Finding:
+        train, heldout = self.problems.train, self.problems.heldout
+        self.check_answers([*train, *heldout])
+        return Finding(
+            f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"
+        )
+
+    def _check_tokenizer(self) -> Finding:
         everything = [*self.problems.train, *self.problems.heldout]
-        self.check_answers(everything)
         check_vocabulary(self.tokenizer, self.policy, self.policy_folder)
         check_prompts(everything, self.template, self.tokenizer, self.policy)
-        for warning in try_rewards(self.verifier, self.problems.train, self.config.reward.extraction):
-            print(f"warning: {warning}", flush=True)
+        return Finding(f"{len(self.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
+
+    def _check_engine(self) -> Finding:
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -72,6 +103,7 @@ class Parts:
         except ValueError as error:  # an architecture that the engine cannot sample from
             where = f"policy.path={self.policy_folder}: " if self.config.rollout.engine == "torch" else ""
             raise ConfigError(f"{where}{error}") from None
+        return Finding(f"{rollout.engine}, {str(self.engine_dtype).removeprefix('torch.')}")
 
     @cached_property
     def problems(self) -> Problems:
@@ -93,12 +125,12 @@ class Parts:
             model = empty_model(self.local_policy_folder, dtype)
         else:
             model = load_model(self.policy_folder, dtype=dtype)
-        check_policy(model, warns=self.ranks.rank == 0)
         limit = getattr(model.config, "max_position_embeddings", None)
-        needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
+        key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
+        needed = self.config.task.max_prompt_tokens + self._response_limit
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context "
+                f"task.max_prompt_tokens + {key}.max_response_tokens = {needed} is above the policy's context "
                 f"of {limit} tokens"
             )
         return model
@@ -123,10 +155,8 @@ class Parts:
 
     @property
     def engine_dtype(self) -> torch.dtype:
-        """The dtype that training computes in; shards may be stored in a wider one."""
-        trainer = self.config.trainer
-        narrow = trainer.sharding.dtype if trainer.strategy == "fsdp" else None
-        found: torch.dtype = getattr(torch, narrow or self.config.policy.dtype)
+        """The dtype that training computes in; weights may be stored in a wider one."""
+        found: torch.dtype = getattr(torch, self.config.compute_dtype)
         return found
 
     def engine(self) -> RolloutEngine:
@@ -153,8 +183,13 @@ class Parts:
     @property
     def longest_tokens(self) -> int:
         """Largest number of tokens in a prompt and its response, in training and in every benchmark."""
-        task = self.config.task
-        return max(task.max_prompt_tokens + task.max_response_tokens, *(b.max_tokens for b in self.benchmarks), 0)
+        own = self.config.task.max_prompt_tokens + self._response_limit
+        return max(own, *(b.max_tokens for b in self.benchmarks), 0)
+
+    @property
+    def _response_limit(self) -> int:
+        """The larger of the response limits in training and on the held-out problems."""
+        return max(self.config.task.max_response_tokens, self.config.evaluation.max_response_tokens or 0)
 
     @cached_property
     def verifier(self) -> Verifier:

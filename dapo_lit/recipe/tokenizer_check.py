@@ -33,7 +33,11 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel,
 
 
 def check_prompts(
-    problems: Sequence[Problem], template: PromptTemplate, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    key: str = "task.template",
 ) -> None:
     """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written."""
     rendered = template.render("")
@@ -44,7 +48,7 @@ def check_prompts(
         raise ConfigError(str(error)) from None
     rows = model.get_input_embeddings().num_embeddings
     if fault := next(filter(None, _faults(parts, tokenizer, rows)), None) or _beyond(ids, rows):
-        raise ConfigError(f"task.template={template.name} does not fit the policy's tokenizer: {fault}")
+        raise ConfigError(f"{key}={template.name} does not fit the policy's tokenizer: {fault}")
     faults = _faults([problem.problem for problem in problems], tokenizer, rows)
     named = [f"{problem.id}: {fault}" for problem, fault in zip(problems, faults, strict=True) if fault]
     if named:

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.templates import extract_answer_line
 
@@ -75,12 +75,12 @@ def _apply(step: str, text: str) -> str:
             raise ProgramError(f"{step[:40]!r} is no step")
 
 
-def reward(problems: Sequence[Question], completions: Sequence[str]) -> list[Score]:
+def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[Score]:
     """1 for a program that is right on every pair; -1 plus the share of pairs it gets right for any other."""
     return [_score(problem, text) for problem, text in zip(problems, completions, strict=True)]
 
 
-def _score(problem: Question, completion: str) -> Score:
+def _score(problem: RewardProblem, completion: str) -> Score:
     program = extract_answer_line(completion)
     if program is None:
         return Score(correct=False, value=-1.0)

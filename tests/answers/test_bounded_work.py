@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.fast import FastJudge, value
+from dapo_lit.answers.fast import FastComparer, value
 from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
 from dapo_lit.answers.reader import MAX_NESTING
 
@@ -93,7 +93,7 @@ def calls_of(prediction: str, answer: str) -> int:
             return
         signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         try:
-            counter.runcall(compare_answers, prediction, answer, FastJudge())
+            counter.runcall(compare_answers, prediction, answer, FastComparer())
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 

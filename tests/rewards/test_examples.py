@@ -5,7 +5,7 @@ import sys
 import pytest
 import string_programs
 
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.pool import Reference, Verifier
 
 PROGRAMS = "string_programs.reward"
@@ -37,7 +37,7 @@ def test_a_program_does_its_steps_or_is_refused(program, text, result):
 
 
 def test_any_program_that_is_right_on_the_hidden_pairs_too_is_right():
-    question = Question(
+    problem = RewardProblem(
         "a", "", "reverse; reverse; upper", {"pairs": [["ab", "AB"], ["cd", "CD"], ["xyz", "XYZ"], ["q", "Q"]]}
     )
     texts = [
@@ -47,7 +47,7 @@ def test_any_program_that_is_right_on_the_hidden_pairs_too_is_right():
         "Answer: make it big",
         "upper",
     ]
-    scores = string_programs.reward([question] * len(texts), texts)
+    scores = string_programs.reward([problem] * len(texts), texts)
     assert [score.correct for score in scores] == [True, True, False, False, False]
     assert [score.value for score in scores] == [1.0, 1.0, -0.25, -1.0, -1.0]
 

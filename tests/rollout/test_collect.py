@@ -279,3 +279,20 @@ def test_the_number_under_way_follows_the_keep_rate():
 
 def test_a_keep_rate_of_nothing_kept_still_asks_for_a_finite_number():
     assert KeepRate(kept=0.0, generated=9.0).value == pytest.approx(0.1)
+
+
+def test_each_sample_has_its_own_name_for_rewards_that_are_drawn_at_random(monkeypatch):
+    names = []
+    submit = Verifier.submit
+
+    def listening(self, ticket, reference, text):
+        names.append((reference.problem_id, reference.sample))
+        submit(self, ticket, reference, text)
+
+    monkeypatch.setattr(Verifier, "submit", listening)
+    collection = collector(by_problem({}))
+    for step in (1, 2, 3, 4):  # 8 problems: the later steps draw the earlier ones again
+        collection.collect(step, 0)
+    assert len(names) >= 24
+    assert len({problem for problem, _ in names}) <= 8
+    assert len(set(names)) == len(names)

@@ -11,6 +11,7 @@ and balancing by anything but the number of requests under way. The trainer itse
 
 import contextlib
 import hashlib
+import os
 import shutil
 import time
 import uuid
@@ -25,9 +26,9 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
-from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import TOKEN, ServerClient, ServerError
+from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.engines.vllm_server.weight_files import write_weights
@@ -62,7 +63,7 @@ class ServerSettings:
 class VllmServerEngine(RolloutEngine):
     """Raises ValueError for a server that is not there or not the right one, with the command that starts it.
 
-    ranks: the processes that train together; each samples from servers of its own, rank 0 writes the weights.
+    ranks: the processes that train together; they divide or share the servers, and rank 0 writes the weights.
     """
 
     def __init__(
@@ -74,27 +75,22 @@ class VllmServerEngine(RolloutEngine):
         settings: ServerSettings,
         ranks: Ranks = ALONE,
     ) -> None:
-        if len(settings.urls) < ranks.size:
-            raise ValueError(
-                f"rollout.vllm.server.urls names {len(settings.urls)} servers for {ranks.size} ranks, each of which "
-                "samples from its own: start as many"
-            )
         self.settings = settings
         self.concurrency = settings.max_batch_size
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
-        # On a GPU as well: one description for servers on anything.
-        self._model = ServedModel(config, CPU_HEAD_DIMS)
+        self._model = ServedModel(config)
         self._folder = self._write_config()  # the same on every rank
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
-        self._client = ServerClient(settings.urls[ranks.rank :: ranks.size], settings.request_s)
+        self._client = ServerClient(settings.urls, settings.request_s)
+        self._servers = Servers(self._client, ranks)
         try:
-            for url in self._client.urls:
+            for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
             nccl = settings.transfer == "nccl"
             self._nccl = NcclTransfer(settings.urls, ranks, settings.request_s) if nccl else None
@@ -121,6 +117,8 @@ class VllmServerEngine(RolloutEngine):
             f"--max-model-len {settings.max_model_tokens} --max-num-seqs {each}",
             "--logprobs-mode processed_logprobs",
         ]
+        if os.environ.get(TOKEN):  # each reads it from its own environment, where no list of processes shows it
+            options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
         if settings.fp32_head:
             options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
         if settings.transfer == "nccl":
@@ -186,17 +184,22 @@ class VllmServerEngine(RolloutEngine):
             ServerError: a server that fails.
         """
         self.version = None
+        self._servers.agree(self._check_once)  # from here on no rank samples
+        if self._nccl is not None and self._servers.lost:
+            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
+            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
         # Requests that were dropped may still be on their way out.
-        self._client.post_all("/pause?mode=abort")
+        self._servers.order("/pause?mode=abort")
         if self._nccl is not None:
             self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
             self._model.check_names(self._nccl.send(self._model.tensors(named_tensors), self._dtype))
         else:
             self._load_files(named_tensors, version)
-        self.ranks.gather(None)  # every rank's servers have them
-        self._client.post_all("/update_weight_version", {"new_version": self._label})
-        self._client.post_all("/resume")
+        self.ranks.gather(None)  # every server has them
+        self._servers.order("/update_weight_version", {"new_version": self._label})
+        self._servers.order("/resume")
         self._reset_cache()
+        self.ranks.gather(None)  # every server may be sampled from
         self.version = version
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -222,14 +225,14 @@ class VllmServerEngine(RolloutEngine):
 
     def _call(self, method: str, arguments: dict[str, Any]) -> None:
         """A method of every worker of every server."""
-        self._client.post_all("/collective_rpc", {"method": method, "kwargs": arguments})
+        self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
 
     def _reset_cache(self) -> None:
         """Raises ServerError where a server does not let go of what the old weights computed."""
         until = time.monotonic() + 10
-        while not all(answer["success"] for answer in self._client.post_all("/reset_prefix_cache")):
+        while not all(answer["success"] for answer in self._servers.order("/reset_prefix_cache")):
             if time.monotonic() > until:
-                raise ServerError(f"{', '.join(self._client.urls)}: the prefix cache is not reset: requests hold it")
+                raise ServerError(f"{', '.join(self._servers.led)}: the prefix cache is not reset: requests hold it")
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:
@@ -237,7 +240,7 @@ class VllmServerEngine(RolloutEngine):
             raise RuntimeError("sync_weights must be called before generate")
         sampling.check()
         return VllmServerStream(
-            self._client, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
+            self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
 
     def close(self) -> None:

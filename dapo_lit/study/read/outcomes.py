@@ -46,6 +46,11 @@ def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
     return table
 
 
+def bases(runs: Runs) -> dict[int, int]:
+    """The base policy of each seed."""
+    return {run.seed: run.base for run in runs}
+
+
 def primary_metric(runs: Runs, registered: str | None = None) -> str:
     """The metric that arms are compared on: the registered one, else avg@k of the first benchmark, else the training
     accuracy.
@@ -84,4 +89,6 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
 
 def unit(key: str) -> str:
     """The unit of `amount`."""
-    return "points" if is_share(key) else "nats" if "entropy" in key else "tokens" if "length" in key else ""
+    if is_share(key):
+        return "points"
+    return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""

@@ -1,0 +1,146 @@
+"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, pictures of diagrams.
+
+The pages stay as they are for a reader on disk or on GitHub. Here a link that leaves docs/ is followed: a page it leads
+to becomes a page of the site at its path in the repository, a folder is its README.md, a notebook becomes a page, any
+other file is copied. Formulas become MathML, diagrams the pictures of `make diagrams`: a browser fetches nothing.
+"""
+
+import hashlib
+import os
+import posixpath
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
+from pymdownx.slugs import slugify
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)(#[^)\s]*)?(?=\))")
+log = get_plugin_logger("site")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Anchors as on GitHub; `folder/*` in the navigation becomes the pages of the folder."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    for section in config.nav or []:
+        for name, entries in section.items():
+            section[name] = [page for entry in entries for page in _expanded(entry)]
+    return config
+
+
+def _expanded(entry: Any) -> list[Any]:
+    if not isinstance(entry, str) or not entry.endswith("/*"):
+        return [entry]
+    folder = entry.removesuffix("/*")
+    here, above = sorted((ROOT / "docs" / folder).glob("*.md")), ROOT / folder
+    pages = [f"{folder}/{page.name}" for page in here]
+    pages += [f"{folder}/{readme.parent.name}/README.md" for readme in sorted(above.glob("*/README.md"))]
+    return pages + [f"{folder}/{notebook.stem}.md" for notebook in sorted(above.glob("*.ipynb"))]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds what pages link to outside docs/, and what those pages link to in turn."""
+    waiting = [Path(str(file.abs_src_path)) for file in files if file.is_documentation_page()]
+    wanted = [entry for section in config.nav or [] for entries in section.values() for entry in entries]
+    waiting += [source for entry in wanted if (source := _source(entry))]
+    seen: set[Path] = set()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        if files.get_file_from_path(_place(source)) is None:
+            _add(source, files, config)
+        if source.suffix == ".md":
+            found = (_target(source, link[1]) for link in LINK.finditer(source.read_text()))
+            waiting += [target for target in found if target is not None]
+    return files
+
+
+def _source(entry: str) -> Path | None:
+    """The file behind an entry of the navigation that is not in docs/."""
+    candidates = (ROOT / entry, (ROOT / entry).with_suffix(".ipynb"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _target(source: Path, link: str) -> Path | None:
+    """The file that a link leads to, of a folder its README.md or study.json; None if missing, which mkdocs reports."""
+    target = Path(os.path.normpath(source.parent / link))
+    candidates = [target / "README.md", target / "study.json"] if target.is_dir() else [target]
+    return next((path for path in candidates if path.is_file() and path.is_relative_to(ROOT)), None)
+
+
+def _place(source: Path) -> str:
+    """Path in the site's sources: docs/ is the top, all else keeps its path in the repository."""
+    path = source.relative_to(ROOT)
+    path = path.relative_to("docs") if path.parts[0] == "docs" else path
+    return (path.with_suffix(".md") if path.suffix == ".ipynb" else path).as_posix()
+
+
+def _add(source: Path, files: Files, config: MkDocsConfig) -> None:
+    place = _place(source)
+    if source.suffix != ".ipynb":
+        files.append(File.generated(config, place, abs_src_path=str(source)))
+        return
+    text, resources = MarkdownExporter().from_filename(str(source))
+    stem = source.stem
+    for name, picture in resources["outputs"].items():
+        text = text.replace(f"![png]({name})", f"![What the code above draws]({stem}_{name})")
+        files.append(File.generated(config, f"notebooks/{stem}_{name}", content=picture))
+    files.append(File.generated(config, place, content=text))
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    source = _original(page.file)
+    if source is None:
+        return markdown
+
+    def moved(link: re.Match[str]) -> str:
+        target = _target(source, link[1])
+        return link[0] if target is None else _link(page, _place(target)) + (link[2] or "")
+
+    markdown = LINK.sub(moved, markdown)
+    return re.sub(r"^```mermaid\n(.*?)^```", lambda block: _picture(block[1], page), markdown, flags=re.M | re.S)
+
+
+def _link(page: Page, place: str) -> str:
+    return posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
+
+
+def _original(file: File) -> Path | None:
+    """The file in the repository that a page was made from."""
+    if file.abs_src_path is not None:
+        return Path(file.abs_src_path)
+    return next((path for path in [(ROOT / file.src_uri).with_suffix(".ipynb")] if path.is_file()), None)
+
+
+def _picture(diagram: str, page: Page) -> str:
+    """The picture of a diagram, named by what it was drawn from."""
+    name = f"{hashlib.sha256(diagram.encode()).hexdigest()[:12]}.svg"
+    if not (ROOT / "docs/figures/diagrams" / name).is_file():
+        log.warning(f"{page.file.src_uri}: a diagram has changed since it was drawn; run `make diagrams`")
+        return f"```\n{diagram}```"
+    return f"![Diagram; the text around it says the same]({_link(page, f'figures/diagrams/{name}')}){{ .diagram }}"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw without a library."""
+    formula = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
+
+    def mathml(found: re.Match[str]) -> str:
+        display = "block" if found[1] == "div" else "inline"
+        return latex2mathml.converter.convert(unescape(found[2]), display=display)
+
+    return formula.sub(mathml, html)
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> str:
+    """The script with which search works from the file system comes from the site itself."""
+    return output.replace("https://unpkg.com/iframe-worker/shim", _link(page, "javascripts/iframe-worker.js"))
