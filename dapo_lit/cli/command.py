@@ -259,7 +259,7 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.ranks import LostRankError
+        from dapo_lit.ranks import LostRankError  # loads torch, as what raised this has
 
         if isinstance(error, LostRankError):
             print(f"error: {error}", file=sys.stderr)
