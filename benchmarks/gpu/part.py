@@ -1,6 +1,6 @@
 """What the parts of `make gpu` share: options, the device, timing, peak memory, and where results go.
 
-Each part is a script of at most 9 minutes on a GPU (`--cap_s`) and of a minute on a CPU (`--tiny`). It starts no new work
+Each part takes at most 9 minutes on a GPU (`--cap_s`) and a minute on a CPU (`--tiny`). It starts no new work
 after its cap, and writes what it has: benchmarks/results/gpu/PART.json and PART.md, with machine, versions and date.
 """
 
