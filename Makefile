@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean test-vllm test-gpu-contracts gpu gpu-wheels
+.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,6 +38,9 @@ test-fast: $(READY)  ## the tests that take a minute in all
 
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
+
+sweeps: $(READY)  ## kill, stop, starve and damage a run of seconds, 100 times (minutes; the full disks need root)
+	$(BIN)/python tests/sweeps.py --out benchmarks/results/sweeps.json $(ARGS)
 
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
@@ -72,6 +75,22 @@ test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and o
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
 	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)
+
+OLDEST := .venv-oldest
+
+# torch 2.11 with transformers 5.17, as GPU machines have them; make test-oldest PYTHON=python3.12
+$(OLDEST)/.ready: pyproject.toml requirements.lock
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -v -E '^(transformers|huggingface_hub|tokenizers|hf-xet)==' requirements.lock > $(OLDEST)/requirements.lock
+	$(OLDEST)/bin/pip install -q --disable-pip-version-check torch==2.11.0 'transformers==5.17.*' -r $(OLDEST)/requirements.lock
+	$(OLDEST)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready  ## the tests with the oldest torch and transformers that are supported
+	$(OLDEST)/bin/python -m pytest tests tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
+
+test-gpu-faults: $(VLLM_READY)  ## put faults of GPU paths into a copy, one at a time: each must fail the contract suite
+	PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/gpu_contracts/faults_on_gpus.py $(ARGS)
 
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ Prints a table of the policy before and after, and the paths of the run and its 
 """
 
 import sys
+from collections.abc import Iterable
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config
@@ -15,6 +16,12 @@ def train(config: Config, overrides: list[str]) -> None:
     train(config, overrides)
 
 
+def check_study(configs: Iterable[Config]) -> None:
+    from dapo_lit.commands.train import check_study
+
+    check_study(configs)
+
+
 def print_findings(config: Config) -> None:
     from dapo_lit.commands.train import print_findings
 
@@ -22,7 +29,7 @@ def print_findings(config: Config) -> None:
 
 
 def main() -> None:
-    sys.exit(run_command(train, Config, "config", after_study=print_findings))
+    sys.exit(run_command(train, Config, "config", before_study=check_study, after_study=print_findings))
 
 
 if __name__ == "__main__":

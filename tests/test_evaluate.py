@@ -87,6 +87,8 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw(run, tmp_path, ca
     printed = capsys.readouterr().out
     assert f"{in_training['correct'].mean():.3f}" in printed
     assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
+    rows = [line.split()[0] for line in printed.partition("before the first step")[2].splitlines()[1:4]]
+    assert rows == ["weights", "tokenizer", "rewards"]
     assert all((only_folder(tmp_path) / f).is_file() for f in ("curves.png", "by_samples.csv", "by_budget.csv"))
 
 
@@ -227,6 +229,10 @@ def test_values_that_cannot_work_are_named(overrides, message):
     [
         (["policy=tiny"], "policy=tiny has no weights of its own; give ckpt="),
         (["benchmark.template=boxed"], "Set benchmark.extraction=boxed"),
+        (
+            ["benchmark.template=gsm8k_few_shot"],
+            "benchmark.template=gsm8k_few_shot does not fit the policy's tokenizer",
+        ),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "its longest prompt has"),
         (["+reflection.patterns.mine='('"], "reflection.patterns.mine: not a regular expression"),
     ],

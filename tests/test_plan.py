@@ -12,7 +12,7 @@ from dapo_lit.commands.plan import plan
 from dapo_lit.config import config_folder, parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
-from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, nearest_fit, resident_engine, training_memory
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
@@ -39,7 +39,7 @@ def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():
 
 
 MEASURED = (
-    "policy=micro", "policy.random_init=false", "policy.path=somewhere", "policy.architecture.num_hidden_layers=6",
+    "policy=micro", "policy.random_init=false", "policy.path=somewhere", "policy.architecture.num_hidden_layers=3",
     "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",
     "+policy.architecture.vocab_size=2048", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1",
     "trainer.sharding.dtype=null", "trainer.micro_batch_tokens=4096", "trainer.activation_checkpointing=none",
@@ -131,13 +131,23 @@ def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_lea
     )
 
 
-def test_what_does_not_fit_gets_a_change_that_does():
+def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
     tight = composed(*MEASURED)
     peak = training_memory(tight, quick=True).peak
     change = nearest_fit(tight, 0.8 * peak)
     assert change is not None
     assert change.startswith("trainer.activation_checkpointing")
-    assert nearest_fit(tight, 0.0) is None
+    tried = []
+
+    def too_large(config: PlanConfig, quick: bool) -> Memory:
+        trainer = config.trainer
+        tried.append((trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.num_nodes))
+        return Memory({"activations and temporary": 1.0}, 1)
+
+    monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
+    assert nearest_fit(tight, 0.5) is None
+    weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
+    assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():
@@ -169,7 +179,8 @@ def test_the_fit_is_exact_on_its_run_and_the_predictions_are_left_as_they_are():
 
 
 def test_the_command_prints_memory_time_cost_and_errors_apart(capsys):
-    plan(composed(*MEASURED, "quick=true", "hardware.price_per_hour=2.0", "runs=3"), [])
+    sizes = ("policy.architecture.num_hidden_layers=1", "trainer.micro_batch_tokens=256")
+    plan(composed(*MEASURED, *sizes, "quick=true", "hardware.price_per_hour=2.0", "runs=3"), [])
     printed = capsys.readouterr().out
     for text in (
         "peak of training",

@@ -53,7 +53,7 @@ def finished(tmp_path_factory, cache) -> Path:
     folder = tmp_path_factory.mktemp("study")
     done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "study placebo on four_sums: 2 arms x 2 seeds, 2 steps of 2 updates" in done.stdout
+    assert "study placebo on four_sums: 2 arms x 2 seeds on 3 base policies, 2 steps of 2 updates" in done.stdout
     return folder
 
 
@@ -177,6 +177,18 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
     assert launch(cwd=study) == 2
     assert "algorithm.clip.low: 0.1 -> 0.2" in capsys.readouterr().err
     assert "dapo/seed_1" in done_at(study / STUDY)
+
+
+def test_what_cannot_learn_is_refused_once_before_cells_run_side_by_side(tmp_path, cache):
+    """The cells would refuse it as well, each in the log of its worker."""
+    settings = ("study.workers=2", "reward.function=json.no_such_function")
+    done = run_cli("-m", "+study=placebo", *TINY, *settings, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout.count("before the first step") == 1
+    assert "  tokenizer  " in done.stdout
+    assert done.stderr.count("error: a reward function failed") == 1
+    assert "no attribute 'no_such_function'" in done.stderr
+    assert not list((tmp_path / STUDY).glob("worker_*.log"))
 
 
 @pytest.mark.parametrize(

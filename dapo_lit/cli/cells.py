@@ -81,6 +81,14 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     return max([*codes.values(), *([FAILED_SILENTLY] if lost else [])], default=0)
 
 
+def in_child(run: Callable[[], int]) -> int:
+    """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork."""
+    process = FORK.Process(target=lambda: sys.exit(run()))
+    process.start()
+    process.join()
+    return process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED_SILENTLY
+
+
 def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results: Any, log: Path) -> None:
     """A worker: takes cells until none is left."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's; a run installs its own

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """How an override starts that may make the run a cell of a study."""
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir")
-FLAGS_WITH_VALUE += ("-cd", "--info", "-i", "--experimental-rerun")
+FLAGS_WITH_VALUE = (
+    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
+    "-i", "--experimental-rerun",
+)  # fmt: skip
 """Hydra's flags whose value is the next argument."""
 
 
@@ -162,6 +164,7 @@ def run_command(
     config_name: str,
     positional: str | None = None,
     renamed: Mapping[str, str] | None = None,
+    before_study: Callable[[Iterable[Config]], None] = lambda configs: None,
     after_study: Callable[[Config], None] = lambda config: None,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
@@ -172,6 +175,7 @@ def run_command(
     Args:
         positional: the key that an argument without `=` is the value of; None: there is no such argument.
         renamed: old names of keys, which still work.
+        before_study: called with the configs of a study's cells before several run side by side and print into logs.
         after_study: called once all cells of a study were run.
     """
     codes: list[int] = []
@@ -202,21 +206,31 @@ def run_command(
     if study is None or study.has_launcher:
         composed = in_hydra(task, config_name)
         return max([composed, *codes])
-    code = run_study(study, run, schema)
+    code = run_study(study, run, schema, before_study)
     after_study(study.config)
     return code
 
 
-def run_study(study: "Sweep", run: Callable[[Schema, list[str]], None], schema: type[Schema]) -> int:
+def run_study(
+    study: "Sweep",
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    before_study: Callable[[Iterable[Config]], None],
+) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
-    from dapo_lit.cli.cells import Cell, run_cells, workers_for
-    from dapo_lit.cli.study_launch import compose
+    from dapo_lit.cli.cells import Cell, in_child, run_cells, workers_for
+    from dapo_lit.cli.study_launch import compose, with_arm
+
+    workers = workers_for(study.config, len(study.cells))
+    configs = (with_arm(compose(study.overrides(cell))) for cell in study.cells)
+    if workers > 1 and (code := in_child(lambda: reported(lambda: before_study(configs)))):
+        return code
 
     def run_cell(cell: Cell) -> int:
         overrides = study.overrides(cell)
         return attempt(lambda: compose(overrides), overrides, True, run, schema)[0]
 
-    return run_cells(study.cells, run_cell, workers_for(study.config, len(study.cells)), study.folder)
+    return run_cells(study.cells, run_cell, workers, study.folder)
 
 
 def attempt(
@@ -241,6 +255,11 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
+        from dapo_lit.ranks import LostRankError
+
+        if isinstance(error, LostRankError):
+            print(f"error: {error}", file=sys.stderr)
+            return 1, error
         if not multirun:
             raise
         traceback.print_exc()

@@ -1,6 +1,7 @@
 """Trains one policy, started by dapo_lit/train.py."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -46,6 +47,23 @@ def train(config: Config, overrides: list[str]) -> None:
             train_first(config, overrides, run_start)
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
+
+
+def check_study(configs: Iterable[Config]) -> None:
+    """Tries out the first cell of a study that is not done yet.
+
+    Raises:
+        ConfigError, DataError, OSError: with what to do.
+    """
+    silence_libraries()
+    for config in configs:
+        arm = (config.study and config.study.arm) or arm_of(config)
+        if config.preflight and not is_done(config, arm) and not packed_cell(config, arm):
+            torch.set_num_threads(config.trainer.threads)
+            parts = Parts(config)
+            with parts.verifier:
+                parts.check()
+            return
 
 
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:

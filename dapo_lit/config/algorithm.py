@@ -61,6 +61,8 @@ class Overlong(Section):
 
 
 class DynamicSampling(Section):
+    filter_on: Literal["correctness", "shaped_reward"]
+    """What must differ within a group that is kept: the verdicts (Eq. 11), or the rewards that advantages see."""
     max_rounds: PositiveInt
     """A step generates at most max_rounds * num_prompts groups."""
     on_exhausted: Literal["error", "train_smaller", "top_up"]

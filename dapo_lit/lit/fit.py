@@ -9,7 +9,7 @@ from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.processes import StartPoint
+from dapo_lit.lit.processes import StartPoint, lost_rank_named
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.parts import Parts
@@ -49,7 +49,7 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:
-        with only_state(start.checkpoint) if start.checkpoint else nullcontext():
+        with lost_rank_named(ranks.lost), only_state(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except StopRequestedError:  # the checkpoint is written, the half-collected step dropped
         stop.requested = True  # the signal may have reached another rank only

@@ -120,6 +120,12 @@ def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
     assert all(g.completions[0].reward_shaped != g.completions[1].reward_shaped for g in step.generated)
     assert step.accepted
     assert {int(g.problem.id[1:]) % 3 for g in step.accepted} == {0}
+    made = collector(script, replace(RULES, filter_on="shaped_reward"), problems=12)
+    made.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+    step = made.collect(1, 0)
+    assert indices(step.accepted) == [0, 1, 2]  # whatever their verdicts, because their lengths differ
+    assert any(not g.mixed for g in step.accepted)
+    assert step.metrics["sampling/tokens_filtered_frac"] == 0
 
 
 def test_switched_off_every_group_is_accepted_in_one_round():

@@ -4,8 +4,9 @@ The engine starts with dummy weights from the policy's config and gets the real 
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
-Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
-of their own are in vllm_server/.
+Every request has a seed of its own, so its noise depends neither on the batch nor on what was sampled before. Its
+logits do depend on the batch by rounding, so a repeated sample may still differ after a near tie: the engine is not
+`reproducible`. Engines in processes of their own are in vllm_server/.
 """
 
 import os
@@ -123,6 +124,7 @@ class VllmEngine(RolloutEngine):
         self._joined_group = dist.is_initialized()
         """Whether vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
+        self.takes_seeds = _takes_seeds()
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
 
@@ -214,6 +216,13 @@ class VllmEngine(RolloutEngine):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.version = None
+
+
+def _takes_seeds() -> bool:
+    """Whether vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike() or current_platform.is_cpu())
 
 
 @contextmanager

