@@ -39,7 +39,7 @@ ARROWS = {
     "study.compare": {"techniques", "study", "study.read"},
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
-    "cli": {"config", "study", "study.read", "study.compare", "runs", "data", "rollout", "step", "techniques"},
+    "cli": {"config", "study", "study.read", "study.compare", "runs", "data", "rollout", "ranks", "step", "techniques"},
 }
 ARROWS["commands"] = set(ARROWS)
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
@@ -134,7 +134,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
     ("modules", "allowed"),
     [
         (["train", "evaluate", "plan", "export", "sft", "transform", "replay", "check_rewards", "__main__"], set()),
-        (["status"], {"pandas"}),
+        (["status", "report"], {"pandas"}),
     ],
 )
 def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.config.groups import group_fault
+from dapo_lit.config.sections import section_of
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -154,8 +155,11 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
 
 
 def description(key: str, schema: type[Section]) -> str:
-    """What the key of a command's own schema means, in one line."""
-    return " ".join((schema.model_fields[key].description or "").split())
+    """What a key means, in one line."""
+    *sections, name = key.split(".")
+    for section in sections:
+        schema = section_of(schema.model_fields[section].annotation) or schema
+    return " ".join((schema.model_fields[name].description or "").split())
 
 
 def run_command(
@@ -256,6 +260,11 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
+        from dapo_lit.ranks import LostRankError
+
+        if isinstance(error, LostRankError):
+            print(f"error: {error}", file=sys.stderr)
+            return 1, error
         if not multirun:
             raise
         traceback.print_exc()

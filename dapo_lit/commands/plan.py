@@ -1,24 +1,31 @@
 """Estimates memory, time and cost of a run, started by dapo_lit/plan.py."""
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Phase, Shape, Step, phases
-from dapo_lit.forecast.memory import GIB, Memory, nearest_fit, training_memory
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, engine_weights, nearest_fit, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 
 RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:
-    memory = training_memory(config, config.quick)
+    with progress("simulating a training micro-batch, layer by layer; quick=true takes less time"):
+        memory = training_memory(config, config.quick)
     gpus = config.trainer.devices * config.trainer.num_nodes
     print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
     print_memory(config, memory)
     found = step_phases(config, memory)
     print_time(config, found, gpus)
     print_anchors()
+
+
+def progress(doing: str) -> Status:
+    """Says what takes so long, on a terminal only."""
+    return Console(stderr=True).status(doing)
 
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
@@ -52,19 +59,34 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
         table.add_column(column, justify="left" if column == "part" else "right")
     for part, size in memory.training.items():
         table.add_row(part, f"{size:.1f}")
+    for part, size in memory.engine.items():
+        table.add_row(part, f"{size:.1f}")
     table.add_row("peak of training", f"{memory.peak:.1f}")
-    weights = 2 * memory.parameters / min(config.workload.engine_tensor_parallel, config.trainer.devices) / GIB
-    cache = capacity * config.workload.engine_memory_frac - memory.state - weights
-    table.add_row("engine weights, bf16 (rollouts)", f"{weights:.1f}")
+    weights, cache, spare = rollout_memory(config, memory, capacity)
+    table.add_row("engine weights (rollouts)", f"{weights:.1f}")
     table.add_row("keys and values (rollouts)", f"{max(cache, 0.0):.1f}")
     Console().print(table)
-    if memory.peak <= capacity and cache > 0:
+    if memory.peak <= capacity and cache > 0 and spare >= 0:
         print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
         return
-    what = "training" if memory.peak > capacity else "engine weights beside the training state"
+    what = "training" if memory.peak > capacity else "engine weights and cache next to the training state"
     print(f"does not fit into {config.hardware.memory_gb:.0f} GB: {what}")
-    change = nearest_fit(config, capacity)
+    with progress("looking for a change that fits") as status:
+        change = nearest_fit(config, capacity, lambda name: status.update(f"would {name} fit?"))
     print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
+
+
+def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
+    """GiB of the engine's weights and cache on a GPU during rollouts, and what is left.
+
+    vLLM in the trainer's processes has the cache that the config gives it; any other engine what the workload assumes.
+    """
+    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "colocated":
+        weights, cache = engine_weights(config, memory.parameters), config.rollout.vllm.kv_cache_gb
+        graphs = 0.0 if config.rollout.vllm.eager else GRAPHS_GIB
+        return weights, cache, capacity - memory.state - weights - cache - graphs
+    weights = 2 * memory.parameters / min(config.workload.engine_tensor_parallel, config.trainer.devices) / GIB
+    return weights, capacity * config.workload.engine_memory_frac - memory.state - weights, 0.0
 
 
 def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:

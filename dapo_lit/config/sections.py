@@ -91,9 +91,11 @@ class Task(Section):
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV or a hub id, for `file`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
+    columns: dict[Literal["problem", "answer", "id"], str] | None
+    """Your names of the columns of `path` and `eval_path`, where they differ; null: problem, answer, id."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
     """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
@@ -233,6 +235,8 @@ class Logger(Section):
     """Steps between printed tables of sampled completions; 0: none."""
     progress: Literal["auto", "rich", "plain", "none"]
     """auto: a live display on a terminal, elsewhere one line per step."""
+    lightning: dict[str, Any] | None
+    """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: Wandb
 
 

@@ -105,6 +105,7 @@ class Parts:
         return Finding(f"{len(self.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
 
     def _check_engine(self) -> Finding:
+        _ = self.reflection, self.benchmarks  # what cannot be read ends the run here and not at the first evaluation
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -181,9 +182,15 @@ class Parts:
     def _build_engine(self) -> RolloutEngine:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
-        return build_engine(
+        engine = build_engine(
             self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks, self.engine_dtype
         )
+        if self.config.study is not None and not engine.takes_seeds:
+            raise ConfigError(
+                f"rollout={rollout.engine} samples without seeds on this hardware: the runs of a study would not "
+                "differ by their seed or noise_stream; use rollout=torch, or vLLM on a GPU or CPU"
+            )
+        return engine
 
     @property
     def longest_tokens(self) -> int:
@@ -253,7 +260,7 @@ class Parts:
         Raises:
             DataError: none fits.
         """
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(

@@ -18,11 +18,12 @@ from fake_vllm_server import FakeGroup, FakeServer
 
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError
-from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_server.command import write_config
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
 
 CONFIG = Qwen2Config(
@@ -71,15 +72,8 @@ def on_ranks(size: int, work: Callable[[ThreadRanks], Any]) -> list[Any]:
 def engine(servers: list[FakeServer], folder, ranks: Ranks, **changes: Any) -> VllmServerEngine:
     settings = ServerSettings(tuple(s.url for s in servers), folder, max_model_tokens=64, max_batch_size=8, **changes)
     for server in servers:
-        server.model = server.model or str(model_folder(settings))
+        server.model = server.model or str(write_config(ServedModel(CONFIG).config, torch.bfloat16, folder))
     return VllmServerEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks)
-
-
-def model_folder(settings: ServerSettings):
-    made = object.__new__(VllmServerEngine)
-    made.settings, made._dtype = settings, torch.bfloat16
-    made._model = ServedModel(CONFIG, CPU_HEAD_DIMS)
-    return made._write_config()
 
 
 def tensors(made: VllmServerEngine) -> list[tuple[str, torch.Tensor]]:

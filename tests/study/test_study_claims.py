@@ -22,7 +22,7 @@ Course = Callable[[Arm, float], float]
 """A metric of an arm at a share of its budget, 0 at the first step and 1 at the last."""
 
 
-def claim(number: str, study: str, courses: Mapping[str, Course], seeds: int = 5, **kind: Any) -> Claim:
+def claim(number: str, study: str, courses: Mapping[str, Course], seeds: int = 6, **kind: Any) -> Claim:
     runs = study_of(study, courses, seeds, **kind)
     return next(c for c in register(runs, ACCURACY) if c.number == number)
 
@@ -30,7 +30,7 @@ def claim(number: str, study: str, courses: Mapping[str, Course], seeds: int = 5
 def study_of(
     name: str,
     courses: Mapping[str, Course],
-    seeds: int = 5,
+    seeds: int = 6,
     *,
     steps: int = 20,
     ends: Callable[[Arm], int] | None = None,
@@ -144,7 +144,7 @@ def test_runs_that_never_get_there_cannot_make_a_claim_hold() -> None:
     runs = study_of("leave_one_out", {ACCURACY: course}, ends=lambda arm: 5 if arm.name == "dapo" else 20)
     found = {c.number: c for c in register(runs, ACCURACY)}
     assert found["C7"].verdict == "undecided", found["C7"]
-    assert "5 of them never got there" in found["C7"].evidence
+    assert "6 of them never got there" in found["C7"].evidence
 
 
 def test_a_seed_whose_control_never_improved_leaves_the_claim_undecided_and_is_counted() -> None:
@@ -153,13 +153,13 @@ def test_a_seed_whose_control_never_improved_leaves_the_claim_undecided_and_is_c
         run.metrics[ACCURACY] = np.linspace(0.3, 0.1, len(run.metrics))
     found = next(c for c in register(runs, ACCURACY) if c.number == "C7")
     assert found.verdict == "undecided"
-    assert "n = 4, 1 seed without a number" in found.evidence
+    assert "n = 5, 1 seed without a number" in found.evidence
 
 
 def test_evidence_is_in_units_of_the_metric_and_of_its_spread() -> None:
     found = claim("C9", "leave_one_out", {ACCURACY: on("token_level_loss", 0.1)}, spread=0.02)
     text = re.fullmatch(
-        r"eval/chain_sum/avg@8, left out of DAPO: \+(\d+\.\d) \[.*\] points, exact p .*, d = \+(\d+\.\d), n = 5",
+        r"eval/chain_sum/avg@8, left out of DAPO: \+(\d+\.\d) \[.*\] points, exact p .*, d = \+(\d+\.\d), n = 6",
         found.evidence,
     )
     assert text, found.evidence
@@ -168,19 +168,19 @@ def test_evidence_is_in_units_of_the_metric_and_of_its_spread() -> None:
 
 
 def test_a_register_has_eight_claims_and_says_which_were_not_run(tmp_path: Path) -> None:
-    table1 = write_study(tmp_path, "table1", seeds=range(4), samples=2, questions=8)
+    table1 = write_study(tmp_path, "table1", seeds=range(6), samples=2, questions=8)
     claims = {c.number: c for c in register(load(table1), "eval/chain_sum/avg@4")}
     assert list(claims) == ["C1", "C3", "C7", "C8", "C9", "C10", "C11", "C12"]
     assert claims["C12"].verdict == "not run"
     assert claims["C1"].verdict == "holds"
 
 
-def test_a_claim_needs_three_seeds_and_an_interval_on_one_side() -> None:
+def test_a_claim_needs_six_seeds_on_one_side() -> None:
     assert verdicts.judge([]) == "not run"
-    assert verdicts.judge([1.0, 1.1]) == "undecided"
-    assert verdicts.judge([1.0, 1.1, 0.9]) == "holds"
-    assert verdicts.judge([-1.0, -1.1, -0.9]) == "fails"
-    assert verdicts.judge([1.0, -1.1, 0.9]) == "undecided"
+    assert verdicts.judge([1.0, 1.1, 0.9, 1.2, 1.0]) == "undecided"
+    assert verdicts.judge([1.0, 1.1, 0.9, 1.2, 1.0, 0.8]) == "holds"
+    assert verdicts.judge([-1.0, -1.1, -0.9, -1.2, -1.0, -0.8]) == "fails"
+    assert verdicts.judge([1.0, -1.1, 0.9, 1.2, 1.0, 0.8]) == "undecided"
     assert verdicts.all_of(["holds", "fails", "undecided"]) == "fails"
 
 

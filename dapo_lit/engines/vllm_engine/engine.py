@@ -4,8 +4,9 @@ The engine starts with dummy weights from the policy's config and gets the real 
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
-Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
-of their own are in vllm_server/.
+Every request has a seed of its own, so its noise depends neither on the batch nor on what was sampled before. Its
+logits do depend on the batch by rounding, so a repeated sample may still differ after a near tie: the engine is not
+`reproducible`. Engines in processes of their own are in vllm_server/.
 """
 
 import os
@@ -112,6 +113,7 @@ class VllmEngine(RolloutEngine):
         self._joined_group = dist.is_initialized()
         """Whether vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
+        self.takes_seeds = _takes_seeds()
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
 
@@ -130,8 +132,9 @@ class VllmEngine(RolloutEngine):
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._model.config.save_pretrained(self._folder)
         weight_bytes = self._model.num_parameters * self._dtype.itemsize
+        options = llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes)
         try:
-            return LLM(**llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes))
+            return LLM(**options)
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(
@@ -200,6 +203,13 @@ class VllmEngine(RolloutEngine):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.version = None
+
+
+def _takes_seeds() -> bool:
+    """Whether vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike() or current_platform.is_cpu())
 
 
 @contextmanager

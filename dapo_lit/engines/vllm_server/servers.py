@@ -4,6 +4,7 @@ With as many servers as ranks or more, rank r of N has every N-th server, starti
 share them, and the first rank of a server gives its orders. A rank whose servers are all lost samples from the others.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,16 +44,22 @@ class Servers:
             self.lost.add(index)
             print(f"a server is lost, and its requests go to the others ({error})", flush=True)
 
-    def agree(self, check: Callable[[str], None]) -> None:
-        """Every rank takes the same servers for lost: those that one rank lost and that still fail `check`.
+    def agree(self, check: Callable[[str], None], wait_s: float) -> None:
+        """Every rank takes the same servers for lost: those that fail `check` now. A collective, between steps.
 
-        A collective. Raises ServerError if none is left.
+        Raises ServerError if none is left for `wait_s` seconds.
         """
-        lost = set().union(*self._ranks.gather(self.lost))
-        still = {i for i in lost & set(self._led) if not _passes(check, self.client.urls[i])}
-        self.lost = set().union(*self._ranks.gather(still))
-        for index in sorted(lost - self.lost):
-            print(f"{self.client.urls[index]} answers again", flush=True)
+        before, until = set().union(*self._ranks.gather(self.lost)), time.monotonic() + wait_s
+        while True:
+            failing = {index for index in self._led if not _passes(check, self.client.urls[index])}
+            self.lost = set().union(*self._ranks.gather(failing))
+            if self.usable or self._ranks.first(lambda: time.monotonic() >= until):
+                break
+            time.sleep(0.5)
+        if self._ranks.rank == 0:
+            for index in sorted(self.lost ^ before):
+                what = "is lost, and left out" if index in self.lost else "answers again"
+                print(f"{self.client.urls[index]} {what}", flush=True)
         if not self.usable:
             raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
 

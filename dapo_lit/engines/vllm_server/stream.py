@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.vllm_server.client import ServerError
@@ -105,6 +106,7 @@ class VllmServerStream:
                     under_way.ids += choice["token_ids"]
 
         url, request = self._client.urls[under_way.server], under_way.request
+        num_tokens = len(request.partial.response_ids)
         body = {
             "token_ids": request.input_ids.tolist(),
             "stream": True,
@@ -112,7 +114,8 @@ class VllmServerStream:
                 "temperature": self._sampling.temperature,
                 "top_p": self._sampling.top_p,
                 "top_k": self._sampling.top_k,
-                "max_tokens": self._sampling.max_response_tokens - len(request.partial.response_ids),
+                "max_tokens": self._sampling.max_response_tokens - num_tokens,
+                "seed": request_seed(self._sampling.seed, request.key, num_tokens),
                 "stop_token_ids": self._eos_ids,
                 "logprobs": 0,  # of the sampled token
                 "detokenize": False,

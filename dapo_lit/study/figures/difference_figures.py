@@ -88,6 +88,13 @@ def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = No
     return with_caption(drawing.figure, drawing.caption)
 
 
+def draw_difference(axes: Axes, runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> None:
+    """One comparison's paired difference in one metric over the steps, in a panel of its own."""
+    band = difference_band(paired_differences(runs.usable, contrast, key, smooth), bases(runs))
+    if len(band):
+        _panel(axes, {contrast.label: band}, contrast_looks([contrast]))
+
+
 def _smoothing(window: int) -> str:
     return f"; training metrics as a moving mean of {window} steps" if window > 1 else ""
 

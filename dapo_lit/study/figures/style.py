@@ -261,6 +261,8 @@ def with_caption(figure: Figure, text: str) -> Figure:
     for axes in figure.axes:
         box = axes.get_position()
         axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 1 - share, 1, share))
     figure.set_size_inches(width, height + room)
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
     return figure

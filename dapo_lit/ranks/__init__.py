@@ -11,6 +11,10 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class LostRankError(RuntimeError):
+    """Another rank of the run has died or hangs; names it."""
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process among `size`. A single process by default, for which every call returns its argument."""
@@ -21,6 +25,8 @@ class Ranks:
     """A process group for CPU tensors (gloo); None: the default one."""
     per_engine: int = 1
     """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
+    lost: Callable[[], str | None] = lambda: None
+    """Which other rank has died or hangs, asked after a collective has failed; None: none has."""
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; pickled on the way."""
