@@ -53,7 +53,7 @@ def can_tell(results: Results) -> str:
             "here may also be beyond this regime."
         )
     else:
-        names = {"yes": [], "no": []}  # type: dict[str, list[str]]
+        names: dict[str, list[str]] = {"yes": [], "no": []}
         for switch, why in found.verdicts.items():
             label = REGISTER[switch].label if switch in REGISTER else switch
             names["no" if why else "yes"].append(f"{label} ({why})" if why else label)
