@@ -1,6 +1,6 @@
 """The problems that a run trains on and holds out, and a report of what was dropped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dapo_lit.config import Config, ConfigError
@@ -8,7 +8,7 @@ from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,13 @@ def _generated_problems(task: Task) -> Problems:
                     chain_sum.held_out_problems(task.num_heldout, sums=sums),
                     chain_sum.has_written_steps,
                 )
+            case "parity":
+                strings = parity.Strings(**task.options)
+                return Problems(
+                    parity.problems("train", task.num_problems or 4096, strings),
+                    parity.problems("held_out", task.num_heldout, strings),
+                    parity.has_written_steps,
+                )
             case "arithmetic":
                 return Problems(
                     arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
@@ -67,14 +74,15 @@ def _generated_problems(task: Task) -> Problems:
 
 
 def _file_problems(task: Task) -> Problems:
-    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows)
-    heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
+    columns = {str(field): name for field, name in (task.columns or {}).items()}
+    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows, columns=columns)
+    heldout = _heldout(task.eval_path, "task.eval_path", columns)[: task.num_heldout] if task.eval_path else []
     return Problems(train, heldout, selection=selection)
 
 
-def _heldout(path: str, key: str) -> list[Problem]:
+def _heldout(path: str, key: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
     """The problems of an evaluation set; errors name the config key `key`."""
     try:
-        return load_heldout(path)
+        return load_heldout(path, columns)
     except DataError as error:
         raise DataError(str(error).replace("task.path", key)) from None
