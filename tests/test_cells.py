@@ -36,7 +36,7 @@ def test_a_worker_ends_the_block_of_its_seed_before_it_helps_with_another():
 def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def run(cell: Cell) -> int:
         (tmp_path / f"{cell.arm}{cell.seed}").touch(exist_ok=False)
-        print(f"inside {cell}")
+        os.write(1, f"inside {cell}\n".encode())  # pytest replaces sys.stdout
         if cell == Cell("b", 1):
             os._exit(9)  # killed
         return 2 if cell == Cell("b", 0) else 0
@@ -52,8 +52,19 @@ def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path,
 
 def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(tmp_path: Path):
     before = signal.getsignal(signal.SIGTERM)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    def stop() -> None:
+        while not any(tmp_path.glob("started_*")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run(cell: Cell) -> int:
+        (tmp_path / f"started_{cell.seed}").touch()
+        time.sleep(60)
+        return 0
+
+    threading.Thread(target=stop).start()
     with pytest.raises(SystemExit) as caught:
-        run_cells(CELLS, lambda cell: time.sleep(60) or 0, 2, tmp_path)
+        run_cells(CELLS, run, 2, tmp_path)
     assert caught.value.code == 0
     assert signal.getsignal(signal.SIGTERM) is before
