@@ -62,7 +62,7 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)
     logs.mkdir(parents=True, exist_ok=True)
-    taken, results = FORK.Array("b", len(cells)), FORK.Queue()
+    taken, results = FORK.Array("b", len(cells)), FORK.SimpleQueue()
     started = [
         FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
     ]
