@@ -2,6 +2,9 @@
 
     python -m dapo_lit.export runs/single/dapo/seed_0 output=exported/dapo
 
+The folder has a model card with the results, the run's curves and its config. push=owner/name uploads it to the
+Hugging Face hub (`hf auth login` first).
+
 transformers and vLLM load the folder as it is. Its generation config names every token that ends a response, because
 responses run on to their limit if one is missing.
 """

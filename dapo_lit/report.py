@@ -16,7 +16,6 @@ from rich.console import Console
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
-from dapo_lit.study.report.report import REPORT_AXES, make_report
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -26,8 +25,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
-    parser.add_argument("--axes", default=",".join(REPORT_AXES), help=f"x-axes of the figures, of {', '.join(AXES)}")
-    parser.add_argument("--formats", default="png", help="files of each figure, of png, pdf, svg")
+    parser.add_argument("--axes", default="step", help=f"x-axes of the figures, of {', '.join(AXES)}")
+    parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )
@@ -46,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(given)
     command = shlex.join(["python", "-m", "dapo_lit.report", *given])
     out = options.output or options.folders[0] / "report"
+    from dapo_lit.study.report.report import make_report  # loads matplotlib, so only once the command line is checked
+
     try:
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
             results, found = make_report(

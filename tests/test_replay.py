@@ -10,7 +10,7 @@ import pytest
 import torch
 from command_line import SMALL
 
-from dapo_lit.cli.study_launch import compose as compose_tree
+from dapo_lit.cli.composing import composed_tree as compose_tree
 from dapo_lit.cli.study_launch import with_arm
 from dapo_lit.commands.replay import arms_of, changed
 from dapo_lit.config import Config, ConfigError

@@ -134,7 +134,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
     ("modules", "allowed"),
     [
         (["train", "evaluate", "plan", "export", "sft", "transform", "replay", "check_rewards", "__main__"], set()),
-        (["status"], {"pandas"}),
+        (["status", "report"], {"pandas"}),
     ],
 )
 def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):

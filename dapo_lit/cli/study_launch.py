@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import hydra
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
+from dapo_lit.cli.composing import composed_tree
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
@@ -79,7 +79,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
-    tree = compose([*(str(o.input_line) for o in others if not _of_hydra(o)), *last])
+    tree = composed_tree([*(str(o.input_line) for o in others if not _of_hydra(o)), *last])
     multirun = "-m" in arguments or "--multirun" in arguments
     config = parse(_container(tree))
     assert config.study is not None
@@ -204,12 +204,6 @@ def find_arm_of(study: Design, name: str) -> Arm:
         return find_arm(study, name)
     except ValueError as error:
         raise ConfigError(f"study.arm: {error}") from None
-
-
-def compose(overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composed tree, interpolations not yet resolved."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
 
 
 def _container(tree: DictConfig) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """Estimates memory, time and cost of a run, started by dapo_lit/plan.py."""
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from dapo_lit.config.forecast import PlanConfig
@@ -12,13 +13,19 @@ RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:
-    memory = training_memory(config, config.quick)
+    with progress("simulating a training micro-batch, layer by layer; quick=true takes less time"):
+        memory = training_memory(config, config.quick)
     gpus = config.trainer.devices * config.trainer.num_nodes
     print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
     print_memory(config, memory)
     found = step_phases(config, memory)
     print_time(config, found, gpus)
     print_anchors()
+
+
+def progress(doing: str) -> Status:
+    """Says what takes so long, on a terminal only."""
+    return Console(stderr=True).status(doing)
 
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
@@ -64,7 +71,8 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
         return
     what = "training" if memory.peak > capacity else "engine weights and cache next to the training state"
     print(f"does not fit into {config.hardware.memory_gb:.0f} GB: {what}")
-    change = nearest_fit(config, capacity)
+    with progress("looking for a change that fits") as status:
+        change = nearest_fit(config, capacity, lambda name: status.update(f"would {name} fit?"))
     print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
 
 

@@ -11,12 +11,13 @@ from dapo_lit.cli.run_summary import print_summary
 from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import switches_of
-from dapo_lit.lit.fit import fit
+from dapo_lit.lit.fit import fit, own_callbacks
 from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.checkpoint_files import newest_good
+from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import requeue
@@ -97,12 +98,17 @@ def arm_of(config: Config) -> str:
 
 def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
     """Runs one training whose lock this process holds."""
-    config = with_measured_threads(config, run_path(config, arm))
+    path = run_path(config, arm)
+    config = with_measured_threads(config, path)
     if is_done(config, arm):
-        print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
+        print(f"{path} is finished (resume=auto); nothing to do")
         return
+    # Everything that can be wrong is checked before the run's folder is touched: no mistake moves an older run aside.
     parts = Parts(config, run_start.ranks)
-    parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
+    parts.check()
+    own_callbacks(config, path)
+    if config.logger.lightning:
+        built("logger.lightning", config.logger.lightning, path)
     folder = open_run(config, overrides, arm)
     with beating(folder.path):
         train_in(folder, config, parts, run_start)
@@ -128,15 +134,15 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
         if loggers:
             loggers.close(exit_code=1)
         raise
-    loggers.close()
     if stop.requested:
+        loggers.close()
         folder.write_run(status="preempted")
         print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
         stop.hand_over()
         if stop.wants_requeue:
             requeue()
         raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
-    finish(folder, config)
+    finish(folder, config, loggers)
 
 
 def with_measured_threads(config: Config, path: Path) -> Config:
@@ -153,12 +159,16 @@ def with_measured_threads(config: Config, path: Path) -> Config:
     return with_threads(config, threads)
 
 
-def finish(folder: RunFolder, config: Config) -> None:
+def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     """Marks the run as done, draws its figure and prints its summary."""
+    loggers.display.close()
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
     write_atomically(folder.path / "DONE.json", (folder.path / "run.json").read_text())
     figure = plot_run(folder.path)
+    if loggers.wandb:
+        loggers.wandb.figures(figure.parent)
+    loggers.close()
     print_summary(folder, config)
     print(f"run     {folder.path}\nfigure  {figure}")
 

@@ -1,7 +1,7 @@
 """The config of a training run, with the checks that need more than one group."""
 
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -45,6 +45,8 @@ class Config(Section):
     trainer: Annotated[Trainer, EXECUTION]
     budget: Annotated[Budget, HORIZON]
     logger: Annotated[Logger, BOOKKEEPING]
+    callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
+    """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     reflection: Annotated[Reflection, BOOKKEEPING]
     replay: Annotated[Replay, BOOKKEEPING]

@@ -91,9 +91,11 @@ class Task(Section):
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV or a hub id, for `file`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
+    columns: dict[Literal["problem", "answer", "id"], str] | None
+    """Your names of the columns of `path` and `eval_path`, where they differ; null: problem, answer, id."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
     """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
@@ -168,6 +170,8 @@ class Vllm(Section):
     """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
     """Compute logits in float32 whatever the dtype of the weights."""
+    deterministic: bool
+    """On a GPU: kernels whose result for a sequence does not depend on the batch, so that a step can be repeated."""
     sleep: Annotated[bool, EXECUTION]
     """On a GPU: free the memory of weights and cache while the policy trains."""
 
@@ -234,6 +238,8 @@ class Logger(Section):
     """Steps between printed tables of sampled completions; 0: none."""
     progress: Literal["auto", "rich", "plain", "none"]
     """auto: a live display on a terminal, elsewhere one line per step."""
+    lightning: dict[str, Any] | None
+    """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: Wandb
 
 

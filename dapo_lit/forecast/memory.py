@@ -5,7 +5,7 @@ tracks memory through forward and backward. The optimiser's step is not simulate
 unsharded; they are two tensors of the size of the shards, and are added.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -179,8 +179,11 @@ def _local_bytes(parameters: Iterable[Any]) -> int:
     return sum(p.to_local().numel() * p.element_size() for p in parameters)
 
 
-def nearest_fit(config: Config, capacity_gib: float) -> str | None:
-    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does."""
+def nearest_fit(config: Config, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
+    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does.
+
+    announce: called with each change before it is simulated, which takes seconds.
+    """
     settings = config.trainer
     changes: list[tuple[str, dict[str, Any]]] = []
     rollout = config.rollout
@@ -201,6 +204,7 @@ def nearest_fit(config: Config, capacity_gib: float) -> str | None:
             nodes = settings.num_nodes * factor
             changes.append((f"trainer.num_nodes={nodes}", {"num_nodes": nodes}))
     for name, change in changes:
+        announce(name)
         altered = config.model_copy(update={"trainer": settings.model_copy(update=change)})
         if training_memory(altered, quick=True).peak <= capacity_gib:
             return name

@@ -1,6 +1,6 @@
 """The problems that a run trains on and holds out, and a report of what was dropped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dapo_lit.config import Config, ConfigError
@@ -74,14 +74,15 @@ def _generated_problems(task: Task) -> Problems:
 
 
 def _file_problems(task: Task) -> Problems:
-    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows)
-    heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
+    columns = {str(field): name for field, name in (task.columns or {}).items()}
+    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows, columns=columns)
+    heldout = _heldout(task.eval_path, "task.eval_path", columns)[: task.num_heldout] if task.eval_path else []
     return Problems(train, heldout, selection=selection)
 
 
-def _heldout(path: str, key: str) -> list[Problem]:
+def _heldout(path: str, key: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
     """The problems of an evaluation set; errors name the config key `key`."""
     try:
-        return load_heldout(path)
+        return load_heldout(path, columns)
     except DataError as error:
         raise DataError(str(error).replace("task.path", key)) from None

@@ -55,8 +55,6 @@ def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> 
 def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:
     """A module and a real rollout step that it has not trained on."""
     run, caught = Run(config), {}
-    monkeypatch.setattr(
-        DAPOModule, "training_step", lambda self, batch, index: caught.setdefault("step", batch) and None
-    )
+    monkeypatch.setattr(DAPOModule, "make_updates", lambda self, batch: caught.setdefault("step", batch) and None)
     run.fit()
     return run.module, caught["step"]

@@ -146,11 +146,11 @@ def test_rollouts_use_the_weights_after_the_last_update(compose):
 
 def test_a_batch_of_older_weights_is_refused(compose, monkeypatch):
     config = compose("budget.steps=1")
-    original = DAPOModule.training_step
+    original = DAPOModule.make_updates
     module, step = collected_step(config, monkeypatch)
     module.policy_version = 7
     with pytest.raises(RuntimeError, match="fetched ahead"):
-        original(module, step, 0)
+        original(module, step)
 
 
 def test_every_step_makes_its_updates_and_the_counters_add_up(compose):

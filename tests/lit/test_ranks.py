@@ -207,7 +207,12 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
-    export(ExportConfig(ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out")), [])
+    export(
+        ExportConfig(
+            ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out"), push=None, license=None
+        ),
+        [],
+    )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     for name, tensor in runs[case, 2][0]["steps"][2]["weights"].items():
         assert torch.equal(model.state_dict()[name], tensor), name

@@ -29,7 +29,9 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
     whole = {name: (run / name).read_bytes() for name in ("config.yaml", "run.json")}
     commands = {
         "evaluate": lambda: evaluate(evaluation(f"ckpt={run}", f"output={tmp_path / 'evaluated'}"), []),
-        "export": lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out")), []),
+        "export": lambda: export(
+            ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []
+        ),
         "replay": lambda: replay_run(run, None, {}),
     }
     for damage in (b"", b"a: [", b"\xff", b"[1]"):
@@ -69,7 +71,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
         return str(caught.value)
 
     def exported() -> None:
-        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out")), [])
+        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), [])
 
     def resumed() -> None:
         train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])

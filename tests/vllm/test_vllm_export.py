@@ -19,7 +19,12 @@ QUESTIONS = ["1+2=", "2+2=", "3+4="]
 def exported(compose, tmp_path) -> Path:
     train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
     out = tmp_path / "exported"
-    export(ExportConfig(ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), output=str(out)), [])
+    export(
+        ExportConfig(
+            ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), output=str(out), push=None, license=None
+        ),
+        [],
+    )
     return out
 
 

@@ -26,15 +26,13 @@ from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.results import Results, analyse
 from dapo_lit.study.report.sentences import missing_text
 
-REPORT_AXES = ("step",)
-
 
 def make_report(
     folders: Sequence[Path],
     out: Path,
     command: str,
-    axes: Sequence[str] = REPORT_AXES,
-    formats: Sequence[str] = ("png",),
+    axes: Sequence[str] = ("step",),
+    formats: Sequence[str] = ("svg",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[Results, list[str]]:
