@@ -10,7 +10,8 @@ from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import DESIGNS, design
 
-STUDIES = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
+STUDIES = {file.stem: OmegaConf.load(file) for file in sorted((config_folder() / "study").glob("*.yaml"))}
+OWN_ARMS = [name for name, file in STUDIES.items() if OmegaConf.select(file, "study.arms")]
 
 
 def tree(*overrides: str) -> DictConfig:
@@ -25,7 +26,13 @@ def parsed(composed: DictConfig) -> Config:
 
 
 def test_there_is_a_study_file_for_every_design_and_no_other():
-    assert set(STUDIES) == {*DESIGNS, *OF_A_REGIME}
+    assert set(STUDIES) - set(OWN_ARMS) == {*DESIGNS, *OF_A_REGIME}
+
+
+@pytest.mark.parametrize("name", OWN_ARMS)
+def test_arms_listed_in_a_study_file_compose_and_differ(name):
+    base = tree(f"+study={name}")
+    check_arms(study_design(parsed(base)), base)
 
 
 @pytest.mark.parametrize("name", DESIGNS)

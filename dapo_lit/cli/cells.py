@@ -92,7 +92,7 @@ def in_child(run: Callable[[], int]) -> int:
 def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results: Any, log: Path) -> None:
     """A worker: takes cells until none is left."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's; a run installs its own
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
     seed = None

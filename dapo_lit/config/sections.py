@@ -86,7 +86,7 @@ class Difficulty(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
+    name: Literal["chain_sum", "parity", "four_sums", "arithmetic", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
@@ -117,7 +117,8 @@ class Task(Section):
     options: dict[str, Any]
     """Options of a generated task (ranges, shapes)."""
     base: dict[str, Any] | None
-    """Demonstrations that the task's base policy is pre-trained on."""
+    """Demonstrations that the task's base policy is pre-trained on: `stages`, and optionally `long_chains`, the share
+    of the last stage that writes all steps while the others answer at once."""
     base_seed: int
     """Seed of the base policy: 0 for one base shared by all seeds, ${seed} in studies."""
 
@@ -169,6 +170,8 @@ class Vllm(Section):
     """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
     """Compute logits in float32 whatever the dtype of the weights."""
+    deterministic: bool
+    """On a GPU: kernels whose result for a sequence does not depend on the batch, so that a step can be repeated."""
     sleep: Annotated[bool, EXECUTION]
     """On a GPU: free the memory of weights and cache while the policy trains."""
 
@@ -258,9 +261,20 @@ class Evaluation(Section):
     problems, samples, sampling and limits."""
     num_problems: PositiveInt
     samples: PositiveInt
-    """k of avg@k, pass@k and cons@k."""
+    """k of avg@k, pass@k and cons@k: responses to a held-out problem."""
+    final_samples: PositiveInt | None
+    """Responses in the evaluation that ends the run, which avg@k and pass@k are then estimated from; null: samples."""
     max_response_tokens: PositiveInt | None
     """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
+
+    @model_validator(mode="after")
+    def _final(self) -> Self:
+        if self.final_samples is not None and self.final_samples < self.samples:
+            raise ValueError(
+                f"final_samples ({self.final_samples}) is below samples ({self.samples}); the last evaluation decides "
+                "comparisons, so give it at least as many, or null"
+            )
+        return self

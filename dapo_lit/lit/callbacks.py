@@ -1,5 +1,6 @@
 """After each rollout step: evaluation, the metrics row, files, and the check whether to stop."""
 
+import time
 from typing import Any
 
 from lightning import Callback, Trainer
@@ -111,12 +112,21 @@ class Recorder(Callback):
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
-        self._write(trainer.datamodule, module, row, self._evaluation_due(trainer, module.counters.step))
+        evaluates = self._evaluation_due(trainer, module.counters.step)
+        self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
         module.row = None
 
-    def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
-        for label, evaluation in (datamodule.evaluations() if evaluates else {}).items():
-            row |= evaluation.metrics(label)
+    def _write(
+        self,
+        datamodule: RolloutDataModule,
+        module: DAPOModule,
+        row: dict[str, Any],
+        evaluates: bool,
+        final: bool = False,
+    ) -> None:
+        start = time.perf_counter()
+        for label, evaluation in (datamodule.evaluations(final) if evaluates else {}).items():
+            row |= evaluation.metrics(label) | {"time/evaluate_s": time.perf_counter() - start}
             if self.ranks.rank == 0:
                 write_evaluation(self.folder.path, label, module.counters.step, evaluation)
         if self.loggers is None:

@@ -218,8 +218,12 @@ class RolloutDataModule(LightningDataModule):
         assert self.collector is not None
         return self.collector.collect(step, version)
 
-    def evaluations(self) -> dict[str, Evaluation]:
-        """Samples the held-out problems, where the task has some, and the benchmarks with the current weights."""
+    def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
+        """Samples the held-out problems, where the task has some, and the benchmarks with the current weights.
+
+        Args:
+            final: the run ends here: evaluation.final_samples responses to each held-out problem.
+        """
         if self._ahead:
             self._ahead.wait()
         self.sync_weights()
@@ -242,6 +246,7 @@ class RolloutDataModule(LightningDataModule):
                 collector.decode,
                 sampling,
                 self.ranks,
+                settings.final_samples if final else None,
             )
         for b in self.benchmarks:
             found[b.settings.name] = evaluate(

@@ -17,7 +17,8 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
+from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, prepare_base
+from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
@@ -32,9 +33,13 @@ from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.tasks import chain_sum, four_sums
+from dapo_lit.tasks import chain_sum, four_sums, parity
 
-CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
+CHARACTERS = {
+    "chain_sum": chain_sum.CHARACTERS,
+    "parity": parity.CHARACTERS,
+    "four_sums": four_sums.CHARACTERS,
+}
 """Vocabularies of the base policies."""
 
 
@@ -65,7 +70,7 @@ class Parts:
                 "weights": lambda: check_dtype(self.config),
                 "device": self._check_device,
                 "problems": self._check_problems,
-                "policy": lambda: check_policy(self.policy),
+                "policy": self._check_policy,
                 "tokenizer": self._check_tokenizer,
                 "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
                 "switches": lambda: check_switches(self.config),
@@ -86,6 +91,16 @@ class Parts:
         return Finding(
             f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"
         )
+
+    def _check_policy(self) -> Finding:
+        config, found = self.config, check_policy(self.policy)
+        by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
+        if by_layer or config.compute_dtype != config.policy.dtype:
+            try:
+                decoder_layers(self.policy)
+            except ValueError as error:
+                raise ConfigError(f"policy.path={self.policy_folder}: {error}") from None
+        return found
 
     def _check_tokenizer(self) -> Finding:
         everything = [*self.problems.train, *self.problems.heldout]
@@ -273,12 +288,32 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
-    stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+    stages = () if policy.random_init or not task.base else base_stages(task)
     name = f"{task.label}-{policy.name}"
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
 
 
-def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:
-    numbers = dict(settings)
-    mixture = chain_sum.Mixture(**numbers.pop("mixture"), sums=chain_sum.Sums(**options))
-    return Stage(mixture, **numbers)
+def base_stages(task: Task) -> tuple[Stage, ...]:
+    """The supervised stages of the task's base policy.
+
+    Raises:
+        ConfigError: task.base or task.options hold what the task does not know.
+    """
+    assert task.base is not None
+    stages = [dict(settings, mixture=dict(settings["mixture"])) for settings in task.base["stages"]]
+    if (share := task.base.get("long_chains")) is not None:
+        mixture = stages[-1]["mixture"]
+        if task.name == "parity":
+            mixture["chains"] = share
+        else:
+            mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
+    try:
+        return tuple(Stage(_mixture(task, settings.pop("mixture")), **settings) for settings in stages)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task.base of {task.label}: {error}") from None
+
+
+def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
+    if task.name == "parity":
+        return parity.Mixture(**shares, strings=parity.Strings(**task.options))
+    return chain_sum.Mixture(**shares, sums=chain_sum.Sums(**task.options))

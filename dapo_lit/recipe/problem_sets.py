@@ -8,7 +8,7 @@ from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,13 @@ def _generated_problems(task: Task) -> Problems:
                     chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
                     chain_sum.held_out_problems(task.num_heldout, sums=sums),
                     chain_sum.has_written_steps,
+                )
+            case "parity":
+                strings = parity.Strings(**task.options)
+                return Problems(
+                    parity.problems("train", task.num_problems or 4096, strings),
+                    parity.problems("held_out", task.num_heldout, strings),
+                    parity.has_written_steps,
                 )
             case "arithmetic":
                 return Problems(

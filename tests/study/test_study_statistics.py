@@ -182,6 +182,24 @@ def test_the_interval_over_fixed_bases_covers_the_truth_where_bases_differ_by_mo
     assert 0.94 <= np.mean(covered) <= 0.96
 
 
+def test_two_levels_cover_other_questions_and_the_evaluations_share_of_the_variance_is_what_was_put_in() -> None:
+    rng = np.random.default_rng(5)
+    bases, num_questions, num_samples = np.repeat([0, 1, 2], 4), 40, 8
+    covered, covered_seeds, shares = [], [], []
+    for _ in range(300):
+        seed, question = rng.normal(0, 0.03, (12, 1)), rng.normal(0, 0.12, (1, num_questions))
+        right = [np.clip(0.5 + seed + question, 0, 1), np.full((12, num_questions), 0.5)]  # treated and control
+        treated, control = ((rng.random((*p.shape, num_samples)) < p[..., None]).astype(float) for p in right)
+        found = questions.paired_levels(treated, control, bases)
+        covered.append(found.both.low <= 0 <= found.both.high)
+        covered_seeds.append(found.seeds.low <= 0 <= found.seeds.high)
+        shares.append(found.evaluation_share)
+    assert np.mean(covered_seeds) < 0.85
+    assert 0.9 <= np.mean(covered) <= 0.99
+    sampling = 2 * 0.25 / (num_questions * num_samples)
+    assert np.median(shares) == pytest.approx(sampling / (sampling + 0.03**2), abs=0.12)
+
+
 def test_the_decision_rule_errs_in_at_most_6_percent_of_simulated_studies_as_its_record_says() -> None:
     """Normal, skewed and one-sided bistable noise; benchmarks/results/decision_rule.json is what the script wrote."""
     spec = importlib.util.spec_from_file_location("decision_rule", BENCHMARKS / "decision_rule.py")

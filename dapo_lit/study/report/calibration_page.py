@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.study.compare.calibration import Calibration, Effect, calibrate
+from dapo_lit.study.compare.calibration import PLACEBO, Calibration, Effect, calibrate
 from dapo_lit.study.compare.decision import pairs_needed
-from dapo_lit.study.read.outcomes import amount, primary_metric, unit
+from dapo_lit.study.read.outcomes import amount, bases, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import Run, Runs, StudyError, load
 from dapo_lit.study.report.document import Table, bullets
+from dapo_lit.study.report.evaluation_section import evaluation_cost, levels
 
 WANTED_BASES = 3
 
@@ -55,9 +56,10 @@ def close_calibration(folders: Sequence[Path]) -> str:
     """
     runs, (plan, _) = load(*folders), read_plan(folders[0])
     found = calibrate(runs, regime_of(runs), primary_metric(runs, plan.metric if plan else None))
-    page = folders[0] / "calibration.md"
-    (folders[0] / "calibration.json").write_text(json.dumps(found.as_json(), indent=1) + "\n")
-    page.write_text(calibration_page(found))
+    page, evaluation = folders[0] / "calibration.md", evaluation_noise(runs.usable, found)
+    tree = {**found.as_json(), "evaluation": evaluation}
+    (folders[0] / "calibration.json").write_text(json.dumps(tree, indent=1) + "\n")
+    page.write_text(calibration_page(found, evaluation))
     return "\n".join([*_answers(found), f"calibration: {folders[0] / 'calibration.json'}\npage: {page}"])
 
 
@@ -80,7 +82,16 @@ def effect_text(effect: Effect) -> str:
     return text + (f", d = {effect.d:.1f}" if effect.d is not None else "") + f", n = {effect.n}"
 
 
-def calibration_page(found: Calibration) -> str:
+def evaluation_noise(runs: Runs, found: Calibration) -> dict[str, float | None]:
+    """The last evaluation's share of the placebo's variance between pairs, and all evaluations' share of the time."""
+    pair = (found.reference + PLACEBO, found.reference)
+    shared = set.intersection(*({run.seed for run in runs.of(arm)} for arm in pair))
+    base_of = {seed: base for seed, base in bases(runs).items() if seed in shared}
+    both = levels(runs, pair, base_of, found.metric.split("/")[1]) if found.metric.startswith("eval/") else None
+    return {"variance_share": both and both.evaluation_share, "time_share": evaluation_cost(runs)}
+
+
+def calibration_page(found: Calibration, evaluation: Mapping[str, float | None]) -> str:
     """The one-page answer in Markdown."""
     key, size = found.metric, f"{len(found.seeds)} seeds on {len(found.bases)} base policies, {found.steps} steps"
     phenomena = [
@@ -108,4 +119,8 @@ def calibration_page(found: Calibration) -> str:
             f"bases. Smallest effect found with a power of 80 % (paired t-test at 5 %): {least}. "
             f"An effect of 2 points needs {needed} pairs; one comparison can be decided from {pairs_needed(1)} on."
         )
+    if (share := evaluation["variance_share"]) is not None:
+        cost = evaluation["time_share"]
+        took = "" if cost is None else f"; all evaluations took {cost:.0%} of the time"
+        parts.append(f"Sampling the last evaluation makes {share:.0%} of the placebo's variance between pairs{took}.")
     return "\n\n".join(parts) + "\n"

@@ -7,13 +7,12 @@ import numpy as np
 from dapo_lit.study.compare.contrasts import REGISTERED
 from dapo_lit.study.compare.decision import mcnemar_p
 from dapo_lit.study.compare.emergence import emergence, registered_sentence
-from dapo_lit.study.compare.questions import error_parts, score_array
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
 from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.read.outcomes import amount, outcome, unit
-from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.document import Part, Table, bullets
+from dapo_lit.study.report.evaluation_section import evaluation_section
 from dapo_lit.study.report.results import Results
 from dapo_lit.study.report.sentences import interval, sentence, technique_card
 
@@ -63,7 +62,7 @@ def card_section(results: Results) -> list[Part]:
             parts += [drawing] if drawing else []
     heat = interactions_figure(results.comparisons, key)
     parts += [heat] if heat else []
-    return parts + _by_base(results) + _outcomes(results) + _emergence(results) + _question_errors(results)
+    return parts + _by_base(results) + _outcomes(results) + _emergence(results) + evaluation_section(results)
 
 
 def _by_base(results: Results) -> list[Part]:
@@ -114,29 +113,6 @@ def _emergence(results: Results) -> list[Part]:
         "the Kaplan-Meier curve); runs that never get there are censored."
     )
     return [Table("emergence", caption, ["arm or comparison", "reached", "restricted mean steps, or test"], rows)]
-
-
-def _question_errors(results: Results) -> list[Part]:
-    """The parts of the standard error of a benchmark's accuracy, where samples of its questions were recorded."""
-    rows = []
-    benchmark = results.metric.split("/")[1] if results.metric.startswith("eval/") else ""
-    for arm in results.runs.usable.arms if benchmark else []:
-        seen = [run for run in results.runs.of(arm) if run.usable and benchmark in run.benchmarks]
-        try:
-            parts = error_parts(score_array([run.evaluation(benchmark) for run in seen]))
-        except (ValueError, StudyError) as reason:
-            rows.append([arm, "–", "–", "–", str(reason)])
-            continue
-        cells = [amount(results.metric, value) for value in (parts.seeds, parts.questions, parts.sampling)]
-        size = f"{parts.num_seeds} seeds, {parts.num_questions} questions, {parts.num_samples} answers each"
-        rows.append([arm, *cells, size])
-    if not rows or (all(row[1] == "–" for row in rows) and len(results.runs.usable) > 1):
-        return []
-    caption = (
-        f"Standard errors of the last accuracy on {benchmark} (points) by source: training seeds (what the intervals "
-        "here show), questions (another set of such questions; more seeds do not shrink it), sampling of answers."
-    )
-    return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
 
 
 def figures_section(results: Results, axes: Sequence[str]) -> list[Part]:
