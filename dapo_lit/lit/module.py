@@ -123,8 +123,8 @@ class DAPOModule(LightningModule):
         """Refuses processes that the config does not have: each would train on its own gradient."""
         if self.config.trainer.strategy == "single" and self.trainer.world_size > 1:
             raise ConfigError(
-                f"the trainer has {self.trainer.world_size} processes, and trainer.strategy=single is one; set devices=1, "
-                "or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
+                f"the trainer has {self.trainer.world_size} processes, and trainer.strategy=single is one: set "
+                "devices=1, or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
