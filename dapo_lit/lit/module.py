@@ -120,11 +120,11 @@ class DAPOModule(LightningModule):
         return module
 
     def on_fit_start(self) -> None:
-        """Refuses processes that the module does not know of: each would train on its own gradient."""
-        if self.trainer.world_size != self.ranks.size:
+        """Refuses processes that the config does not have: each would train on its own gradient."""
+        if self.config.trainer.strategy == "single" and self.trainer.world_size > 1:
             raise ConfigError(
-                f"the trainer has {self.trainer.world_size} processes and the module {self.ranks.size}; set devices=1, "
-                "or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
+                f"the trainer has {self.trainer.world_size} processes, and trainer.strategy=single is one: set "
+                "devices=1, or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
