@@ -86,12 +86,14 @@ class Difficulty(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "four_sums", "arithmetic", "file"]
+    name: Literal["chain_sum", "four_sums", "arithmetic", "string_programs", "reasoning_gym", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
     """JSONL, Parquet, CSV or a hub id, for `file`."""
+    dataset: str | None
+    """The generator, for `reasoning_gym`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]

@@ -30,9 +30,13 @@ from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.tasks import chain_sum, four_sums
+from dapo_lit.tasks import chain_sum, four_sums, string_programs
 
-CHARACTERS = {"chain_sum": chain_sum.CHARACTERS, "four_sums": four_sums.CHARACTERS}
+CHARACTERS = {
+    "chain_sum": chain_sum.CHARACTERS,
+    "four_sums": four_sums.CHARACTERS,
+    "string_programs": string_programs.CHARACTERS,
+}
 """Vocabularies of the base policies."""
 
 
@@ -231,12 +235,15 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
-    stages = () if policy.random_init or not task.base else tuple(_stage(s, task.options) for s in task.base["stages"])
+    stages = () if policy.random_init or not task.base else tuple(_stage(s, task) for s in task.base["stages"])
     name = f"{task.label}-{policy.name}"
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
 
 
-def _stage(settings: dict[str, Any], options: dict[str, Any]) -> Stage:
+def _stage(settings: dict[str, Any], task: Task) -> Stage:
     numbers = dict(settings)
-    mixture = chain_sum.Mixture(**numbers.pop("mixture"), sums=chain_sum.Sums(**options))
-    return Stage(mixture, **numbers)
+    mixture = numbers.pop("mixture")
+    if task.name == "string_programs":
+        programs = string_programs.Programs(**task.options)
+        return Stage(string_programs.Mixture(**mixture, programs=programs), **numbers)
+    return Stage(chain_sum.Mixture(**mixture, sums=chain_sum.Sums(**task.options)), **numbers)
