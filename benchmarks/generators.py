@@ -17,7 +17,7 @@ from typing import Any
 from measure import write_between
 from reasoning_gym.factory import DATASETS
 
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.tasks import reasoning_gym
 
 PROBLEMS = 5
@@ -35,7 +35,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, 1000 * (time.process_time() - started)
 
 
-def paid(question: Question, answer: str) -> float | None:
+def paid(question: RewardProblem, answer: str) -> float | None:
     """The generator's score; None where its scorer fails."""
     try:
         return reasoning_gym.score(question, answer)
@@ -43,7 +43,7 @@ def paid(question: Question, answer: str) -> float | None:
         return None
 
 
-def row(name: str, questions: list[Question], made_ms: float) -> str:
+def row(name: str, questions: list[RewardProblem], made_ms: float) -> str:
     own, nonsense, spent = [], [], []
     for question in questions:
         for scores, text in [(own, question.answer), *((nonsense, text) for text in NONSENSE)]:
@@ -68,7 +68,7 @@ def main() -> None:
         except ValueError as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
-        made[name] = ([Question(p.id, p.problem, p.answer, p.meta) for p in drawn], ms / max(1, len(drawn)))
+        made[name] = ([RewardProblem(p.id, p.problem, p.answer, p.meta) for p in drawn], ms / max(1, len(drawn)))
     reasoning_gym.prepare()
     write_between(page, "generators", HEADER + "".join(row(name, *found) for name, found in made.items()).rstrip())
 

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
 SIZES: dict[str, dict[str, int]] = {
-    # The shape of `policy=tiny`.
+    # About the size of `policy=tiny`.
     "0.3M": {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4},
     "7M": {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8, "num_attention_heads": 4},
 }

@@ -6,7 +6,7 @@ its own generation, as ours is plain torch) and the fastest of all. If vLLM is i
 (`smollm2`); TRL 1.16 supports vLLM up to 0.31 and was not tried with it. Checkpoints and evaluation are off on both
 sides. Peak memory is that of a trainer's process and its descendants.
 
-`tiny` is the default task and policy (0.3M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
+`tiny` is the default task and policy (0.5M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
 SmolLM2-135M-Instruct on sums of two numbers, zero-shot (8 prompts x 8 completions x 64 tokens, one update a step), and
 needs `make model`. `learning` is the accuracy of the sampled completions against seconds of training, on the tiny task.
 

@@ -18,6 +18,7 @@ import torch
 from lightning import Callback
 from omegaconf import OmegaConf
 
+from dapo_lit.commands.train import arm_of
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -27,7 +28,6 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.pool import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.train import arm_of
 
 PLAIN = (
     "algorithm.techniques.dynamic_sampling=false",

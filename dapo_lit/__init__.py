@@ -1,1 +1,30 @@
-"""Which of DAPO's techniques matters, and by how much: RL of language models with every technique a switch."""
+"""Which of DAPO's techniques matters, and by how much: RL of language models with every technique a switch.
+
+    from dapo_lit import DAPOModule, RolloutDataModule, compose
+
+The three names are loaded when they are used: a command that only reads runs needs neither torch nor Lightning.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dapo_lit.cli.composing import compose as compose
+    from dapo_lit.lit.datamodule import RolloutDataModule as RolloutDataModule
+    from dapo_lit.lit.module import DAPOModule as DAPOModule
+
+PLACES = {
+    "DAPOModule": "dapo_lit.lit.module",
+    "RolloutDataModule": "dapo_lit.lit.datamodule",
+    "compose": "dapo_lit.cli.composing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *PLACES])

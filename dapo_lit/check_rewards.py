@@ -1,6 +1,10 @@
-"""Score a file of answers and say where the verifier is wrong.
+"""Score a file of answers and say where the verifier is wrong, or try a reward function of your own.
 
     python -m dapo_lit.check_rewards FILE.jsonl [rule=sympy] [extraction=auto] [deadline_s=2] [workers=2] [show=20]
+    python -m dapo_lit.check_rewards [FILE.jsonl] function=my_module.my_reward
+
+`function` is what `reward.function` takes. It is tried on reference answers and junk, as before a run, and then scores
+the rows instead of a rule; without a file it is tried on four sums. Columns of a row other than these are its `meta`.
 
 A row has `pred` (a response or an answer), `gold` (the reference) and, where the verdict is to be checked, `equal`
 (true or false). A row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives and
@@ -8,14 +12,18 @@ negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,
 prints the rows on which the rules differ.
 """
 
+import argparse
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.config import ConfigError
+from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
@@ -23,6 +31,8 @@ from dapo_lit.rewards.score import Score
 
 Kind = Literal["false positive", "false negative"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+OWN = ("pred", "gold", "equal", "ambiguous", "problem")
+"""Columns that are not passed on to a reward function as `meta`."""
 WIDTH = 46
 """Characters of an answer that a table shows."""
 
@@ -33,13 +43,16 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    file: Path
+    file: Path | None
+    """None: try the function only."""
     rules: tuple[Rule, ...] = ("sympy",)
     extraction: Extraction = "auto"
     deadline_s: float = 2.0
     workers: int = 2
     show: int = 20
     """Disagreements printed."""
+    function: str | None = None
+    """A reward function that decides instead of a rule."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,14 @@ class Row:
     gold: str
     equal: bool | None
     """None: unknown or ambiguous, not counted."""
+    problem: str = ""
+    meta: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Report:
-    rule: Rule
+    rule: str
+    """The name of the rule or of the reward function."""
     scores: list[Score]
     seconds: float
 
@@ -68,26 +84,28 @@ class Report:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Raises UsageError for an unknown key or a value that does not fit."""
-    files = [argument for argument in arguments if "=" not in argument]
-    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if len(files) != 1:
-        raise UsageError(f"one file is wanted, {len(files)} were given\n\n{__doc__}")
-    rules = settings.pop("rule", "sympy").split(",")
-    extraction = settings.pop("extraction", "auto")
-    for value, allowed, name in [(rule, get_args(Rule), "rule") for rule in rules] + [
-        (extraction, get_args(Extraction), "extraction")
-    ]:
-        if value not in allowed:
-            raise UsageError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
-    try:
-        deadline_s = float(settings.pop("deadline_s", "2"))
-        workers, show = int(settings.pop("workers", "2")), int(settings.pop("show", "20"))
-    except ValueError as error:
-        raise UsageError(f"deadline_s, workers and show are numbers: {error}") from None
-    if settings:
-        raise UsageError(f"unknown: {', '.join(settings)}; known: rule, extraction, deadline_s, workers, show")
-    return Options(Path(files[0]), tuple(rules), extraction, deadline_s, workers, show)  # type: ignore[arg-type]
+    """The command line; exits with one line for an unknown key or a value that does not fit."""
+    parser = CommandParser(
+        prog="python -m dapo_lit.check_rewards",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--rule", default="sympy", help=f"one or several of {', '.join(get_args(Rule))}")
+    parser.add_argument("--extraction", default="auto", choices=get_args(Extraction))
+    parser.add_argument(
+        "--function", help="a reward function that decides instead of a rule, as reward.function takes it"
+    )
+    parser.add_argument("--deadline-s", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", type=int, default=20, help="disagreements printed")
+    given = parser.parse_args(arguments)
+    if given.file is None and given.function is None:
+        parser.error("a file is needed, or function=")
+    given.rules = tuple(given.__dict__.pop("rule").split(","))
+    if unknown := [rule for rule in given.rules if rule not in get_args(Rule)]:
+        parser.error(f"rule={unknown[0]}: a rule is one of {', '.join(get_args(Rule))}")
+    return Options(**vars(given))
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -115,17 +133,46 @@ def _read_row(file: Path, number: int, line: str) -> Row:
     equal = row.get("equal")
     if equal is not None and not isinstance(equal, bool):
         raise UsageError(f"{file}:{number}: equal must be true or false, not {json.dumps(equal)[:60]}")
-    return Row(number, row["pred"], row["gold"], None if row.get("ambiguous") else equal)
+    meta = {key: value for key, value in row.items() if key not in OWN}
+    problem = str(row.get("problem", ""))
+    return Row(number, row["pred"], row["gold"], None if row.get("ambiguous") else equal, problem, meta)
+
+
+def open_verifier(rule: Rule, options: Options) -> Verifier:
+    """Raises UsageError for a function whose module is not there."""
+    try:
+        return Verifier(
+            rule=rule,
+            extraction=options.extraction,
+            deadline_s=options.deadline_s,
+            workers=options.workers,
+            function=options.function,
+        )
+    except ValueError as error:
+        raise UsageError(f"function={options.function}: {error}") from None
 
 
 def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
-    with Verifier(
-        rule=rule, extraction=options.extraction, deadline_s=options.deadline_s, workers=options.workers
-    ) as verifier:
-        pairs = [(Reference(str(row.line), row.gold), row.pred) for row in rows]
+    with open_verifier(rule, options) as verifier:
+        pairs = [(Reference(str(row.line), row.gold, row.problem, row.meta), row.pred) for row in rows]
         start = time.perf_counter()
         scores = verifier.score(pairs)
-        return Report(rule, scores, time.perf_counter() - start)
+        return Report(options.function or rule, scores, time.perf_counter() - start)
+
+
+def try_function(rows: Sequence[Row], options: Options) -> None:
+    """Tries the function as a run does before its first step, on the rows' references or on four sums.
+
+    Raises:
+        ConfigError: it cannot score.
+    """
+    from dapo_lit.recipe.reward_check import try_rewards  # loads torch
+    from dapo_lit.tasks import four_sums
+
+    references = [Problem(str(row.line), row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()
+    with open_verifier("numeric", options) as verifier:
+        finding = try_rewards(verifier, references, options.extraction)
+    print("\n".join([finding.words, *(f"warning: {warning}" for warning in finding.warnings)]))
 
 
 def summary(rows: Sequence[Row], reports: Sequence[Report]) -> str:
@@ -189,11 +236,15 @@ def _cell(text: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     try:
         options = parse_options(arguments)
-        rows = read_rows(options.file)
-    except UsageError as error:
-        print(error, file=sys.stderr)
+        rows = read_rows(options.file) if options.file else []
+        if options.function is not None:
+            try_function(rows, options)
+    except (UsageError, ConfigError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    reports = [score_rows(rows, rule, options) for rule in options.rules]
+    if not rows:
+        return 0
+    reports = [score_rows(rows, rule, options) for rule in options.rules[: 1 if options.function else None]]
     print(summary(rows, reports))
     for report in reports:
         if any(row.equal is not None for row in rows):

@@ -1,40 +1,28 @@
 """Exports a checkpoint as a Hugging Face folder:
 
-    python -m dapo_lit.export ckpt=runs/single/dapo/seed_0 out=exported/dapo
+    python -m dapo_lit.export runs/single/dapo/seed_0 output=exported/dapo
+
+The folder has a model card with the results, the run's curves and its config. push=owner/name uploads it to the
+Hugging Face hub (`hf auth login` first).
 
 transformers and vLLM load the folder as it is. Its generation config names every token that ends a response, because
 responses run on to their limit if one is missing.
 """
 
 import sys
-from pathlib import Path
 
 from dapo_lit.cli.command import run_command
-from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
-from dapo_lit.evaluation.model_source import open_run_subject
-from dapo_lit.policy.load import eos_ids
-from dapo_lit.policy.save import save_policy
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
-    out = Path(config.out)
-    if out.exists():
-        raise ConfigError(f"out={out} exists already; move it away or choose another folder")
-    subject, settings = open_run_subject(Path(config.ckpt))
-    model = subject.model
-    model.generation_config.eos_token_id = list(eos_ids(model, subject.tokenizer))
-    # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for.
-    model.generation_config.do_sample = True
-    model.generation_config.temperature = settings.rollout.temperature
-    model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
-    notes = {"dapo_lit.json": {"checkpoint": subject.label, "digest": subject.digest}}
-    save_policy(out, model, subject.tokenizer, notes)
-    print(f"policy  {out} ({subject.label})")
+    from dapo_lit.commands.export import export  # loads torch, so only once the command line has been checked
+
+    export(config, overrides)
 
 
 def main() -> None:
-    sys.exit(run_command(export, ExportConfig, "export"))
+    sys.exit(run_command(export, ExportConfig, "export", "ckpt", {"out": "output"}))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Writes the report of a finished study.
+"""Writes the report of a finished study and prints its first page.
 
-    python -m dapo_lit.report runs/table1
+    python -m dapo_lit.report runs/table1 [output=DIR] [axes=step,tokens_generated] [formats=png,pdf,svg]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
 """
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,22 +13,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dapo_lit.study.figures.paper_figures import read_paper_curves
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.runs import StudyError
-from dapo_lit.study.report.report import REPORT_AXES, make_report
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
+    parser = CommandParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
-    parser.add_argument("--out", type=Path, help="where the report goes; default: <first folder>/report")
-    parser.add_argument("--axes", default=",".join(REPORT_AXES), help=f"x-axes of the figures, of {', '.join(AXES)}")
-    parser.add_argument("--formats", default="png,pdf,svg", help="files of each figure, of png, pdf, svg")
-    parser.add_argument("--paper", type=Path, help="paper_curves.csv with the paper's own curves, drawn next to ours")
+    parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
+    parser.add_argument("--axes", default="step", help=f"x-axes of the figures, of {', '.join(AXES)}")
+    parser.add_argument("--formats", default="png", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )
@@ -42,34 +39,23 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def paper_file(given: Path | None) -> Path | None:
-    """The paper's curves: as given, else among the data sets that DAPO_LIT_DATA names.
-
-    Raises:
-        StudyError: the file that was given does not exist.
-    """
-    if given is not None and not given.is_file():
-        raise StudyError(f"{given}: no such file (--paper takes paper_curves.csv)")
-    data = os.environ.get("DAPO_LIT_DATA")
-    return given or (Path(data) / "dapo_reference" / "paper_curves.csv" if data else None)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     options = parse_arguments(given)
     command = shlex.join(["python", "-m", "dapo_lit.report", *given])
-    out = options.out or options.folders[0] / "report"
+    out = options.output or options.folders[0] / "report"
+    from dapo_lit.study.report.report import make_report  # loads matplotlib, so only once the command line is checked
+
     try:
-        paper = read_paper_curves(paper_file(options.paper))
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
-            results = make_report(
-                options.folders, out, command, options.axes, options.formats, paper, options.allow_mixed, status.update
+            results, found = make_report(
+                options.folders, out, command, options.axes, options.formats, options.allow_mixed, status.update
             )
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    print(f"report: {out / 'report.md'}\n        {out / 'report.html'}")
+    print("\n".join(found), f"report: {out / 'report.md'}\n        {out / 'report.html'}", sep="\n")
     for (arm, seed), why in results.missing.items():
         print(f"missing: {arm}/seed_{seed}: {why}", file=sys.stderr)
     return 3 if results.missing or results.runs.unreadable else 0

@@ -6,17 +6,19 @@ task=chain_sum policy=tiny`. Prints the folder of the policy, for use as `policy
 
 import sys
 
-import torch
-
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.sft import SftConfig
-from dapo_lit.preparation.warm_up import warm_up
 
 
 def sft(config: SftConfig, overrides: list[str]) -> None:
-    torch.set_num_threads(config.threads)
-    print(f"policy  {warm_up(config)}")
+    from dapo_lit.commands.sft import sft  # loads torch, so only once the command line has been checked
+
+    sft(config, overrides)
+
+
+def main() -> None:
+    sys.exit(run_command(sft, SftConfig, "sft", "data"))
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(sft, SftConfig, "sft"))
+    main()

@@ -1,7 +1,7 @@
 """Lists the cells of a study: done, running (with the time left), preempted, failed, missing.
 
     python -m dapo_lit.status runs/table1
-    python -m dapo_lit.status runs/table1 --pack experiments/table1/runs     copy of the finished cells for a commit
+    python -m dapo_lit.status runs/table1 pack=experiments/table1/runs     copy of the finished cells for a commit
 
 Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with the reason.
 """
@@ -12,15 +12,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.read.cells import Cell, cells, pack, summary
+from dapo_lit.study.read.cells import Cell, cells, summary
+from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.registration import FILE, read_plan
-from dapo_lit.study.read.runs import Runs, StudyError, load, run_folders
+from dapo_lit.study.read.runs import Runs, StudyError, load, packed_folders, run_folders, study_folder
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m dapo_lit.status", description=(__doc__ or "").splitlines()[0])
+    parser = CommandParser(prog="python -m dapo_lit.status", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
@@ -43,10 +45,9 @@ def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
         StudyError: nothing can be read.
     """
     first = folders[0]
-    if len(folders) == 1 and (first / FILE).is_file() and not run_folders(first):
+    if len(folders) == 1 and (first / FILE).is_file() and not run_folders(first) + packed_folders(first):
         return Runs((), {}), first
-    runs = load(*folders)
-    return runs, run_folders(first)[0].parent.parent
+    return load(*folders), study_folder(first)
 
 
 def line(cell: Cell, width: int) -> str:
@@ -60,7 +61,7 @@ def line(cell: Cell, width: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    options = parse_arguments(arguments)
+    options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
         table = cells(runs, *expected(runs, home))
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"unreadable: {folder}: {why}", file=sys.stderr)
     print(summary(table))
     if options.pack:
-        written = pack(runs, options.pack)
+        before = load(options.pack).usable.runs if options.pack.is_dir() and any(options.pack.iterdir()) else ()
+        written = pack(runs.usable.runs, options.pack, before)
         if (home / FILE).is_file() and home.resolve() != options.pack.resolve():
             shutil.copy2(home / FILE, options.pack / FILE)
         size = sum(p.stat().st_size for p in options.pack.rglob("*") if p.is_file())

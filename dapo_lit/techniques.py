@@ -31,12 +31,21 @@ class Regime:
     """One minus the metric is what counts."""
     share: bool = True
     """Printed in percent."""
+    metric_while_on: str | None = None
+    """What shows the same in a run in which the switch is on; None: `metric` does."""
+    lever: str = ""
+    """The key that gives the technique more to act on, in a sentence."""
 
     def measured(self, metric_mean: float) -> tuple[bool, str]:
         """Whether the technique can act, and the number in words."""
+        acts, amount = self.amount(metric_mean)
+        return acts, f"{self.words}: {amount}"
+
+    def amount(self, metric_mean: float) -> tuple[bool, str]:
+        """Whether the technique can act, and the number with the one that is needed."""
         value = 1 - metric_mean if self.inverted else metric_mean
         text = f"{value:.1%} (needs {self.least:.1%})" if self.share else f"{value:.2f} (needs {self.least:g})"
-        return value >= self.least, f"{self.words}: {text}"
+        return value >= self.least, text
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Idle:
     """May name settings in braces: `clip.high equals clip.low ({clip.low})`."""
 
     def __call__(self, lookup: Lookup) -> str | None:
-        """The reason, if the settings are such."""
+        """The reason if the settings make the switch idle, else None."""
         if not self.when(lookup):
             return None
         text = self.reason
@@ -107,7 +116,12 @@ REGISTER: dict[str, Technique] = {
             label="overlong filtering",
             short="filter",
             colour="#f89c20",
-            regime=Regime("rollout/truncated_frac", "completions truncated", 0.05),
+            regime=Regime(
+                "rollout/truncated_frac",
+                "completions truncated",
+                0.05,
+                lever="A lower task.max_response_tokens truncates more.",
+            ),
             never_acted=("rollout/truncated_frac", "nothing was truncated"),
         ),
         Technique(
@@ -119,7 +133,13 @@ REGISTER: dict[str, Technique] = {
             label="clip-higher",
             short="clip",
             colour="#5790fc",
-            regime=Regime("clip/high_frac", "tokens clipped at 1 + clip.low while clip-higher is off", 0.005),
+            regime=Regime(
+                "clip/high_frac",
+                "tokens clipped at 1 + clip.low while clip-higher is off",
+                0.005,
+                metric_while_on="clip/symmetric_high_frac",
+                lever="More updates a step (a lower algorithm.minibatch_prompts) move the ratios further.",
+            ),
             idle=(
                 Idle(
                     lambda get: get("clip.high") is not None and get("clip.high") == get("clip.low"),
@@ -145,7 +165,12 @@ REGISTER: dict[str, Technique] = {
             label="soft overlong punishment",
             short="soft",
             colour="#e42536",
-            regime=Regime("rollout/truncated_frac", "completions truncated", 0.05),
+            regime=Regime(
+                "rollout/truncated_frac",
+                "completions truncated",
+                0.05,
+                lever="A lower task.max_response_tokens, or a higher algorithm.overlong.cache_tokens, punishes more.",
+            ),
             never_acted=("reward/length_penalty", "the penalty never fired"),
             idle=(
                 Idle(
@@ -163,7 +188,13 @@ REGISTER: dict[str, Technique] = {
             label="token-level loss",
             short="token",
             colour="#964a8b",
-            regime=Regime("rollout/length_cv", "coefficient of variation of length", 0.5, share=False),
+            regime=Regime(
+                "rollout/length_cv",
+                "coefficient of variation of length",
+                0.5,
+                share=False,
+                lever="Responses differ more in length under a higher task.max_response_tokens, or in another task.",
+            ),
             settings=(
                 OwnSetting("token_level_denominator", "minibatch"),
                 OwnSetting("completion_level_denominator", "sample", while_on=False),
@@ -178,7 +209,13 @@ REGISTER: dict[str, Technique] = {
             label="dynamic sampling",
             short="dynamic",
             colour="#7a21dd",
-            regime=Regime("rollout/groups_mixed_frac", "groups not mixed", 0.10, inverted=True),
+            regime=Regime(
+                "rollout/groups_mixed_frac",
+                "groups not mixed",
+                0.10,
+                inverted=True,
+                lever="Fewer algorithm.samples_per_prompt, or easier or harder problems, leave more groups unmixed.",
+            ),
             never_acted=("sampling/tokens_filtered_frac", "it never dropped a group"),
             idle=(
                 Idle(

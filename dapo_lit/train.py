@@ -3,159 +3,33 @@
 Prints a table of the policy before and after, and the paths of the run and its figure.
 """
 
-import logging
 import sys
-import warnings
-from pathlib import Path
+from collections.abc import Iterable
 
-import torch
-from transformers.utils.logging import disable_progress_bar
-
-from dapo_lit.cli.cell_claim import held, packed_cell
 from dapo_lit.cli.command import run_command
-from dapo_lit.cli.run_summary import print_summary
-from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.shipped import switches_of
-from dapo_lit.lit.fit import fit
-from dapo_lit.lit.processes import RunStart, StartPoint, joined
-from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
-from dapo_lit.recipe.idle_settings import idle_settings
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.switches import objective
-from dapo_lit.runs.checkpoint_files import newest_good
-from dapo_lit.runs.heartbeat import beating
-from dapo_lit.runs.loggers import Loggers
-from dapo_lit.runs.preemption import requeue
-from dapo_lit.runs.resume import recorded_threads
-from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
-from dapo_lit.study.designs import arm_name
-from dapo_lit.study.figures.curve_figures import plot_run
+from dapo_lit.config import Config
 
 
 def train(config: Config, overrides: list[str]) -> None:
-    """Runs or resumes one training; does nothing if it is done or if another process is running it.
+    from dapo_lit.commands.train import train  # loads torch, so only once the command line has been checked
 
-    Raises:
-        ConfigError: another process is running it, and resume is not auto.
-        SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
-    """
-    with joined(config.trainer) as ranks:
-        torch.set_num_threads(config.trainer.threads)
-        if ranks.rank > 0:
-            follow(config, ranks)
-            return
-        run_start = RunStart(ranks)
-        try:
-            train_first(config, overrides, run_start)
-        finally:
-            run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
+    train(config, overrides)
 
 
-def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
-    """Rank 0: finds out whether there is something to do, and locks the run while it trains."""
-    arm = (config.study and config.study.arm) or arm_of(config)
-    path = run_path(config, arm)
-    if packed := packed_cell(config, arm):
-        print(f"{path}: done, packed in {packed}; nothing to do")
-        return
-    with held(path) as holder:
-        if holder is None:
-            train_held(config, overrides, arm, run_start)
-        elif config.resume == "auto":
-            print(f"{path}: {holder} is running it; skipping it")
-        else:
-            raise ConfigError(f"{path}: {holder} is running it; wait for it, or give this run another study_name")
+def check_study(configs: Iterable[Config]) -> None:
+    from dapo_lit.commands.train import check_study
+
+    check_study(configs)
 
 
-def follow(config: Config, ranks: Ranks) -> None:
-    """The other ranks: train with rank 0 and write only their shards."""
-    start = ranks.first(lambda: None)
-    if start is not None:
-        fit(config, Parts(config, ranks), start, None, ranks)
+def print_findings(config: Config) -> None:
+    from dapo_lit.commands.train import print_findings
 
-
-def arm_of(config: Config) -> str:
-    """The arm's name for a run without a study."""
-    family = config.algorithm.family
-    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
-
-
-def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
-    """Runs one training whose lock this process holds."""
-    config = with_measured_threads(config, run_path(config, arm))
-    if is_done(config, arm):
-        print(f"{run_path(config, arm)} is finished (resume=auto); nothing to do")
-        return
-    parts = Parts(config, run_start.ranks)
-    parts.check()  # before the run's folder is touched: a mistake must not move an older run aside
-    for line in idle_settings(config, objective(config.algorithm, config.task.max_response_tokens)):
-        print(f"warning: {line}", flush=True)
-    folder = open_run(config, overrides, arm)
-    with beating(folder.path):
-        train_in(folder, config, parts, run_start)
-
-
-def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
-    """Trains in an open run folder, and records in run.json how the training ended."""
-    loggers = None
-    try:
-        start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)
-        run_start.broadcast(start)
-        loggers = Loggers(config, folder)
-        module, stop = fit(config, parts, start, loggers, run_start.ranks)
-    except BaseException as error:
-        # Lightning turns Ctrl-C into SystemExit.
-        cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-        status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
-        folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
-        if status == "stopped" and folder.checkpoints:
-            print(
-                f"stopped by Ctrl-C; continue from {folder.checkpoints[-1].name} with resume=true (run: {folder.path})"
-            )
-        if loggers:
-            loggers.close(exit_code=1)
-        raise
-    loggers.close()
-    if stop.requested:
-        folder.write_run(status="preempted")
-        print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
-        stop.hand_over()
-        if stop.wants_requeue:
-            requeue()
-        raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
-    finish(folder, config)
-
-
-def with_measured_threads(config: Config, path: Path) -> Config:
-    """The config with the number of threads that trainer.cpu.auto found, and torch set to it."""
-    if not is_measured(config):
-        return config
-    threads = recorded_threads(path, config)
-    if threads is None:
-        found = measure(Parts(config).policy)
-        threads = fastest(found)
-        seconds = ", ".join(f"{n}: {took:.2f} s" for n, took in found.items())
-        print(f"trainer.cpu.auto: threads={threads} (a small step with {seconds})", flush=True)
-    torch.set_num_threads(threads)
-    return with_threads(config, threads)
-
-
-def finish(folder: RunFolder, config: Config) -> None:
-    """Marks the run as done, draws its figure and prints its summary."""
-    status = folder.read_run()["status"]
-    folder.write_run(status="finished" if status == "running" else status)
-    write_atomically(folder.path / "DONE.json", (folder.path / "run.json").read_text())
-    figure = plot_run(folder.path)
-    print_summary(folder, config)
-    print(f"run     {folder.path}\nfigure  {figure}")
+    print_findings(config)
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
-    logging.getLogger("lightning").setLevel(logging.ERROR)
-    disable_progress_bar()  # of loading a model
-    sys.exit(run_command(train, Config, "config"))
+    sys.exit(run_command(train, Config, "config", before_study=check_study, after_study=print_findings))
 
 
 if __name__ == "__main__":

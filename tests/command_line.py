@@ -8,6 +8,7 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 SMALL = (
     "+experiment=four_sums",
@@ -20,6 +21,10 @@ SMALL = (
     "logger.progress=none",
 )
 """A run of seconds: four questions, a random policy, two updates a step."""
+
+
+ONE_REQUEST = Lock()
+"""Held from a request to the server to its answer."""
 
 
 @cache
@@ -49,9 +54,10 @@ class Command:
         forking = server()
         assert forking.stdin is not None
         assert forking.stdout is not None
-        forking.stdin.write(json.dumps(request) + "\n")
-        forking.stdin.flush()
-        self.pid = int(forking.stdout.readline())
+        with ONE_REQUEST:
+            forking.stdin.write(json.dumps(request) + "\n")
+            forking.stdin.flush()
+            self.pid = int(forking.stdout.readline())
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)

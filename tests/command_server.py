@@ -60,7 +60,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import dapo_lit.train  # noqa: F401
+    import dapo_lit.commands.train  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for
     print("ready", flush=True)

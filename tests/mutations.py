@@ -49,8 +49,8 @@ FAULTS = (
     Fault(
         "no temperature in the loss",
         "step/forward.py",
-        "return token_loss(hidden, head, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)",
-        "return token_loss(hidden, head, micro.targets, loss, temperature=1.0, fp32=self.fp32_head)",
+        "            loss,\n            temperature=self.temperature,\n",
+        "            loss,\n            temperature=1.0,\n",
         against_reference("a temperature of 0.7"),
     ),
     Fault(

@@ -5,27 +5,32 @@ import pytest
 import yaml
 
 from dapo_lit.cli.command import check_overrides, config_folder
+from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import arm_name
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
+STUDY = {"study_name", "resume", "budget.steps", "evaluation.every", "logger.completions_every"}
+"""What every study sets."""
+REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 DIFFERS = {
     "dapo": {"study_name"},
     "naive_grpo": {
         "study_name",
         *(T + t for t in ("clip_higher", "dynamic_sampling", "token_level_loss", "soft_overlong_punishment")),
     },
-    "ablate_clip_higher": {"study_name", T + "clip_higher"},
-    "ablate_dynamic_sampling": {"study_name", T + "dynamic_sampling"},
-    "ablate_token_level_loss": {"study_name", T + "token_level_loss"},
-    "ablate_overlong_shaping": {"study_name", T + "soft_overlong_punishment"},
+    "ablate_clip_higher": {*STUDY, T + "clip_higher"},
+    "ablate_dynamic_sampling": {*STUDY, T + "dynamic_sampling"},
+    "ablate_token_level_loss": {*STUDY, T + "token_level_loss"},
+    "ablate_overlong_shaping": {*STUDY, T + "soft_overlong_punishment"},
 }
 """The keys in which an experiment may differ from the default run."""
 ANOTHER_TASK = {
     "chain_sum_rare",
     "four_sums",
+    "hf",
     "smollm2_arithmetic",
     "smollm2_gsm8k",
     "paper_qwen2_5_32b",
@@ -47,15 +52,16 @@ def test_every_experiment_composes_and_differs_from_the_default_run_in_its_decla
     if name in ANOTHER_TASK:
         return
     mine, reference = (flatten(c.model_dump()) for c in (config, compose(small=False)))
-    assert {key for key in mine if mine[key] != reference[key]} == DIFFERS[name]
+    differing = {key for key in mine if not key.startswith("study.") and mine[key] != reference[key]}
+    assert differing == DIFFERS[name]
 
 
 @pytest.mark.parametrize("name", [e for e in EXPERIMENTS if e.startswith("ablate_")])
-def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_else(name):
-    tree = yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text())
-    ((key, values),) = tree["hydra"]["sweeper"]["params"].items()
-    assert values == "false,true"
-    assert {key} == DIFFERS[name] - {"study_name"}
+def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_else(compose, name):
+    study = study_design(compose(f"+experiment={name}", small=False))
+    assert study.names[0] == "dapo"
+    assert study.reference == study.names[1]
+    assert study.declared == DIFFERS[name] - STUDY
 
 
 @pytest.mark.parametrize(
@@ -63,13 +69,30 @@ def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_els
     [
         f"{group.name}={file.stem}"
         for group in sorted(config_folder().iterdir())
-        if group.name in Config.model_fields and group.name != "study"
+        if group.name in Config.model_fields and group.name not in ("study", "regime", "callbacks")
         for file in sorted(group.glob("*.yaml"))
     ],
 )
 def test_every_choice_of_every_group_composes(compose, override):
     extra = ["task.path=x.jsonl"] if override.startswith("task=") else []
     compose(override, *extra, small=False)
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_every_regime_composes_with_its_two_studies_and_keeps_its_horizon(compose, name):
+    alone = compose(f"+regime={name}", "seed=1", small=False)
+    assert alone.regime is not None
+    assert alone.regime.name == name
+    assert alone.budget.steps == alone.regime.steps
+    assert alone.task.base_seed == alone.regime.bases[1 % len(alone.regime.bases)]
+    calibrated = compose(f"+regime={name}", "+study=calibrate", small=False)
+    assert calibrated.budget.steps == alone.regime.steps
+    assert calibrated.study is not None
+    assert calibrated.study.bases == alone.regime.bases
+    arms = study_design(calibrated).names
+    assert arms[:2] == (alone.regime.reference, f"{alone.regime.reference}@rollout.noise_stream=1")
+    assert set(arms[2:]) == {a for c in alone.regime.techniques.values() for a in c.doses} - {alone.regime.reference}
+    assert compose(f"+regime={name}", "+study=screen", "seed=5", small=False).task.base_seed == 5
 
 
 def test_arms_of_an_ablation_are_named_from_their_switches(compose):
@@ -82,7 +105,6 @@ def test_arms_of_an_ablation_are_named_from_their_switches(compose):
     ("overrides", "message"),
     [
         (["algorithm.overlong.cache_tokens=20"], "cache_tokens (20) must be below task.max_response_tokens (20)"),
-        (["algorithm.clip.high=0.1"], "high (0.1) is below low (0.2)"),
         (["algorithm.samples_per_prompt=1"], "samples_per_prompt is 1"),
         (["algorithm.minibatch_prompts=3"], "use one of [1, 2, 4]"),
         (["rollout.top_p=0.9"], "set rollout.top_p=1"),

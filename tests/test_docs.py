@@ -62,6 +62,10 @@ def composed(tree: object) -> Config:
     return parse({str(key): value for key, value in container.items()})
 
 
+EVALUATED = ("eval/", "time/evaluate_s", "task/")
+"""Keys that not every row has."""
+
+
 def general(key: str) -> str:
     """A key as the page names it: any benchmark, any number of samples."""
     return re.sub(r"@\d+$", "@k", re.sub(r"^eval/[^/]+/", "eval/<benchmark>/", key))
@@ -75,11 +79,11 @@ def test_the_metrics_page_names_every_key_that_a_run_writes_and_no_other(metric_
 
 
 def test_all_rows_have_the_same_keys_but_for_evaluation_and_tasks_as_the_page_says(metric_rows):
-    later = [{k for k in row if not k.startswith(("eval/", "task/"))} for row in metric_rows if row["step"] > 0]
+    later = [{k for k in row if not k.startswith(EVALUATED)} for row in metric_rows if row["step"] > 0]
     assert any(row.get("batch/accuracy") is None for row in metric_rows if row["step"] > 0)
     assert any(row.get("batch/accuracy") is not None for row in metric_rows)
     assert all(keys == later[0] for keys in later)
-    first = {k for row in metric_rows if row["step"] == 0 for k in row if not k.startswith("eval/")}
+    first = {k for row in metric_rows if row["step"] == 0 for k in row if not k.startswith(EVALUATED)}
     assert first == {"step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s"}
 
 

@@ -16,7 +16,7 @@ from dapo_lit.cli.command import check_overrides
 from dapo_lit.config import ConfigError, config_folder, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
 from dapo_lit.evaluate import evaluate
-from dapo_lit.evaluation.model_source import open_subject
+from dapo_lit.evaluation.model_source import open_model
 from dapo_lit.train import train
 
 SUMS = (
@@ -32,7 +32,7 @@ def on_sums(out: Path, *overrides: str) -> EvaluateConfig:
     return evaluation(
         "benchmark=chain_sum_heldout", "benchmark.name=sums", "benchmark.num_problems=12",
         "benchmark.extraction=number", f"benchmark.options={options}", "benchmark.samples=6", "benchmark.top_p=0.9",
-        "benchmark.max_response_tokens=80", f"out_dir={out}", *overrides,
+        "benchmark.max_response_tokens=80", f"output={out}", *overrides,
     )  # fmt: skip
 
 
@@ -87,6 +87,8 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw(run, tmp_path, ca
     printed = capsys.readouterr().out
     assert f"{in_training['correct'].mean():.3f}" in printed
     assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
+    rows = [line.split()[0] for line in printed.partition("before the first step")[2].splitlines()[1:4]]
+    assert rows == ["weights", "tokenizer", "rewards"]
     assert all((only_folder(tmp_path) / f).is_file() for f in ("curves.png", "by_samples.csv", "by_budget.csv"))
 
 
@@ -120,13 +122,13 @@ def test_a_second_call_samples_nothing_and_more_samples_add_to_it(run, tmp_path,
 
 def test_an_exported_folder_is_the_same_model_as_its_checkpoint(run, tmp_path):
     config = evaluation()
-    subject = open_subject(str(run), config.policy, "cpu")
-    subject.model.save_pretrained(tmp_path / "exported")
-    subject.tokenizer.save_pretrained(tmp_path / "exported")
-    earlier = open_subject(str(run / "checkpoints" / "step_000002.ckpt"), config.policy, "cpu")
-    exported = open_subject(str(tmp_path / "exported"), config.policy, "cpu")
-    assert exported.digest == subject.digest != earlier.digest
-    assert (subject.label, exported.label) == ("dapo-seed_0-step_000003", "exported")
+    evaluated = open_model(str(run), config.policy, "cpu")
+    evaluated.model.save_pretrained(tmp_path / "exported")
+    evaluated.tokenizer.save_pretrained(tmp_path / "exported")
+    earlier = open_model(str(run / "checkpoints" / "step_000002.ckpt"), config.policy, "cpu")
+    exported = open_model(str(tmp_path / "exported"), config.policy, "cpu")
+    assert exported.digest == evaluated.digest != earlier.digest
+    assert (evaluated.label, exported.label) == ("dapo-seed_0-step_000003", "exported")
 
 
 def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):
@@ -227,6 +229,10 @@ def test_values_that_cannot_work_are_named(overrides, message):
     [
         (["policy=tiny"], "policy=tiny has no weights of its own; give ckpt="),
         (["benchmark.template=boxed"], "Set benchmark.extraction=boxed"),
+        (
+            ["benchmark.template=gsm8k_few_shot"],
+            "benchmark.template=gsm8k_few_shot does not fit the policy's tokenizer",
+        ),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "its longest prompt has"),
         (["+reflection.patterns.mine='('"], "reflection.patterns.mine: not a regular expression"),
     ],

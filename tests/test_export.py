@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from hub_stub import hub
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dapo_lit.config import ConfigError
@@ -20,7 +22,7 @@ def run(compose, tmp_path) -> Path:
 
 def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
     out = tmp_path / "exported" / "four_sums"
-    export(ExportConfig(ckpt=str(run), out=str(out)), [])
+    export(ExportConfig(ckpt=str(run), output=str(out), push=None, license=None), [])
     assert "step_000002" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(out).eval()
@@ -43,7 +45,7 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
 def test_what_cannot_be_exported_is_told(run, tmp_path):
     def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
         with pytest.raises(ConfigError) as caught:
-            export(ExportConfig(ckpt=str(ckpt), out=str(out)), [])
+            export(ExportConfig(ckpt=str(ckpt), output=str(out), push=None, license=None), [])
         assert not (tmp_path / "new").exists()
         return str(caught.value)
 
@@ -52,3 +54,31 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
     assert "no checkpoint there" in refused(run / "checkpoints" / "step_000099.ckpt")
     (run / "checkpoints" / "step_000003.ckpt").write_bytes(b"half a file")
     assert "is damaged" in refused(run)
+
+
+def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_and_licences(
+    run, tmp_path, monkeypatch, capsys
+):
+    """Against a local server; nothing was ever pushed to the hub itself."""
+    monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
+    out = tmp_path / "pushed"
+    with hub() as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        export(ExportConfig(ckpt=str(run), output=str(out), push="me/sums", license="apache-2.0"), [])
+    assert "me/sums" in capsys.readouterr().out.splitlines()[-1]
+    assert server.created[0]["private"] is True
+    assert {name: (out / name).read_bytes() for name in server.files} == server.files
+    assert set(server.files) == {file.name for file in out.iterdir()}
+    card = server.files["README.md"].decode()
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["license"] == "apache-2.0"
+    for text in ("arm `dapo`, 2 rollout steps", "| `eval/four_sums/avg@2` |", "(run.png)", "optimizer.lr` | 0.01 |"):
+        assert text in card, text
+    assert server.files["run.png"].startswith(b"\x89PNG")
+    assert yaml.safe_load(server.files["dapo_lit_config.yaml"])["seed"] == 0
+
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")  # nobody listens there
+    with pytest.raises(ConfigError, match=r"push=me/sums: .*hf auth login"):
+        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "again"), push="me/sums", license=None), [])
+    with pytest.raises(ConfigError, match="write owner/name"):
+        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "third"), push="sums", license=None), [])

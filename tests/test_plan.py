@@ -8,12 +8,12 @@ import torch
 from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
 
+from dapo_lit.commands.plan import plan
 from dapo_lit.config import config_folder, parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
-from dapo_lit.forecast.memory import GIB, nearest_fit, training_memory
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
-from dapo_lit.plan import plan
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 
@@ -39,7 +39,7 @@ def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():
 
 
 MEASURED = (
-    "policy=micro", "policy.random_init=false", "policy.path=somewhere", "policy.architecture.num_hidden_layers=6",
+    "policy=micro", "policy.random_init=false", "policy.path=somewhere", "policy.architecture.num_hidden_layers=3",
     "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",
     "+policy.architecture.vocab_size=2048", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1",
     "trainer.sharding.dtype=null", "trainer.micro_batch_tokens=4096", "trainer.activation_checkpointing=none",
@@ -67,7 +67,8 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
     parameters = sum(p.numel() * 4 for p in model.parameters())
     measured = (peak + parameters) / GIB
     # A single rank gathers into a second copy of the parameters; the states are added by arithmetic.
-    expected = simulated.peak - simulated.training["optimiser states"] - simulated.training["parameters, gathered"]
+    parts = simulated.training
+    expected = sum(parts.values()) - parts["optimiser states"] - parts["parameters, gathered"]
     assert expected == pytest.approx(measured, rel=0.25)
 
 
@@ -104,13 +105,49 @@ def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimi
     assert plain.parameters < lora.parameters < 1.1 * plain.parameters
 
 
-def test_what_does_not_fit_gets_a_change_that_does():
+def test_what_an_engine_keeps_during_training_is_counted_and_sleep_gives_it_back():
+    def engine(*options: str) -> dict[str, float]:
+        return resident_engine(composed("+experiment=qwen2_5_7b_lora", *options), round(7.6e9))
+
+    weights = 7.6e9 * 2 / GIB
+    kept = engine("rollout.vllm.kv_cache_gb=20", "rollout.vllm.eager=false", "rollout.vllm.sleep=false")
+    assert kept == {
+        "engine weights": pytest.approx(weights), "engine keys and values": 20.0, "engine CUDA graphs": GRAPHS_GIB,
+    }  # fmt: skip
+    assert engine("rollout.vllm.eager=false", "rollout.vllm.sleep=true") == {"engine CUDA graphs": GRAPHS_GIB}
+    served = ("rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f")
+    assert engine(*served) == {}
+    assert engine("rollout=torch") == {"engine weights": pytest.approx(weights)}
+    shared = resident_engine(composed("+experiment=paper_qwen2_5_32b", "rollout.vllm.sleep=false"), round(32.8e9))
+    assert shared["engine weights"] == pytest.approx(32.8e9 * 2 / 4 / GIB)
+
+
+def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_leave_room(capsys):
+    """Training takes 26 GiB there, and vLLM with its weights and 20 GiB of cache as much again."""
+    options = ("+experiment=qwen2_5_7b_lora", "rollout.vllm.kv_cache_gb=20", "rollout.vllm.sleep=false", "quick=true")
+    plan(composed(*options, "hardware.memory_gb=48"), [])
+    assert "does not fit into 48 GB: training\nnearest change that does: rollout.vllm.sleep=true" in (
+        capsys.readouterr().out
+    )
+
+
+def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
     tight = composed(*MEASURED)
     peak = training_memory(tight, quick=True).peak
-    change = nearest_fit(tight, 0.8 * peak)
+    change = nearest_fit(tight, 0.8 * peak, print)
     assert change is not None
     assert change.startswith("trainer.activation_checkpointing")
-    assert nearest_fit(tight, 0.0) is None
+    tried = []
+
+    def too_large(config: PlanConfig, quick: bool) -> Memory:
+        trainer = config.trainer
+        tried.append((trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.num_nodes))
+        return Memory({"activations and temporary": 1.0}, 1)
+
+    monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
+    assert nearest_fit(tight, 0.5, print) is None
+    weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
+    assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():
@@ -142,7 +179,8 @@ def test_the_fit_is_exact_on_its_run_and_the_predictions_are_left_as_they_are():
 
 
 def test_the_command_prints_memory_time_cost_and_errors_apart(capsys):
-    plan(composed(*MEASURED, "quick=true", "hardware.price_per_hour=2.0", "runs=3"), [])
+    sizes = ("policy.architecture.num_hidden_layers=1", "trainer.micro_batch_tokens=256")
+    plan(composed(*MEASURED, *sizes, "quick=true", "hardware.price_per_hour=2.0", "runs=3"), [])
     printed = capsys.readouterr().out
     for text in (
         "peak of training",

@@ -39,8 +39,9 @@ ARROWS = {
     "study.compare": {"techniques", "study", "study.read"},
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
-    "cli": {"config", "study", "study.read", "runs", "data", "rollout", "step", "techniques"},
+    "cli": {"config", "study", "study.read", "study.compare", "runs", "data", "rollout", "ranks", "step", "techniques"},
 }
+ARROWS["commands"] = set(ARROWS)
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -112,7 +113,7 @@ def test_lightning_is_imported_by_the_room_of_its_name_and_the_commands_alone():
         room = file.relative_to(PACKAGE).parts[0]
         if room == "lit":
             assert "lightning" in names or file.stem == "__init__", file
-        elif file.parent != PACKAGE and room != "replays":
+        elif file.parent != PACKAGE and room not in ("replays", "commands"):
             assert "lightning" not in names, file
 
 
@@ -124,3 +125,21 @@ def test_a_light_room_loads_no_heavy_library(room):
     code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "allowed"),
+    [
+        (["train", "evaluate", "plan", "export", "sft", "transform", "replay", "check_rewards", "__main__"], set()),
+        (["status", "report"], {"pandas"}),
+    ],
+)
+def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):
+    """Torch and Lightning take ten seconds to import, which nobody should wait for to see `--help` or a typo."""
+    imports = ", ".join(f"dapo_lit.{module}" for module in modules)
+    code = f"import sys, {imports}; print(*sorted({HEAVY - allowed} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,7 +1,7 @@
 """The table at the end of a run."""
 
+from dapo_lit.cli.run_summary import print_summary
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.train import print_summary
 
 
 def test_the_summary_counts_the_held_out_problems_that_were_used(compose, tmp_path, capsys):

@@ -68,6 +68,17 @@ def test_the_policy_imitates_the_rows_and_ends_where_they_end(composed, rows, ca
     assert not list(folder.parent.glob(".building-*"))
 
 
+def test_16_bit_weights_are_refused_and_16_bit_computation_trains_float32_ones(composed, rows):
+    with pytest.raises(ConfigError, match=r"policy\.dtype=bfloat16.*training\.dtype=bfloat16"):
+        composed(f"data={rows}", "policy.dtype=bfloat16")
+    settings = (f"data={rows}", "training.dtype=bfloat16", "training.epochs=2")
+    folder = warm_up(composed(*settings, "training.learning_rate=1e-6"))
+    before, after = load_model(folder), load_model(json.loads((folder / "sft.json").read_text())["start"])
+    same = [float((a == b).float().mean()) for a, b in zip(after.parameters(), before.parameters(), strict=True)]
+    assert sum(same) / len(same) < 0.3
+    assert before.dtype == torch.float32
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(composed, rows, tmp_path):
     short = (f"data={rows}", "training.epochs=1")
     folders = [

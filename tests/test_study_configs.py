@@ -4,12 +4,14 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.regime_study import OF_A_REGIME
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import DESIGNS, design
 
-STUDIES = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
+STUDIES = {file.stem: OmegaConf.load(file) for file in sorted((config_folder() / "study").glob("*.yaml"))}
+OWN_ARMS = [name for name, file in STUDIES.items() if OmegaConf.select(file, "study.arms")]
 
 
 def tree(*overrides: str) -> DictConfig:
@@ -24,10 +26,16 @@ def parsed(composed: DictConfig) -> Config:
 
 
 def test_there_is_a_study_file_for_every_design_and_no_other():
-    assert set(STUDIES) == set(DESIGNS)
+    assert set(STUDIES) - set(OWN_ARMS) == {*DESIGNS, *OF_A_REGIME}
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OWN_ARMS)
+def test_arms_listed_in_a_study_file_compose_and_differ(name):
+    base = tree(f"+study={name}")
+    check_arms(study_design(parsed(base)), base)
+
+
+@pytest.mark.parametrize("name", DESIGNS)
 def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
     base = tree(f"+study={name}")
     study = study_design(parsed(base))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dapo_lit.cli.cell_claim import held
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config
 from dapo_lit.status import main as status
+from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
@@ -23,6 +25,7 @@ from dapo_lit.train import train
 TINY = (
     "+experiment=four_sums", "budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
     "evaluation.samples=2", "evaluation.every=0", "logger.progress=none", "study.seeds=[0,1]",
+    "study.underpowered=true", "study.workers=1",
 )  # fmt: skip
 OTHER = "dapo@rollout.noise_stream=1"
 STUDY = Path("runs/placebo_four_sums")
@@ -50,7 +53,7 @@ def finished(tmp_path_factory, cache) -> Path:
     folder = tmp_path_factory.mktemp("study")
     done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "study placebo on four_sums: 2 arms x 2 seeds, 2 steps of 2 updates" in done.stdout
+    assert "study placebo on four_sums: 2 arms x 2 seeds on 3 base policies, 2 steps of 2 updates" in done.stdout
     return folder
 
 
@@ -101,16 +104,17 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     assert status([str(study / STUDY), "--pack", str(packed)]) == 0
     for arm in ("dapo", OTHER):
         shutil.rmtree(study / STUDY / arm)
-    shutil.rmtree(packed / OTHER / "seed_1")
-    config = packed / OTHER / "seed_0" / "config.yaml"
-    config.write_text(config.read_text().replace("low: 0.2", "low: 0.1"))
+    first, second, other = (run for run in load(packed) if run.name != f"{OTHER}/seed_1")
+    algorithm = other.config["algorithm"]
+    changed = {**other.config, "algorithm": {**algorithm, "clip": {**algorithm["clip"], "low": 0.1}}}
+    write_packed([first, second, replace(other, config=changed)], packed)
     capsys.readouterr()
     assert launch("study.packed=experiments/runs", cwd=study) == 0
     printed = capsys.readouterr().out
     assert set(done_at(study / STUDY)) == {f"{OTHER}/seed_0", f"{OTHER}/seed_1"}  # another config, and not packed
     assert printed.count("done, packed in experiments/runs/dapo/seed_") == 2
     assert printed.count("is packed with another config (algorithm.clip.low: 0.1 -> 0.2)") == 1
-    shutil.rmtree(packed / OTHER)
+    write_packed([first, second], packed)
     assert status([str(study / STUDY), str(packed)]) == 0
     assert "4 done of 4 cells" in capsys.readouterr().out
 
@@ -175,6 +179,18 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
     assert "dapo/seed_1" in done_at(study / STUDY)
 
 
+def test_what_cannot_learn_is_refused_once_before_cells_run_side_by_side(tmp_path, cache):
+    """The cells would refuse it as well, each in the log of its worker."""
+    settings = ("study.workers=2", "reward.function=json.no_such_function")
+    done = run_cli("-m", "+study=placebo", *TINY, *settings, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout.count("before the first step") == 1
+    assert "  tokenizer  " in done.stdout
+    assert done.stderr.count("error: a reward function failed") == 1
+    assert "no attribute 'no_such_function'" in done.stderr
+    assert not list((tmp_path / STUDY).glob("worker_*.log"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -183,7 +199,9 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
         (["-m", "study=table1"], "write +study=table1"),
         (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
         (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
-        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,5)'"),
+        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,12)'"),
+        (["-m", "+study=table1", "seed=range(0,7)"], "6 comparisons at alpha 0.05 need 0.0083. Take 'seed=range(0,8)'"),
+        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 seeds cannot decide anything"),
         (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
         (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),
         (["+study=table1"], "without -m runs one cell: name its arm, study.arm=naive_grpo"),

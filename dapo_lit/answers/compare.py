@@ -1,7 +1,7 @@
 r"""Whether two structured answers are the same answer: the rules of `docs/rewards.md`.
 
-A `Judge` compares scalars and returns None where only the symbolic comparison can tell. Structures combine these three
-values: a list with one wrong item is wrong, whatever the undecided ones are.
+A `Comparer` compares scalars and returns None where only the symbolic comparison can tell. Structures combine these
+three values: a list with one wrong item is wrong, whatever the undecided ones are.
 """
 
 import re
@@ -40,7 +40,7 @@ _COMMA_DECIMAL = re.compile(r"-?[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})")
 _POINT_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
-class Judge(Protocol):
+class Comparer(Protocol):
     """Compares scalar expressions; None where it cannot tell."""
 
     budget: float
@@ -55,8 +55,8 @@ class Judge(Protocol):
         ...
 
 
-def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
-    """Whether a reading of `prediction` is the same answer as a reading of `answer`; None if the judge cannot tell.
+def compare_answers(prediction: str, answer: str, comparer: Comparer) -> bool | None:
+    """Whether a reading of `prediction` is the same answer as a reading of `answer`; None if the comparer cannot tell.
 
     An answer that is too large to evaluate, or whose matrices do not fit, is wrong: False.
     """
@@ -65,9 +65,9 @@ def compare_answers(prediction: str, answer: str, judge: Judge) -> bool | None:
     predictions, answers = parse_answer(prediction), parse_answer(answer)
     if _COMMA_DECIMAL.fullmatch(prediction.strip(" $")) and _POINT_DECIMAL.fullmatch(answer.strip(" $")):
         predictions = parse_answer(prediction.replace(",", "."))  # 3,5 is 3.5 where 3.5 is expected
-    if steps(predictions, answers) > judge.budget:
+    if steps(predictions, answers) > comparer.budget:
         return None
-    return any_of(_same_or_too_large(a, b, judge) for a in predictions for b in answers)
+    return any_of(_same_or_too_large(a, b, comparer) for a in predictions for b in answers)
 
 
 def steps(predictions: tuple[Answer, ...], answers: tuple[Answer, ...]) -> float:
@@ -83,14 +83,14 @@ def _scalars(answer: Answer) -> Iterator[Scalar]:
         yield from _scalars(part)
 
 
-def _same_or_too_large(a: Answer, b: Answer, judge: Judge) -> bool | None:
+def _same_or_too_large(a: Answer, b: Answer, comparer: Comparer) -> bool | None:
     try:
-        return same(a, b, judge)
+        return same(a, b, comparer)
     except ValueError:  # TooLargeError, or matrices whose shapes do not fit
         return False
 
 
-def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
+def same(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
     """Whether `prediction` is the answer `reference`. Not symmetric: only a prediction may be `x = 5` for `5`."""
     prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
     if prediction == reference:
@@ -98,24 +98,24 @@ def same(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
     prediction, reference = unnamed(prediction, reference)
     joined = isinstance(prediction, Combined | Reals) or isinstance(reference, Combined | Reals)
     if joined or _needs_sets(prediction) != _needs_sets(reference):
-        return _same_sets(prediction, reference, judge)
+        return _same_sets(prediction, reference, comparer)
     match prediction, reference:
         case (Relation(), Relation()):
-            return _same_relations(prediction, reference, judge)
+            return _same_relations(prediction, reference, comparer)
         case (Scalar(), Scalar()):
-            return _same_scalars(prediction, reference, judge)
+            return _same_scalars(prediction, reference, comparer)
         case (Several(), Several()):
-            return _same_several(prediction, reference, judge)
+            return _same_several(prediction, reference, comparer)
         case (Several(items, brackets), Scalar()) | (Scalar(), Several(items, brackets)):
             scalar, first = (reference, True) if isinstance(reference, Scalar) else (prediction, False)
             assert isinstance(scalar, Scalar)
-            return _same_vector(items, brackets, scalar, judge, list_first=first)
+            return _same_vector(items, brackets, scalar, comparer, list_first=first)
         case (Ratio(a), Ratio(b)):
-            return _all_same(a, b, judge)
+            return _all_same(a, b, comparer)
         case (Ratio((Scalar() as a, Scalar() as b)), Scalar()):
-            return _same_quotient(a, b, reference, judge)
+            return _same_quotient(a, b, reference, comparer)
         case (Scalar(), Ratio((Scalar() as a, Scalar() as b))):
-            return _same_quotient(a, b, prediction, judge)
+            return _same_quotient(a, b, prediction, comparer)
         case (Words(), _) | (_, Words()):
             return _words(prediction) is not None and _words(prediction) == _words(reference)
         case (Raw(a_text), Raw(b_text)):
@@ -140,15 +140,15 @@ def _needs_sets(answer: Answer) -> bool:
     return isinstance(answer, Combined | Reals) or is_inequality(answer)
 
 
-def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | None:
+def _same_sets(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
     if isinstance(prediction, Combined) and isinstance(reference, Combined):
         alike: bool | None
         if prediction.operator != reference.operator:
             alike = False
         elif prediction.operator == "setminus":
-            alike = _all_same(prediction.parts, reference.parts, judge)
+            alike = _all_same(prediction.parts, reference.parts, comparer)
         else:
-            alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, judge))
+            alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, comparer))
         if alike is not False:
             return alike
     a, b = real_set(prediction), real_set(reference)
@@ -158,15 +158,15 @@ def _same_sets(prediction: Answer, reference: Answer, judge: Judge) -> bool | No
         all_of(
             [
                 x.low_closed == y.low_closed and x.high_closed == y.high_closed,
-                judge.equal(x.low, y.low),
-                judge.equal(x.high, y.high),
+                comparer.equal(x.low, y.low),
+                comparer.equal(x.high, y.high),
             ]
         )
         for x, y in zip(a, b, strict=True)
     )
 
 
-def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool | None:
+def _same_scalars(prediction: Scalar, reference: Scalar, comparer: Comparer) -> bool | None:
     if len(prediction.word) > 1 and len(reference.word) > 1 and _is_word(prediction.word, reference.word):
         return prediction.word.casefold() == reference.word.casefold()
     a, a_degrees = _degrees(prediction)
@@ -174,14 +174,14 @@ def _same_scalars(prediction: Scalar, reference: Scalar, judge: Judge) -> bool |
     units = {"percent" if side.percent else side.unit for side in (prediction, reference)} - {"", "degree", "radian"}
     if len(units) > 1:
         return False
-    verdicts = [_same_nodes(a, b, judge)]
+    verdicts = [_same_nodes(a, b, comparer)]
     if prediction.percent != reference.percent:
         # A percent sign is a unit (28 % = 28) or a hundredth (28 % = 0.28).
         pair = (_times(a, _HUNDREDTH), b) if prediction.percent else (a, _times(b, _HUNDREDTH))
-        verdicts.append(_same_nodes(*pair, judge))
+        verdicts.append(_same_nodes(*pair, comparer))
     if a_degrees != b_degrees:
         pair = (_times(a, _DEGREE), b) if a_degrees else (a, _times(b, _DEGREE))
-        verdicts.append(_same_nodes(*pair, judge))
+        verdicts.append(_same_nodes(*pair, comparer))
     return any_of(verdicts)
 
 
@@ -199,55 +199,55 @@ def _times(node: tree.Node, factor: tree.Node) -> tree.Node:
     return tree.Product((factor, node))
 
 
-def _same_nodes(a: tree.Node, b: tree.Node, judge: Judge) -> bool | None:
+def _same_nodes(a: tree.Node, b: tree.Node, comparer: Comparer) -> bool | None:
     if isinstance(a, tree.Matrix) and isinstance(b, tree.Matrix):
         if (len(a.rows), len(a.rows[0])) != (len(b.rows), len(b.rows[0])):
             return False
         pairs = zip(sum(a.rows, ()), sum(b.rows, ()), strict=True)
-        return all_of(judge.equal(x, y) for x, y in pairs)
+        return all_of(comparer.equal(x, y) for x, y in pairs)
     if isinstance(a, tree.Matrix) or isinstance(b, tree.Matrix):
         return False
-    return judge.equal(a, b)
+    return comparer.equal(a, b)
 
 
 def _same_vector(
-    items: tuple[Answer, ...], brackets: str, scalar: Scalar, judge: Judge, list_first: bool
+    items: tuple[Answer, ...], brackets: str, scalar: Scalar, comparer: Comparer, list_first: bool
 ) -> bool | None:
     """A tuple against a row or column, `[[1,2],[3,4]]` against a matrix, a set of one element against the element."""
     node = matrices_combined(scalar.node)
     if isinstance(node, tree.Matrix) and brackets in ("()", "<>", "[]"):
         if min(len(node.rows), len(node.rows[0])) > 1:
             rows = tuple(Several(tuple(Scalar(entry) for entry in row), "[]") for row in node.rows)
-            return _all_same(items, rows, judge) if list_first else _all_same(rows, items, judge)
+            return _all_same(items, rows, comparer) if list_first else _all_same(rows, items, comparer)
         entries = tuple(Scalar(entry) for entry in sum(node.rows, ()))
-        return _all_same(items, entries, judge) if list_first else _all_same(entries, items, judge)
+        return _all_same(items, entries, comparer) if list_first else _all_same(entries, items, comparer)
     if len(items) == 1 and brackets in ("{}", ""):
-        return same(items[0], scalar, judge) if list_first else same(scalar, items[0], judge)
+        return same(items[0], scalar, comparer) if list_first else same(scalar, items[0], comparer)
     return False
 
 
-def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, judge: Judge) -> bool | None:
+def _same_quotient(above: Scalar, below: Scalar, fraction: Scalar, comparer: Comparer) -> bool | None:
     """`2:3` against `2/3`. A ratio never equals a whole number, nor a time a fraction."""
     check_size(fraction.node)
     value = rational(fraction.node)
     if any(side.unit or side.percent for side in (above, below, fraction)) or value is None or value.denominator == 1:
         return False
-    return judge.equal(tree.quotient(above.node, below.node), fraction.node)
+    return comparer.equal(tree.quotient(above.node, below.node), fraction.node)
 
 
-def _same_several(prediction: Several, reference: Several, judge: Judge) -> bool | None:
+def _same_several(prediction: Several, reference: Several, comparer: Comparer) -> bool | None:
     brackets = {prediction.brackets, reference.brackets}
     a, b = prediction.items, reference.items
     if brackets <= {"", "{}"}:
         if brackets == {"{}"} or all(isinstance(item, Several) for item in (*a, *b)):
             a, b = _distinct(a), _distinct(b)
-        return matched(a, b, lambda x, y: same(x, y, judge))
+        return matched(a, b, lambda x, y: same(x, y, comparer))
     if len(brackets) > 1:
         if "{}" in brackets or brackets & {"(]", "[)"}:
             return False
         if "[]" in brackets and len(a) == 2:
             return False  # an interval is no pair
-    return _all_same(a, b, judge)
+    return _all_same(a, b, comparer)
 
 
 def _distinct(items: tuple[Answer, ...]) -> tuple[Answer, ...]:
@@ -259,28 +259,30 @@ def _distinct(items: tuple[Answer, ...]) -> tuple[Answer, ...]:
     )
 
 
-def _same_relations(prediction: Relation, reference: Relation, judge: Judge) -> bool | None:
+def _same_relations(prediction: Relation, reference: Relation, comparer: Comparer) -> bool | None:
     if all(is_equation(side) and is_name(side.sides[0]) for side in (prediction, reference)):
-        named = same(prediction.sides[0], reference.sides[0], judge)
+        named = same(prediction.sides[0], reference.sides[0], comparer)
         if named is not False:
-            return all_of([named, same(prediction.sides[-1], reference.sides[-1], judge)])
+            return all_of([named, same(prediction.sides[-1], reference.sides[-1], comparer)])
     if len(prediction.sides) != len(reference.sides):
         return False
     turned = Relation(prediction.sides[::-1], tuple(_FLIPPED.get(sign, sign) for sign in reversed(prediction.signs)))
     verdicts = [
-        _all_same(side.sides, reference.sides, judge) for side in (prediction, turned) if side.signs == reference.signs
+        _all_same(side.sides, reference.sides, comparer)
+        for side in (prediction, turned)
+        if side.signs == reference.signs
     ]
     if len(reference.signs) == 1:
-        verdicts.append(_proportional(prediction, reference, judge))
+        verdicts.append(_proportional(prediction, reference, comparer))
     return any_of(verdicts)
 
 
-def _proportional(prediction: Relation, reference: Relation, judge: Judge) -> bool | None:
+def _proportional(prediction: Relation, reference: Relation, comparer: Comparer) -> bool | None:
     """`2x < 6` and `x < 3`: the differences of the sides are a constant multiple of each other."""
     differences = [_difference(prediction), _difference(reference)]
     if differences[0] is None or differences[1] is None:
         return False
-    ratio = judge.ratio(differences[0], differences[1])
+    ratio = comparer.ratio(differences[0], differences[1])
     if ratio is None:
         return None
     sign = prediction.signs[0] if ratio > 0 else _FLIPPED.get(prediction.signs[0])
@@ -294,5 +296,5 @@ def _difference(relation: Relation) -> tree.Node | None:
     return tree.Sum((left.node, tree.negative(right.node)))
 
 
-def _all_same(a: Sequence[Answer], b: Sequence[Answer], judge: Judge) -> bool | None:
-    return all_of(same(x, y, judge) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else False
+def _all_same(a: Sequence[Answer], b: Sequence[Answer], comparer: Comparer) -> bool | None:
+    return all_of(same(x, y, comparer) for x, y in zip(a, b, strict=True)) if len(a) == len(b) else False

@@ -1,4 +1,4 @@
-"""The judge that runs in the training process: decides what the form or exact fractions decide, in microseconds."""
+"""The comparer that runs in the training process: decides what the form or exact fractions decide, in microseconds."""
 
 from fractions import Fraction
 from functools import lru_cache
@@ -12,7 +12,7 @@ BUDGET = 20_000
 """Steps that a comparison in the training process may take, as `bounds.work` estimates them: about 50 ms."""
 
 
-class FastJudge:
+class FastComparer:
     budget: float = BUDGET
 
     def equal(self, a: Node, b: Node) -> bool | None:

@@ -1,14 +1,14 @@
-"""The judge that runs in worker processes: exact fractions, then values at points, then sympy."""
+"""The comparer that runs in worker processes: exact fractions, then values at points, then sympy."""
 
 import math
 from fractions import Fraction
 
 from dapo_lit.answers import points, symbolic
 from dapo_lit.answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
-from dapo_lit.answers.fast import FastJudge
+from dapo_lit.answers.fast import FastComparer
 
 
-class FullJudge:
+class FullComparer:
     """Values at points refute; expressions with letters that agree at all points are also multiplied out by sympy.
 
     Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it is the
@@ -20,7 +20,7 @@ class FullJudge:
     """Steps; the deadline of the worker is the limit."""
 
     def __init__(self) -> None:
-        self._fast = FastJudge()
+        self._fast = FastComparer()
 
     def equal(self, a: Node, b: Node) -> bool | None:
         verdict = self._fast.equal(a, b)

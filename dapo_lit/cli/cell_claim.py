@@ -12,16 +12,19 @@ from dapo_lit.config import Config
 from dapo_lit.config.identity import differences, identity
 from dapo_lit.runs.resume import describe, read_tree
 from dapo_lit.study.read.cells import alive
+from dapo_lit.study.read.packed_cells import packed_config
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:
     """The packed cell under study.packed that makes this run unnecessary: the same experiment, finished."""
     if config.study is None or config.study.packed is None or config.resume != "auto":
         return None
-    cell = Path(config.study.packed) / arm / f"seed_{config.seed}"
-    if not (cell / "DONE.json").is_file():
+    folder = Path(config.study.packed)
+    cell = folder / arm / f"seed_{config.seed}"
+    packed = read_tree(cell) if (cell / "DONE.json").is_file() else packed_config(folder, arm, config.seed)
+    if packed is None:
         return None
-    changes = differences(identity(read_tree(cell)), identity(config.model_dump(mode="json")))
+    changes = differences(identity(packed), identity(config.model_dump(mode="json")))
     if changes:
         print(f"{cell} is packed with another config ({describe(changes)}); training it again")
         return None

@@ -1,32 +1,109 @@
-"""Runs a command: checks the overrides before Hydra sees them, parses the composed config, reports faults.
+"""Runs a command: checks the command line before Hydra and torch see it, parses the composed config, reports faults.
 
 A user's mistake (config, data, model) gives one message and exit code 2; any other error keeps its traceback. In a
-multirun, a failed run does not stop the others, and the exit code says that one failed.
+multirun, a failed run does not stop the others, and the exit code says that one failed. Nothing here loads torch,
+transformers or pandas before it is needed, so that `--help` and a typo are answered in a second.
 """
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit.cli.study_launch import prepare, quote_arms, with_arm
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
 from dapo_lit.config.groups import group_fault
-from dapo_lit.data.sources import DataError
-from dapo_lit.rollout.collect import ExhaustedError
-from dapo_lit.step.optimizer_steps import NonFiniteError
+from dapo_lit.config.sections import section_of
 
-USER_ERRORS = (ConfigError, DataError, ExhaustedError, NonFiniteError, FloatingPointError, OSError)
-"""Errors that the user can fix, reported without a traceback."""
+if TYPE_CHECKING:
+    from dapo_lit.cli.study_launch import Sweep
+
+Schema = TypeVar("Schema", bound=Section)
+MAY_BE_STUDY = ("study", "experiment=", "regime=")
+"""How an override starts that may make the run a cell of a study."""
+FLAGS_WITH_VALUE = (
+    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
+    "-i", "--experimental-rerun",
+)  # fmt: skip
+"""Hydra's flags whose value is the next argument."""
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether it is an error that the user can fix, which is reported without a traceback."""
+    if isinstance(error, (ConfigError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)):
+        return True
+    from dapo_lit.data.rows import DataError
+    from dapo_lit.rollout.collect import ExhaustedError
+    from dapo_lit.step.optimizer_steps import NonFiniteError
+
+    return isinstance(error, (DataError, ExhaustedError, NonFiniteError))
+
+
+def reported(run: Callable[[], None]) -> int:
+    """Calls `run` and returns the exit code; a user's mistake is printed as one message."""
+    try:
+        run()
+    except Exception as error:
+        if not is_users(error):
+            raise
+        is_hydras = isinstance(error, (HydraException, OmegaConfBaseException))
+        print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def written_out(arguments: Sequence[str], positional: str | None, renamed: Mapping[str, str]) -> list[str]:
+    """The command line with a positional argument as key=value, and old names of keys replaced.
+
+    >>> written_out(["runs/single/dapo/seed_0", "out=exported"], "ckpt", {"out": "output"})
+    ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
+
+    Raises:
+        ConfigError: an argument that is not key=value, where the command takes none or has it already.
+    """
+    written: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        key, equals, value = argument.partition("=")
+        is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
+        if not is_place or (equals and not Path(argument).exists()):
+            written.append(f"{renamed[key]}={value}" if key in renamed else argument)
+        elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
+            raise ConfigError(f"{argument}: not key=value; --help lists the keys")
+        else:
+            written.append(f"{positional}='{argument}'")
+    return written
+
+
+def quote_arms(argument: str) -> str:
+    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
+    names = argument.removeprefix("study.arm=")
+    if names == argument or "'" in names or '"' in names:
+        return argument
+    return "study.arm=" + ",".join(f"'{name}'" for name in names.split(","))
+
+
+def parsed(argument: str) -> Override:
+    """One override as Hydra reads it.
+
+    Raises:
+        ConfigError: Hydra's grammar refuses it.
+    """
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{argument}: not readable ({reason}); quote a value with special characters") from None
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
@@ -38,7 +115,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
     faults: list[str | None] = []
-    for override in OverridesParser.create().parse_overrides(overrides):
+    for override in map(parsed, overrides):
         key = override.key_or_group
         path = key.split(".")
         if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
@@ -59,58 +136,152 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
         raise ConfigError("\n".join(filter(None, faults)))
 
 
-Schema = TypeVar("Schema", bound=Section)
-
-
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
-    """Checks a composed config; a cell of a study gets the values of its arm."""
-    if schema is Config:
-        config = with_arm(tree)
-        assert isinstance(config, schema)
-        return config
+    """Checks a composed config; a cell of a study gets the values of its arm.
+
+    Raises:
+        ConfigError: a key without a value, or what the schema refuses.
+    """
+    if missing := sorted(OmegaConf.missing_keys(tree)):
+        raise ConfigError("\n".join(f"{key} is needed: {description(key, schema)}" for key in missing))
     container = OmegaConf.to_container(tree, resolve=True)
     assert isinstance(container, dict)
-    return parse_as({str(key): value for key, value in container.items()}, schema)
+    config = parse_as({str(key): value for key, value in container.items()}, schema)
+    if schema is Config and isinstance(config, Config) and config.study is not None:
+        from dapo_lit.cli.study_launch import with_arm
+
+        config = with_arm(tree)  # type: ignore[assignment]
+    return config
 
 
-def run_command(run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str) -> int:
+def description(key: str, schema: type[Section]) -> str:
+    """What a key means, in one line."""
+    *sections, name = key.split(".")
+    for section in sections:
+        schema = section_of(schema.model_fields[section].annotation) or schema
+    return " ".join((schema.model_fields[name].description or "").split())
+
+
+def run_command(
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    config_name: str,
+    positional: str | None = None,
+    renamed: Mapping[str, str] | None = None,
+    before_study: Callable[[Iterable[Config]], None] = lambda configs: None,
+    after_study: Callable[[Config], None] = lambda config: None,
+) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
-    USER_ERRORS are printed and give 2; other errors in a multirun are printed and give 1, after the remaining runs.
+    A user's mistakes are printed and give 2; other errors in a multirun are printed and give 1, after the remaining
+    runs.
+
+    Args:
+        positional: the key that an argument without `=` is the value of; None: there is no such argument.
+        renamed: old names of keys, which still work.
+        before_study: called with the configs of a study's cells before several run side by side and print into logs.
+        after_study: called once all cells of a study were run.
     """
     codes: list[int] = []
     parent = os.getpid()
 
-    def failed(code: int, error: Exception) -> None:
-        codes.append(code)
-        if os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
-            raise error
-
     def task(tree: DictConfig) -> None:
         choices = HydraConfig.get()
         multirun = choices.mode == RunMode.MULTIRUN
-        try:
-            config = compose_run(tree, schema)
-            if multirun and isinstance(config, Config) and config.trainer.devices > 1:
-                # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
-                raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
-            run(config, list(choices.overrides.task))
-        except USER_ERRORS as error:
-            print(f"error: {error}", file=sys.stderr)
-            failed(2, error)
-        except Exception as error:
-            if not multirun:
-                raise
-            traceback.print_exc()
-            failed(1, error)
+        code, error = attempt(lambda: tree, list(choices.overrides.task), multirun, run, schema)
+        codes.append(code)
+        if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
+            raise error
 
-    try:
+    study: Sweep | None = None
+
+    def check() -> None:
+        nonlocal study
+        sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
         sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
-        if schema is Config:
-            sys.argv[1:] = prepare(sys.argv[1:])
-    except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)()
-    return max(codes, default=0)
+        if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in sys.argv[1:]):
+            from dapo_lit.cli.study_launch import prepare  # loads pandas
+
+            sys.argv[1:], study = prepare(sys.argv[1:])
+
+    if code := reported(check):
+        return code
+    if study is None or study.has_launcher:
+        composed = in_hydra(task, config_name)
+        return max([composed, *codes])
+    code = run_study(study, run, schema, before_study)
+    after_study(study.config)
+    return code
+
+
+def run_study(
+    study: "Sweep",
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    before_study: Callable[[Iterable[Config]], None],
+) -> int:
+    """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
+    from dapo_lit.cli.cells import Cell, in_child, run_cells, workers_for
+    from dapo_lit.cli.study_launch import compose, with_arm
+
+    workers = workers_for(study.config, len(study.cells))
+    configs = (with_arm(compose(study.overrides(cell))) for cell in study.cells)
+    if workers > 1 and (code := in_child(lambda: reported(lambda: before_study(configs)))):
+        return code
+
+    def run_cell(cell: Cell) -> int:
+        overrides = study.overrides(cell)
+        return attempt(lambda: compose(overrides), overrides, True, run, schema)[0]
+
+    return run_cells(study.cells, run_cell, workers, study.folder)
+
+
+def attempt(
+    composed: Callable[[], DictConfig],
+    overrides: list[str],
+    multirun: bool,
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+) -> tuple[int, Exception | None]:
+    """One run: its exit code, and the error that was printed.
+
+    Raises:
+        Exception: outside a multirun, an error that is no user's.
+    """
+    try:
+        config = compose_run(composed(), schema)
+        if multirun and isinstance(config, Config) and config.trainer.devices > 1:
+            # Lightning's launcher would start every process with -m again, and each would run the whole sweep.
+            raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
+        run(config, overrides)
+    except Exception as error:
+        if is_users(error):
+            print(f"error: {error}", file=sys.stderr)
+            return 2, error
+        from dapo_lit.ranks import LostRankError
+
+        if isinstance(error, LostRankError):
+            print(f"error: {error}", file=sys.stderr)
+            return 1, error
+        if not multirun:
+            raise
+        traceback.print_exc()
+        return 1, error
+    return 0, None
+
+
+def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
+    """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
+    return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
+
+
+def composition_fault(error: Exception) -> str:
+    """What Hydra says about an override, in one line."""
+    absent = re.match(r"Could not override '([\w.]+)'", str(error))
+    if absent is None:
+        return " ".join(str(error).split())
+    return (
+        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
+    )

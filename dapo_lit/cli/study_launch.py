@@ -6,87 +6,120 @@ and `seed`, and `with_arm` turns the arm's name into config values when a cell's
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import hydra
-from filelock import FileLock
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.cells import Cell
+from dapo_lit.cli.composing import composed_tree
+from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
+from dapo_lit.cli.study_plan import check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
-from dapo_lit.study.read.registration import Plan, last_plan, register
-from dapo_lit.study.read.runs import StudyError
-from dapo_lit.techniques import REGISTER
 
 ARM, SEED = "study.arm", "seed"
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
 """Flags with which Hydra runs nothing."""
 
 
-def quote_arms(argument: str) -> str:
-    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
-    names = argument.removeprefix(f"{ARM}=")
-    if names == argument or "'" in names or '"' in names:
-        return argument
-    return f"{ARM}=" + ",".join(f"'{name}'" for name in names.split(","))
+@dataclass(frozen=True)
+class Sweep:
+    """The cells of a study that one command runs."""
+
+    config: Config
+    """As composed without an arm."""
+    cells: tuple[Cell, ...]
+    """Seed by seed, so that all arms can be compared as soon as one seed is done."""
+    arguments: tuple[str, ...]
+    """The command line without arms and seeds; the study is the last group, because its file refers to others."""
+    has_launcher: bool
+    """A launcher of Hydra's was asked for."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.runs_dir) / self.config.study_name
+
+    def overrides(self, cell: Cell) -> list[str]:
+        """What to compose a cell from."""
+        given = _parsed([a for a in self.arguments if "=" in a and not a.startswith("-")])
+        kept = [str(override.input_line) for override in given if not _of_hydra(override)]
+        return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
+
+    def hydra_arguments(self) -> list[str]:
+        """The command line with arms and seeds written out, for Hydra's own sweep."""
+        seeds, arms = (dict.fromkeys(values) for values in ((c.seed for c in self.cells), (c.arm for c in self.cells)))
+        names = ",".join(f"'{arm}'" for arm in arms)
+        return [*self.arguments, f"seed={','.join(map(str, seeds))}", f"{ARM}={names}"]
 
 
-def prepare(arguments: Sequence[str]) -> list[str]:
-    """The command line with the arms and seeds of its study written out; unchanged without a study.
+def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
+    """The command line with the arms and seeds of its study written out, and the study's cells in a multirun.
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
     after all checks.
 
     Raises:
-        ConfigError: an unknown study or arm, no seeds, a sweep over something else, undeclared differences of arms.
+        ConfigError: an unknown study or arm, no seeds or too few, a sweep over something else, undeclared differences.
     """
-    given = OverridesParser.create().parse_overrides([a for a in arguments if "=" in a and not a.startswith("-")])
+    given = _parsed([a for a in arguments if "=" in a and not a.startswith("-")])
     chosen = [override for override in given if override.key_or_group == "study"]
-    if not chosen:
-        return list(arguments)
-    _check_choice(chosen[0])
+    if not chosen and not any(_is_study(override) for override in given):
+        return list(arguments), None
+    if chosen:
+        _check_choice(chosen[0])
     if any(a.split("=")[0] in LOOKS_ONLY for a in arguments):
-        return list(arguments)
+        return list(arguments), None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
+    last = [str(o.input_line) for o in chosen]
+    tree = composed_tree([*(str(o.input_line) for o in others if not _of_hydra(o)), *last])
     multirun = "-m" in arguments or "--multirun" in arguments
-    tree = compose([*(str(o.input_line) for o in others if not _of_hydra(o)), str(chosen[0].input_line)])
     config = parse(_container(tree))
+    assert config.study is not None
     study = study_design(config)
     arms = [find_arm_of(study, name) for name in _values(given, ARM)]
     seeds = [_seed(value) for value in _values(given, SEED)]
     if multirun:
-        arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds if config.study else ())
+        arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds)
         if not seeds:
-            raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,5)', or study.seeds=[0,1,2]")
+            raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,12)'")
+    elif config.study.arm and not arms:
+        arms = [find_arm_of(study, config.study.arm)]
     elif len(arms) != 1 or len(seeds) > 1:
         raise ConfigError(
-            f"+study={chosen[0].value()} without -m runs one cell: name its arm, study.arm={study.reference}, "
+            f"+study={study.name} without -m runs one cell: name its arm, study.arm={study.reference}, "
             "and one seed; with -m all of them run"
         )
     seeds = seeds or [config.seed]
     check_arms(study, tree)
-    if config.study and config.study.packed is not None and not Path(config.study.packed).is_dir():
+    if config.study.packed is not None and not Path(config.study.packed).is_dir():
         raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
-    register_plan(study, config, seeds)
+    if multirun:
+        check_power(study, config, seeds)
+    register_plan(study, config, seeds if multirun else [*config.study.seeds, *seeds])
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
     print(
-        f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds, "
-        f"{config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
-        f"in {config.runs_dir}/{config.study_name}"
+        f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds"
+        + (f" on {len(config.study.bases)} base policies" if config.study.bases and config.policy.path is None else "")
+        + f", {config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
+        f"in {config.runs_dir}/{config.study_name}",
+        flush=True,
     )
-    # The study is the last group, because its file may refer to what an experiment chose. Arms vary fastest: all arms
-    # can be compared as soon as one seed is done.
     drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
-    kept = [a for a in arguments if a not in drop]
-    names = ",".join(f"'{arm.name}'" for arm in arms)
-    return [*kept, str(chosen[0].input_line), f"seed={','.join(map(str, seeds))}", f"{ARM}={names}"]
+    sweep = Sweep(
+        config,
+        tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
+        (*(a for a in arguments if a not in drop), *last),
+        any(o.key_or_group == "hydra/launcher" for o in given),
+    )
+    return sweep.hydra_arguments(), sweep if multirun else None
 
 
 def with_arm(tree: DictConfig) -> Config:
@@ -119,6 +152,8 @@ def study_design(config: Config) -> Design:
     """
     study = config.study
     assert study is not None
+    if study.name in OF_A_REGIME:
+        return regime_design(config)
     if study.arms is not None:
         if study.name in DESIGNS:
             raise ConfigError(f"study.arms: the design {study.name} has arms of its own; choose another study.name")
@@ -158,39 +193,9 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     """
     configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
     trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
-    reasons = composed_refusals(trees, _declared(study, configs[study.reference]))
+    reasons = composed_refusals(trees, declared_keys(study, configs[study.reference]))
     if reasons:
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
-
-
-def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> None:
-    """Registers the plan in the study's folder; seeds that were registered before stay in it.
-
-    Raises:
-        ConfigError: the plan that is there cannot be read.
-    """
-    section = config.study
-    assert section is not None
-    folder = Path(config.runs_dir) / config.study_name
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".study.lock"):  # two multiruns may launch the same study
-        try:
-            before = last_plan(folder)
-        except StudyError as error:
-            raise ConfigError(str(error)) from None
-        registered = {*section.seeds, *seeds, *(before.seeds if before else ())}
-        plan = Plan(
-            study=study.name,
-            metric=section.metric,
-            reference=study.reference,
-            arms=study.names,
-            seeds=tuple(sorted(registered)),
-            budget=config.budget.model_dump(),
-            alpha=section.alpha,
-            declared=tuple(sorted(_declared(study, config))),
-            event=section.event.model_dump() if section.event else None,
-        )
-        register(folder, plan)
 
 
 def find_arm_of(study: Design, name: str) -> Arm:
@@ -199,20 +204,6 @@ def find_arm_of(study: Design, name: str) -> Arm:
         return find_arm(study, name)
     except ValueError as error:
         raise ConfigError(f"study.arm: {error}") from None
-
-
-def compose(overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composed tree, interpolations not yet resolved."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
-
-
-def _declared(study: Design, config: Config) -> set[str]:
-    """Config keys in which the arms may differ. Arms from study.arms declare only their switches."""
-    assert config.study is not None
-    switches = {f"algorithm.techniques.{technique}" for technique in REGISTER}
-    own = config.study.arms is not None
-    return {key for key in study.declared if not own or key in switches} | set(config.study.declared)
 
 
 def _container(tree: DictConfig) -> Mapping[str, Any]:
@@ -246,9 +237,19 @@ def _check_overrides(others: Sequence[Override]) -> None:
             raise ConfigError(f"{text}: the arms of a study set the switches; choose among them with study.arm=...")
 
 
+def _is_study(override: Override) -> bool:
+    """Whether this chooses an experiment of conf/experiment that is a study, such as ablate_clip_higher."""
+    file = config_folder() / "experiment" / f"{override.value()}.yaml"
+    return override.key_or_group == "experiment" and file.is_file() and "study" in yaml.safe_load(file.read_text())
+
+
 def _of_hydra(override: Override) -> bool:
     key = override.key_or_group
     return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
+
+
+def _parsed(arguments: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(arguments))
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:
@@ -266,4 +267,4 @@ def _seed(value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ConfigError(f"seed={value}: a seed is an integer; a range is written 'seed=range(0,5)'") from None
+        raise ConfigError(f"seed={value}: a seed is an integer; a range is written 'seed=range(0,12)'") from None

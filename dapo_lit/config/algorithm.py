@@ -29,15 +29,9 @@ class Clip(Section):
     low: Annotated[float, Field(gt=0, le=1)]
     """epsilon_low: lower bound of the ratio is 1 - low; 1: no lower bound."""
     high: PositiveFloat
-    """epsilon_high: upper bound is 1 + high with clip_higher, 1 + low without."""
+    """epsilon_high: upper bound is 1 + high with clip_higher, 1 + low without. Values below low are for controls."""
     dual: Annotated[float, Field(gt=1)] | None
     """Dual clip: for A < 0 the loss is at most -dual * A; null: off."""
-
-    @model_validator(mode="after")
-    def _order(self) -> Self:
-        if self.high < self.low:
-            raise ValueError(f"high ({self.high}) is below low ({self.low}); clip-higher needs clip.high >= clip.low")
-        return self
 
 
 class Advantage(Section):
@@ -67,6 +61,8 @@ class Overlong(Section):
 
 
 class DynamicSampling(Section):
+    filter_on: Literal["correctness", "shaped_reward"]
+    """What must differ within a group that is kept: the verdicts (Eq. 11), or the rewards that advantages see."""
     max_rounds: PositiveInt
     """A step generates at most max_rounds * num_prompts groups."""
     on_exhausted: Literal["error", "train_smaller", "top_up"]

@@ -65,11 +65,13 @@ class EvaluateConfig(Section):
     rules_of: str | None
     """A run whose recorded rollouts are scored by its rule and by `other_rules`, without sampling."""
     seed: int
+    preflight: bool
+    """Try out reward, model and tokenizer before the first sample, and print what was found."""
     limit: PositiveInt | None
     """Use only the first problems; null: all."""
     n: PositiveInt | None
     """Responses per problem; null: benchmark.samples."""
-    out_dir: str
+    output: str
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
     cache_gb: PositiveFloat

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from dapo_lit.config.shipped import config_folder
 
-WITH_PLUS = ("experiment", "study", "policy/lora")
+WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 

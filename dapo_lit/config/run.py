@@ -1,12 +1,13 @@
 """The config of a training run, with the checks that need more than one group."""
 
 from pathlib import PurePath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
+from dapo_lit.config.regime import Regime
 from dapo_lit.config.sections import (
     Budget,
     Evaluation,
@@ -30,8 +31,12 @@ class Config(Section):
     runs_dir: Annotated[str, BOOKKEEPING]
     resume: Annotated[bool | Literal["auto"], BOOKKEEPING]
     """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
+    preflight: Annotated[bool, BOOKKEEPING]
+    """Try out reward, policy and tokenizer before the first step, and print what was found."""
     study: Annotated[Study | None, BOOKKEEPING]
     """The study that this run is a cell of; null: none."""
+    regime: Annotated[Regime | None, BOOKKEEPING]
+    """What the run's settings are meant to show, chosen by +regime=NAME; null: no regime was chosen."""
     algorithm: Annotated[Algorithm, SCIENCE]
     policy: Annotated[Policy, SCIENCE]
     task: Annotated[Task, SCIENCE]
@@ -40,6 +45,8 @@ class Config(Section):
     trainer: Annotated[Trainer, EXECUTION]
     budget: Annotated[Budget, HORIZON]
     logger: Annotated[Logger, BOOKKEEPING]
+    callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
+    """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     reflection: Annotated[Reflection, BOOKKEEPING]
     replay: Annotated[Replay, BOOKKEEPING]
@@ -51,6 +58,11 @@ class Config(Section):
         if not path.parts or path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{name!r} is no folder below runs_dir; give a plain name, and another place as runs_dir")
         return name
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype of forward and backward, which the weights may be stored wider than."""
+        return self.trainer.sharding.dtype or self.policy.dtype
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

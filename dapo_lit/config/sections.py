@@ -86,16 +86,18 @@ class Difficulty(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "four_sums", "arithmetic", "string_programs", "reasoning_gym", "file"]
+    name: Literal["chain_sum", "parity", "string_programs", "four_sums", "arithmetic", "reasoning_gym", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV or a hub id, for `file`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
     dataset: str | None
     """The generator, for `reasoning_gym`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
+    columns: dict[Literal["problem", "answer", "id"], str] | None
+    """Your names of the columns of `path` and `eval_path`, where they differ; null: problem, answer, id."""
     skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
     """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
@@ -117,7 +119,8 @@ class Task(Section):
     options: dict[str, Any]
     """Options of a generated task (ranges, shapes)."""
     base: dict[str, Any] | None
-    """Demonstrations that the task's base policy is pre-trained on."""
+    """Demonstrations that the task's base policy is pre-trained on: `stages`, and optionally `long_chains`, the share
+    of the last stage that writes all steps while the others answer at once."""
     base_seed: int
     """Seed of the base policy: 0 for one base shared by all seeds, ${seed} in studies."""
 
@@ -161,8 +164,10 @@ class Vllm(Section):
     """Settings for placement=server."""
     kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
     """GiB of the key-value cache."""
+    gpu_memory_utilization: Annotated[Annotated[float, Field(gt=0, le=1)] | None, EXECUTION]
+    """Share of a GPU that must be free when the engine starts; null: weights, cache and 4 GiB."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
-    """GPUs that share the engine's weights; above 1, launch with torchrun."""
+    """GPUs that share the engine's weights: neighbouring ranks."""
     eager: Annotated[bool, EXECUTION]
     """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
@@ -233,6 +238,8 @@ class Logger(Section):
     """Steps between printed tables of sampled completions; 0: none."""
     progress: Literal["auto", "rich", "plain", "none"]
     """auto: a live display on a terminal, elsewhere one line per step."""
+    lightning: dict[str, Any] | None
+    """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: Wandb
 
 
@@ -254,7 +261,20 @@ class Evaluation(Section):
     problems, samples, sampling and limits."""
     num_problems: PositiveInt
     samples: PositiveInt
-    """k of avg@k, pass@k and cons@k."""
+    """k of avg@k, pass@k and cons@k: responses to a held-out problem."""
+    final_samples: PositiveInt | None
+    """Responses in the evaluation that ends the run, which avg@k and pass@k are then estimated from; null: samples."""
+    max_response_tokens: PositiveInt | None
+    """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
+
+    @model_validator(mode="after")
+    def _final(self) -> Self:
+        if self.final_samples is not None and self.final_samples < self.samples:
+            raise ValueError(
+                f"final_samples ({self.final_samples}) is below samples ({self.samples}); the last evaluation decides "
+                "comparisons, so give it at least as many, or null"
+            )
+        return self

@@ -1,8 +1,8 @@
 """The config of the supervised warm-up."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dapo_lit.config.sections import Fraction, Policy, Section, Task
 
@@ -31,6 +31,8 @@ class Training(Section):
     warmup_frac: Fraction
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: PositiveFloat
+    dtype: Literal["bfloat16", "float16"] | None
+    """Dtype of forward and backward; the weights stay float32. null: float32."""
     max_tokens: PositiveInt
     """Rows with more tokens (prompt and response) are dropped and counted."""
 
@@ -49,3 +51,12 @@ class SftConfig(Section):
     training: Training
     threads: PositiveInt
     """Threads of torch."""
+
+    @model_validator(mode="after")
+    def _wide_weights(self) -> Self:
+        if self.data is not None and self.policy.dtype != "float32":
+            raise ValueError(
+                f"policy.dtype={self.policy.dtype}: 16-bit weights round small updates away. Set policy.dtype=float32, "
+                "and training.dtype=bfloat16 to compute with 16-bit copies of them"
+            )
+        return self

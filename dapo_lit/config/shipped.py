@@ -24,7 +24,7 @@ def choice(group: str, name: str) -> dict[str, Any]:
     tree = yaml.safe_load(file.read_text())
     values: dict[str, Any] = {}
     for base in tree.pop("defaults", ()):
-        if base != "_self_":
+        if isinstance(base, str) and base != "_self_":  # a mapping chooses a file of another group
             values = _merged(values, choice(group, base))
     return _merged(values, tree)
 

@@ -33,11 +33,17 @@ class Study(Section):
     """The primary metric."""
     seeds: tuple[int, ...]
     """Seeds of a multirun whose command line names none."""
+    bases: tuple[int, ...]
+    """Base policies that the seeds take in turn, so that pairs are within bases; []: each seed has its own."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
     event: Event | None
     """A registered time-to-event contrast; null: none."""
     declared: tuple[str, ...]
     """Further config keys in which the arms may differ."""
+    underpowered: bool
+    """Run the study although its exact test cannot reach alpha with these seeds."""
+    workers: PositiveInt | None
+    """Cells that a multirun runs at once; null: as many as there are cores (one on a GPU)."""
     packed: str | None
     """A folder of packed cells (status --pack); a cell packed there with the same config is not run again."""
 

@@ -10,7 +10,7 @@ from dapo_lit.config.sections import Section
 
 class Sharding(Section):
     dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
-    """Dtype of forward and backward; shards stay in policy.dtype. null: the same."""
+    """Dtype of forward and backward, with one process too; weights stay in policy.dtype. null: the same."""
     cpu_offload: bool
     """Keep shards, gradients and optimiser states in host memory and run the optimiser there."""
     tensor_parallel: PositiveInt
@@ -52,6 +52,8 @@ class Trainer(Section):
     """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens."""
     fp32_head: Annotated[bool, SCIENCE]
     """Compute log-probs with a float32 copy of the head if the policy has a narrower dtype."""
+    float32_matmul_precision: Annotated[Literal["highest", "high"], SCIENCE]
+    """Of products of float32 matrices on a GPU: all bits, or TensorFloat-32 (10 bits, several times as fast)."""
     checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]
     """Rollout steps between checkpoints; two are kept."""
     checkpoint_in_background: bool

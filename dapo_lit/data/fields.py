@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections.abc import Mapping
 
 from dapo_lit.data.rows import Row, RowError
 
@@ -23,10 +24,24 @@ class FieldChecks:
             raise row.error(f"`{key}` is empty; write the text or delete the row")
         return _encodable(row, key, value)
 
-    def answer(self, row: Row, key: str, value: object) -> str:
+    def chat(self, row: Row, key: str, messages: list[object]) -> tuple[str, tuple[Mapping[str, str], ...]]:
+        """The text of the last message, which must be the user's, and the messages before it."""
+        read: list[Mapping[str, str]] = []
+        for message in messages:
+            role, content = (
+                (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
+            )
+            if not isinstance(content, str) or role not in ("system", "user", "assistant"):
+                raise row.error(f'`{key}` must be text, or a list of {{"role": "user", "content": "..."}}')
+            read.append({"role": str(role), "content": _encodable(row, key, content)})
+        if not read or read[-1]["role"] != "user":
+            raise row.error(f"`{key}` must end with a message of the user, which the policy answers")
+        return read[-1]["content"], tuple(read[:-1])
+
+    def answer(self, row: Row, key: str, value: object, *, needs: str = "`problem` and `answer`") -> str:
         """The answer as text without surrounding blanks; a number becomes text, 72.0 the text 72."""
         if value is None:
-            raise _absent(row, key)
+            raise _absent(row, key, needs)
         if isinstance(value, float) and math.isfinite(value):
             text = str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
         elif isinstance(value, str):
@@ -58,7 +73,7 @@ class FieldChecks:
         return identity
 
 
-def _absent(row: Row, key: str, needs: str = "`problem` and `answer`") -> RowError:
+def _absent(row: Row, key: str, needs: str) -> RowError:
     close = difflib.get_close_matches(key, [name for name in row.fields if name != key], n=1)
     hint = f"did you mean `{close[0]}`? " if close else ""
     return row.error(

@@ -20,3 +20,5 @@ class Problem:
     """The reference answer as text."""
     meta: Mapping[str, object] = field(default_factory=dict)
     """Further facts about the problem (number of terms, level, source)."""
+    before: tuple[Mapping[str, str], ...] = ()
+    """Chat messages before the statement, {role, content} each; of a data set whose prompts are chats."""

@@ -1,6 +1,6 @@
 """Rows of a data file, each with its place in the file, so that an error can name it.
 
-JSONL, CSV and Parquet, read lazily. What a problem is belongs to sources.py.
+JSONL, CSV, Parquet and Arrow (as `datasets` saves it), read lazily. What a problem is belongs to sources.py.
 """
 
 import csv
@@ -13,7 +13,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
+SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
 SHOWN = 20
 """Bad rows that a message describes; the others are counted."""
 
@@ -38,6 +38,19 @@ class Row:
     place: str
     """`line 3` (text formats) or `row 3` (Parquet), counted from 1."""
     fields: Mapping[str, object]
+
+    def value(self, key: str) -> object:
+        """The value of a column; `reward_model.ground_truth` is one inside an object. None: there is none.
+
+        >>> Row(Path("sums.jsonl"), "line 3", {"target": {"value": "5"}}).value("target.value")
+        '5'
+        """
+        if key in self.fields:
+            return self.fields[key]
+        value: object = self.fields
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
     def error(self, what: str) -> RowError:
         return RowError(f"{self.file}, {self.place}: {what}")
@@ -96,6 +109,8 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             return _read_csv(file, bad_rows)
         case ".parquet":
             return _read_parquet(file)
+        case ".arrow":
+            return _read_arrow(file)
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
@@ -154,6 +169,19 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}, line {start}: not valid CSV ({error})") from None
         except UnicodeDecodeError:
             raise DataError(f"{file}, line {start} or after: not UTF-8; save the file as UTF-8") from None
+
+
+def _read_arrow(file: Path) -> Iterator[Row]:
+    """A file of `datasets.save_to_disk`, which is a stream of record batches."""
+    number = 0
+    try:
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
+            for batch in batches:
+                for fields in batch.to_pylist():
+                    number += 1
+                    yield Row(file, f"row {number}", fields)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: not readable as Arrow ({error})") from None
 
 
 def _read_parquet(file: Path) -> Iterator[Row]:

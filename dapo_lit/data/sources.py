@@ -3,14 +3,17 @@
 The columns decide how a row is read:
 
     problem, answer         one problem; `id` is optional, everything else goes to `meta`
+    others                  as `columns` names them (task.columns)
     question, answer        the same; in GSM8K as published the number behind `####` is the answer (`1,080` becomes
                             `1080`), and the text before it goes to `meta["solution"]`
     prompt, reward_model    DAPO-Math-17k as published, see dapo_math.py
 
+A problem may be a list of chat messages that ends with the user's.
+
 Every row is checked before anything is returned; one message lists the bad rows with file and line.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from dapo_lit.data.dapo_math import is_published_schema, published_problems
@@ -18,9 +21,9 @@ from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, DataError, Row, read_rows
-from dapo_lit.data.selection import Account
+from dapo_lit.data.selection import SelectionReport
 
-__all__ = ["DataError", "load_heldout", "load_problems", "load_with_account"]
+__all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
 
 
 def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
@@ -35,68 +38,82 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
-    return load_with_account(path, split)[0][:limit]
+    return load_with_selection(path, split)[0][:limit]
 
 
-def load_heldout(path: str) -> list[Problem]:
+def load_heldout(path: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
     """Like load_problems, for problems to evaluate on: the split `test`, or `validation` where there is no `test`.
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    return load_with_account(path, "test", "validation")[0]
+    return load_with_selection(path, "test", "validation", columns=columns)[0]
 
 
-def load_with_account(path: str, *splits: str, skip_bad_rows: float | None = None) -> tuple[list[Problem], Account]:
-    """All problems of the first of the splits that exists, and the account of what reading left out.
+def load_with_selection(
+    path: str, *splits: str, skip_bad_rows: float | None = None, columns: Mapping[str, str] | None = None
+) -> tuple[list[Problem], SelectionReport]:
+    """All problems of the first of the splits that exists, and what reading left out.
 
     skip_bad_rows: the share of bad rows that is skipped; None: none, and no message mentions the key.
+    columns: names of the columns `problem`, `answer` and `id` where the data have others; a dot leads into an object.
+        None: no message mentions task.columns.
     """
     name, files = resolve_files(path, *splits)
-    bad_rows, account = BadRows(skip_bad_rows), Account()
+    bad_rows, selection = BadRows(skip_bad_rows), SelectionReport()
     rows = chain.from_iterable(read_rows(file, bad_rows) for file in files)
     checks, first = FieldChecks(name), next(rows, None)
     if first is None:
         bad_rows.check(0)
         raise DataError(f"{path}: holds no rows; every row needs `problem` and `answer`")
     rows = chain([first], rows)
-    if is_published_schema(first):
+    if is_published_schema(first) and not columns:
         problems, report = published_problems(rows, checks, bad_rows)
         bad_rows.check(report.num_rows)
-        account.add_duplicates(report)
+        selection.add_duplicates(report)
     else:
-        problems = _plain_problems(rows, checks, bad_rows)
+        problems = _plain_problems(rows, checks, bad_rows, columns)
         bad_rows.check(len(problems))
-    account.add_bad_rows(bad_rows)
-    return problems, account
+    selection.add_bad_rows(bad_rows)
+    return problems, selection
 
 
-def _plain_problems(rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows) -> list[Problem]:
+def _plain_problems(
+    rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows, columns: Mapping[str, str] | None
+) -> list[Problem]:
     problems: list[Problem] = []
+    own = columns or {}
+    needs = f"`{own.get('problem', 'problem')}` and `{own.get('answer', 'answer')}`"
+    if columns is not None and not columns:
+        needs += ", or task.columns={problem: ..., answer: ...} names yours"
     for row in rows:
         with bad_rows:
-            problem_key = _column(row, "problem", "question")
-            answer_key = _column(row, "answer")
-            id_key = _column(row, "id")
+            problem_key = _column(row, own.get("problem"), "problem", "question")
+            answer_key = _column(row, own.get("answer"), "answer")
+            id_key = _column(row, own.get("id"), "id")
             meta = {key: value for key, value in row.fields.items() if key not in (problem_key, answer_key, id_key)}
-            answer = row.fields.get(answer_key)
+            statement, answer = row.value(problem_key), row.value(answer_key)
+            before: tuple[Mapping[str, str], ...] = ()
+            if isinstance(statement, list):
+                statement, before = checks.chat(row, problem_key, statement)
             if problem_key.lower() == "question" and isinstance(answer, str) and "####" in answer:
                 meta["solution"], _, answer = (part.strip() for part in answer.rpartition("####"))
                 answer = answer.replace(",", "")
             problem = Problem(
-                problem=checks.statement(row, problem_key, row.fields.get(problem_key)),
-                answer=checks.answer(row, answer_key, answer),
+                problem=checks.statement(row, problem_key, statement, needs=needs),
+                answer=checks.answer(row, answer_key, answer, needs=needs),
                 # Bad rows count, so that mending them does not rename the problems behind them.
-                id=checks.unique_id(row, row.fields.get(id_key), len(problems) + bad_rows.count),
+                id=checks.unique_id(row, row.value(id_key), len(problems) + bad_rows.count),
                 meta=meta,
+                before=before,
             )
             problems.append(problem)
     return problems
 
 
-def _column(row: Row, *names: str) -> str:
-    """The first of the names that the row has, as the row spells it (`Problem`); the first name if it has none."""
-    for name in names:
-        if name in row.fields:
+def _column(row: Row, own: str | None, *names: str) -> str:
+    """The first of the names that the row has, as the row spells it (`Problem`); if it has none, the user's own."""
+    for name in (own, *names):
+        if name is not None and row.value(name) is not None:
             return name
     spelled = {key.lower(): key for key in row.fields}
-    return next((spelled[name] for name in names if name in spelled), names[0])
+    return own or next((spelled[name] for name in names if name in spelled), names[0])

@@ -11,6 +11,7 @@ characters, so LaTeX needs no escaping.
 """
 
 import difflib
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -102,21 +103,30 @@ class PromptTemplate:
             {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)},
         ]
 
-    def encode(self, problem_text: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    def encode(
+        self, problem_text: str, tokenizer: "PreTrainedTokenizerBase", before: Sequence[Mapping[str, str]] = ()
+    ) -> list[int]:
         """The prompt's token ids.
 
         Messages go through the tokenizer's chat template with the generation prompt appended; text gets the special
         tokens that the tokenizer adds (a BOS token for some base models).
-        Raises ValueError for messages if the tokenizer has no chat template.
+        before: the row's own messages before the problem, which take the place of the template's.
+        Raises ValueError for messages if the tokenizer has no chat template, or if `before` meets a text.
         """
         prompt = self.render(problem_text)
         if isinstance(prompt, str):
+            if before:
+                raise ValueError(
+                    f"task.template={self.name} is a text, but the problems are chats of several messages; "
+                    "choose a template with messages, such as task.template=chat"
+                )
             return list(tokenizer(prompt)["input_ids"])
         if not tokenizer.chat_template:
             raise ValueError(
                 f"task.template={self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
+        prompt = [*map(dict, before), prompt[-1]] if before else prompt  # type: ignore[list-item]
         # return_dict defaults to True in transformers 5 and to False in 4.
         return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False))
 

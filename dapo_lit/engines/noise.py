@@ -23,6 +23,15 @@ def row_key(seed: int, key: SampleKey) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
+def request_seed(seed: int, key: SampleKey, num_tokens: int) -> int:
+    """The seed with which an engine that draws by itself samples one response, from its token `num_tokens` on.
+
+    63 bits, because engines hold it in a signed integer. A response that is continued draws from other noise than
+    its first tokens.
+    """
+    return stream_seed(row_key(seed, key), num_tokens) >> 1
+
+
 def stream_seed(seed: int, stream: int) -> int:
     """The seed of one of a run's streams of noise: stream 0 is the seed itself, any other shares no draw with it."""
     if stream == 0:

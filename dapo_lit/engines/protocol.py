@@ -85,6 +85,8 @@ class RolloutEngine(ABC):
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
     """Whether the same requests in the same order give the same samples, bit for bit."""
+    takes_seeds: bool = True
+    """Whether a sample's noise follows from the seed of its Sampling and from its key."""
     rereads_weights: bool = False
     """Whether the tensors of the last sync_weights may be read again later, to restart after a failure."""
 

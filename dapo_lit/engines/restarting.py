@@ -28,6 +28,7 @@ class RestartingEngine(RolloutEngine):
         self._start = start
         self._engine = start()
         self.concurrency, self.reproducible = self._engine.concurrency, self._engine.reproducible
+        self.takes_seeds = self._engine.takes_seeds
         self._weights: tuple[Iterable[tuple[str, Tensor]], int] | None = None
         self._failed = False
 

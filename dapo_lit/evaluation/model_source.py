@@ -22,7 +22,7 @@ EDGE = 1024
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedModel:
     """A model with its tokenizer."""
 
     label: str
@@ -40,7 +40,7 @@ class Subject:
         return digest.hexdigest()
 
 
-def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
+def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel:
     """The model at `where`, or the config's policy if that is None.
 
     Raises:
@@ -57,12 +57,12 @@ def open_subject(where: str | None, policy: Policy, device: str) -> Subject:
         label = Path(where).stem if where.endswith(".gguf") else Path(where).name
     place = Path(where)
     if (place / "run.json").is_file() or place.suffix == ".ckpt":
-        subject = open_run_subject(place)[0]
+        evaluated = open_run_model(place)[0]
     else:
         model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
-        subject = Subject(label, model, tokenizer)
+        evaluated = EvaluatedModel(label, model, tokenizer)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    return replace(subject, model=subject.model.to(chosen))
+    return replace(evaluated, model=evaluated.model.to(chosen))
 
 
 def run_of(place: Path) -> Path:
@@ -78,12 +78,12 @@ def run_config(run: Path) -> Config:
     """
     tree = read_tree(run)
     try:
-        return parse(with_defaults(tree)[0])
+        return parse(with_defaults({**tree, "study": None, "regime": None})[0])  # sections that change between versions
     except ConfigError as error:
         raise ConfigError(f"{run / 'config.yaml'} does not fit this version of the schema:\n{error}") from None
 
 
-def open_run_subject(place: Path) -> tuple[Subject, Config]:
+def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config.
 
     Raises:
@@ -119,4 +119,4 @@ def open_run_subject(place: Path) -> tuple[Subject, Config]:
             merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
         except KeyError as error:
             raise ConfigError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
-    return Subject(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config
+    return EvaluatedModel(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

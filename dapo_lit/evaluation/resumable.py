@@ -12,11 +12,15 @@ from rich.console import Console
 from transformers import PretrainedConfig
 
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.evaluation.model_source import Subject
+from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.parts import build_engine
+from dapo_lit.recipe.preflight import Finding, run_checks
+from dapo_lit.recipe.reward_check import try_rewards
+from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
 
 PLAIN_EVERY_S = 15.0
@@ -35,12 +39,12 @@ class Result:
     benchmark: OpenBenchmark
 
 
-def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
+def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
     """Generates the missing samples and returns the evaluation of all; a kill loses at most `save_every_s` seconds."""
     benchmark = open_benchmark(
         config.benchmark,
-        subject.tokenizer,
-        subject.model.config,
+        evaluated.tokenizer,
+        evaluated.model.config,
         seed=config.seed,
         limit=config.limit,
         deadline_s=config.deadline_s,
@@ -48,20 +52,20 @@ def evaluate_subject(config: EvaluateConfig, subject: Subject) -> Result:
     )
     for message in benchmark.messages:
         print(message, flush=True)
-    folder = result_folder(config, subject, benchmark)
+    folder = result_folder(config, evaluated, benchmark)
     with benchmark.verifier:
-        sample_missing(config, subject, benchmark, folder)
+        sample_missing(config, evaluated, benchmark, folder)
         samples = SampleFiles(folder).read().values()
         n = config.n or config.benchmark.samples
-        return Result(subject.label, folder, summarise(benchmark.prompts, n, samples, benchmark.verifier), benchmark)
+        return Result(evaluated.label, folder, summarise(benchmark.prompts, n, samples, benchmark.verifier), benchmark)
 
 
-def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark) -> Path:
-    """<out_dir>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
+def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark) -> Path:
+    """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
     settings = benchmark.settings
     identity = {
-        "weights": subject.digest,
-        "dtype": str(subject.model.dtype),
+        "weights": evaluated.digest,
+        "dtype": str(evaluated.model.dtype),
         "engine": config.rollout.engine,
         "sampling": vars(benchmark.sampling),
         "rule": settings.rule,
@@ -69,14 +73,14 @@ def result_folder(config: EvaluateConfig, subject: Subject, benchmark: OpenBench
         "deadline_s": config.deadline_s,
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    folder = Path(config.out_dir) / settings.name / f"{subject.label}-{digest}"
+    folder = Path(config.output) / settings.name / f"{evaluated.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
     write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
     return folder
 
 
-def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenchmark, folder: Path) -> None:
+def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, folder: Path) -> None:
     """Generates and saves the samples that the folder lacks, in one engine call so that its batch stays full."""
     files, n = SampleFiles(folder), config.n or config.benchmark.samples
     done = files.read()
@@ -90,12 +94,14 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
         return
     if existing:
         print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
-    rows = batch_size(config, subject.model.config, benchmark, subject.model.dtype.itemsize)
+    if config.preflight:
+        run_checks(checks(evaluated, benchmark))
+    rows = batch_size(config, evaluated.model.config, benchmark, evaluated.model.dtype.itemsize)
     limit = benchmark.sampling.max_response_tokens
     print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
     rollout = config.rollout.model_copy(update={"max_batch_size": rows})
-    engine = build_engine(subject.model, subject.tokenizer, rollout, max_tokens=benchmark.max_tokens)
-    engine.sync_weights(subject.model.state_dict().items(), 0)
+    engine = build_engine(evaluated.model, evaluated.tokenizer, rollout, max_tokens=benchmark.max_tokens)
+    engine.sync_weights(evaluated.model.state_dict().items(), 0)
     samples = evaluated_samples(
         benchmark.prompts, n, engine, benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
@@ -112,6 +118,27 @@ def sample_missing(config: EvaluateConfig, subject: Subject, benchmark: OpenBenc
         progress.close()
         engine.close()
     files.merge()
+
+
+def checks(evaluated: EvaluatedModel, benchmark: OpenBenchmark) -> dict[str, Callable[[], Finding]]:
+    """What is tried out before the first sample; the reference answers were checked when the benchmark was opened."""
+    model, tokenizer, settings = evaluated.model, evaluated.tokenizer, benchmark.settings
+    problems = [prompt.problem for prompt in benchmark.prompts]
+
+    def weights() -> Finding:
+        dtype = str(model.dtype).removeprefix("torch.")
+        return Finding(f"{model.config.model_type}, {model.num_parameters():,} parameters in {dtype}")
+
+    def check_tokenizer() -> Finding:
+        check_vocabulary(tokenizer, model, evaluated.label)
+        check_prompts(problems, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template")
+        return Finding(f"{len(tokenizer):,} tokens; it expresses the template and {len(problems):,} problems")
+
+    return {
+        "weights": weights,
+        "tokenizer": check_tokenizer,
+        "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
+    }
 
 
 def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: OpenBenchmark, itemsize: int) -> int:

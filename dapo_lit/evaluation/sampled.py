@@ -9,7 +9,7 @@ from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
-from dapo_lit.evaluation.voting import Ballot, ballots, consensus
+from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
@@ -52,17 +52,21 @@ class Evaluation:
     """The samples of an evaluation, problem by problem, k each."""
 
     samples: list[EvaluatedSample]
+    """As many of each problem, k or more."""
     k: int
-    ballots: list[Ballot]
-    """One a problem, in the order of the samples."""
+    """avg@k and pass@k are estimated from all samples of a problem; cons@k takes its first k."""
+    vote_counts: list[VoteCounts]
+    """One a problem, in the order of the samples, of all its samples."""
+    first_votes: list[VoteCounts]
+    """The same of its first k."""
 
     def metrics(self, benchmark: str) -> dict[str, float]:
         """`eval/<benchmark>/...`: means over problems, length and entropy over responses and tokens."""
         k, lengths = self.k, [s.num_tokens for s in self.samples]
         values = {
             f"avg@{k}": fmean(s.correct for s in self.samples),
-            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.ballots),
-            f"cons@{k}": fmean(consensus(b) for b in self.ballots),
+            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.vote_counts),
+            f"cons@{k}": fmean(consensus(b) for b in self.first_votes),
             "length_mean": fmean(lengths),
             "truncated_frac": fmean(s.truncated for s in self.samples),
             "entropy": -sum(s.logprob for s in self.samples) / sum(lengths),
@@ -78,12 +82,18 @@ def evaluate(
     decode: Callable[[Sequence[int]], str],
     sampling: Sampling,
     ranks: Ranks = ALONE,
+    num_samples: int | None = None,
 ) -> Evaluation:
-    """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts."""
+    """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts.
+
+    Args:
+        num_samples: responses to every prompt, at least k, from which the metrics @k are estimated; None: k.
+    """
+    n = num_samples or k
     own = [prompts[position] for position in ranks.own(prompts)]
-    samples = list(evaluated_samples(own, k, engine, verifier, decode, sampling))
+    samples = list(evaluated_samples(own, n, engine, verifier, decode, sampling))
     parts = ranks.gather(samples if ranks.leads_engine else [])
-    return summarise(prompts, k, [sample for part in parts for sample in part], verifier)
+    return summarise(prompts, k, [sample for part in parts for sample in part], verifier, n)
 
 
 def evaluated_samples(
@@ -137,21 +147,30 @@ def evaluated_samples(
     yield from scored(verifier.drain())
 
 
-def summarise(prompts: Sequence[Prompt], k: int, samples: Iterable[EvaluatedSample], verifier: Verifier) -> Evaluation:
-    """The evaluation of the first k samples of every prompt.
+def summarise(
+    prompts: Sequence[Prompt],
+    k: int,
+    samples: Iterable[EvaluatedSample],
+    verifier: Verifier,
+    num_samples: int | None = None,
+) -> Evaluation:
+    """The evaluation of the first `num_samples` samples (None: k) of every prompt.
 
     Raises:
         ValueError: a sample is missing.
     """
+    n = num_samples or k
     found = {s.name: s for s in samples}
-    names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(k)]
+    names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(n)]
     missing = [name for name in names if name not in found]
     if missing:
         raise ValueError(f"{len(missing)} samples are missing, the first is sample {missing[0][2]} of {missing[0][0]}")
     ordered = [found[name] for name in names]
-    rows = [ordered[start : start + k] for start in range(0, len(ordered), k)]
+    rows = [ordered[start : start + n] for start in range(0, len(ordered), n)]
     answers = [[(s.extracted, s.correct) for s in row] for row in rows]
-    return Evaluation(ordered, k, ballots(answers, verifier.equivalent))
+    votes = vote_counts(answers, verifier.equivalent)
+    first = votes if n == k else vote_counts([row[:k] for row in answers], verifier.equivalent)
+    return Evaluation(ordered, k, votes, first)
 
 
 def question_digest(prompt: Prompt) -> str:

@@ -11,7 +11,7 @@ from dapo_lit.data.answer_classes import Equivalent, class_heads
 
 
 @dataclass(frozen=True)
-class Ballot:
+class VoteCounts:
     """The votes of the samples of one problem."""
 
     right: int
@@ -30,15 +30,15 @@ Answers = Sequence[tuple[str | None, bool]]
 """(answer, correct) of each sample of a problem."""
 
 
-def ballots(problems: Sequence[Answers], equivalent: Equivalent) -> list[Ballot]:
-    """One ballot a problem. All right answers form one class; wrong answers are grouped by class_heads."""
+def vote_counts(problems: Sequence[Answers], equivalent: Equivalent) -> list[VoteCounts]:
+    """The votes of each problem. All right answers form one class; wrong answers are grouped by class_heads."""
     wrong = [[answer for answer, correct in answers if not correct and answer is not None] for answers in problems]
     # Without a right answer the vote is lost, whatever the classes are: no verdicts are needed.
     has_right = [any(correct for _, correct in answers) for answers in problems]
     groups = [[*dict.fromkeys(votes)] if right else [] for votes, right in zip(wrong, has_right, strict=True)]
     heads = class_heads(groups, equivalent)
     return [
-        Ballot(
+        VoteCounts(
             right=sum(correct for _, correct in answers),
             wrong=tuple(Counter(head.get(vote, vote) for vote in votes).values()),
             silent=sum(answer is None and not correct for answer, correct in answers),
@@ -47,35 +47,35 @@ def ballots(problems: Sequence[Answers], equivalent: Equivalent) -> list[Ballot]
     ]
 
 
-def consensus(ballot: Ballot) -> float:
+def consensus(problem: VoteCounts) -> float:
     """cons@n over all n samples: 1 if the right answer has the most votes, 1/t if t classes share the most votes.
 
-    >>> consensus(Ballot(right=2, wrong=(2, 1), silent=3))
+    >>> consensus(VoteCounts(right=2, wrong=(2, 1), silent=3))
     0.5
     """
-    most = max(ballot.wrong, default=0)
-    if not ballot.right or ballot.right < most:
+    most = max(problem.wrong, default=0)
+    if not problem.right or problem.right < most:
         return 0.0
-    return 1 / (1 + sum(votes == most for votes in ballot.wrong)) if ballot.right == most else 1.0
+    return 1 / (1 + sum(votes == most for votes in problem.wrong)) if problem.right == most else 1.0
 
 
-def consensus_curve(ballot: Ballot) -> list[float]:
+def consensus_curve(problem: VoteCounts) -> list[float]:
     """cons@k for k = 1..n: the exact mean of `consensus` over all subsets of k of the n samples.
 
     The result for a subset depends on its number r of right samples and on the numbers of each wrong class. For each r,
     the subsets in which no wrong class has more than r are counted by a polynomial in x (samples) and y (wrong classes
     with exactly r): (1 + x)^silent * prod_c (sum_{s<r} C(c, s) x^s + y C(c, r) x^r).
 
-    >>> consensus_curve(Ballot(right=1, wrong=(1,), silent=0))
+    >>> consensus_curve(VoteCounts(right=1, wrong=(1,), silent=0))
     [0.5, 0.5]
     """
-    n = ballot.num_samples
+    n = problem.num_samples
     total = np.zeros(n + 1)
-    for r in range(1, ballot.right + 1):
-        ties_max = sum(votes >= r for votes in ballot.wrong)
+    for r in range(1, problem.right + 1):
+        ties_max = sum(votes >= r for votes in problem.wrong)
         counts = np.zeros((ties_max + 1, n + 1))  # [ties, samples]
-        counts[0, : ballot.silent + 1] = [comb(ballot.silent, s) for s in range(ballot.silent + 1)]
-        for votes in ballot.wrong:
+        counts[0, : problem.silent + 1] = [comb(problem.silent, s) for s in range(problem.silent + 1)]
+        for votes in problem.wrong:
             after = np.zeros_like(counts)
             for s in range(min(votes, r - 1) + 1):
                 after[:, s:] += comb(votes, s) * counts[:, : n + 1 - s]
@@ -83,5 +83,5 @@ def consensus_curve(ballot: Ballot) -> list[float]:
                 after[1:, r:] += comb(votes, r) * counts[:-1, : n + 1 - r]
             counts = after
         shared = (counts / np.arange(1, ties_max + 2)[:, None]).sum(axis=0)
-        total[r:] += comb(ballot.right, r) * shared[: n + 1 - r]
+        total[r:] += comb(problem.right, r) * shared[: n + 1 - r]
     return [float(total[k] / comb(n, k)) for k in range(1, n + 1)]

@@ -5,7 +5,7 @@ tracks memory through forward and backward. The optimiser's step is not simulate
 unsharded; they are two tensors of the size of the shards, and are added.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -33,6 +33,8 @@ PARTS = {
 }
 REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
 STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
+GRAPHS_GIB = 2.0
+"""Of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ class Memory:
     """By part: the peak of forward and backward, and the optimiser's states."""
     parameters: int
     """Number of parameters of the whole policy."""
+    engine: dict[str, float]
+    """What an engine in the trainer's processes keeps on the GPU while the policy trains, by part."""
 
     @property
     def peak(self) -> float:
-        return sum(self.training.values())
+        return sum(self.training.values()) + sum(self.engine.values())
 
     @property
     def state(self) -> float:
@@ -75,7 +79,29 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
         return low + (high - low) / 4 * (layers - 4)
 
     parts = {name: extrapolated(four.training[name], eight.training[name]) for name in four.training}
-    return Memory(parts, round(extrapolated(four.parameters, eight.parameters)))
+    count = round(extrapolated(four.parameters, eight.parameters))
+    return Memory(parts, count, resident_engine(config, count))
+
+
+def engine_weights(config: Config, parameters: int) -> float:
+    """GiB of an engine's weights on one GPU of the trainer."""
+    rollout, dtype = config.rollout, config.trainer.sharding.dtype or config.policy.dtype
+    gpus = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
+    return float(getattr(torch, dtype).itemsize * parameters / gpus / GIB)
+
+
+def resident_engine(config: Config, parameters: int) -> dict[str, float]:
+    """GiB by part of what an engine in the trainer's processes holds while the policy trains.
+
+    The torch engine has its own weights and frees its cache; vLLM keeps both, unless it sleeps, and its CUDA graphs.
+    """
+    rollout, weights = config.rollout, {"engine weights": engine_weights(config, parameters)}
+    if rollout.engine == "torch":
+        return weights
+    if rollout.vllm.placement == "server":
+        return {}
+    graphs = {} if rollout.vllm.eager else {"engine CUDA graphs": GRAPHS_GIB}
+    return graphs if rollout.vllm.sleep else weights | {"engine keys and values": rollout.vllm.kv_cache_gb} | graphs
 
 
 def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memory:
@@ -114,7 +140,8 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     named = {str(getattr(key, "value", key)): float(value) / GIB for key, value in peak.items()}
     parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
-    return Memory(parts | {"optimiser states": 2 * trained / GIB} | other_models, count)
+    training = parts | {"optimiser states": 2 * trained / GIB} | other_models
+    return Memory(training, count, resident_engine(config, count))
 
 
 def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMode) -> PreTrainedModel:
@@ -152,10 +179,19 @@ def _local_bytes(parameters: Iterable[Any]) -> int:
     return sum(p.to_local().numel() * p.element_size() for p in parameters)
 
 
-def nearest_fit(config: Config, capacity_gib: float) -> str | None:
-    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does."""
+def nearest_fit(config: Config, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
+    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does.
+
+    announce: called with each change before it is simulated, which takes seconds.
+    """
     settings = config.trainer
     changes: list[tuple[str, dict[str, Any]]] = []
+    rollout = config.rollout
+    if rollout.engine == "vllm" and rollout.vllm.placement == "colocated" and not rollout.vllm.sleep:
+        asleep = rollout.model_copy(update={"vllm": rollout.vllm.model_copy(update={"sleep": True})})
+        changed = config.model_copy(update={"rollout": asleep})
+        if training_memory(changed, quick=True).peak <= capacity_gib:
+            return "rollout.vllm.sleep=true"
     for stronger in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[
         settings.activation_checkpointing
     ]:
@@ -168,6 +204,7 @@ def nearest_fit(config: Config, capacity_gib: float) -> str | None:
             nodes = settings.num_nodes * factor
             changes.append((f"trainer.num_nodes={nodes}", {"num_nodes": nodes}))
     for name, change in changes:
+        announce(name)
         altered = config.model_copy(update={"trainer": settings.model_copy(update=change)})
         if training_memory(altered, quick=True).peak <= capacity_gib:
             return name

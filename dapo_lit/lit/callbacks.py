@@ -1,11 +1,7 @@
 """After each rollout step: evaluation, the metrics row, files, and the check whether to stop."""
 
-import resource
-import sys
-import time
 from typing import Any
 
-import torch
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config, ConfigError
@@ -13,7 +9,7 @@ from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, written_steps
+from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.rollout_table import write_rollouts
@@ -36,58 +32,39 @@ class Recorder(Callback):
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
-        self.unwritten: tuple[dict[str, Any], bool] | None = None
-        """The row of the last whole step until it is written, and whether an evaluation is due. A checkpoint that is
-        saved because the evaluation failed holds it, and the resumed run starts with it."""
+        self._row_of_older_version: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        account = trainer.datamodule.account
+        selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
-            self.folder.write_run(problems=account.counts)
-            print("\n".join(account.lines), flush=True)
+            self.folder.write_run(problems=selection.counts)
+            print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
-        if self.unwritten is not None:
+        module.row = module.row or self._row_of_older_version
+        if module.row is not None:
             self._end(trainer, module)
             self._write_last(trainer, module)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
     ) -> None:
-        datamodule, counters = trainer.datamodule, module.counters
         collected = batch.collected
-        tokens, seconds = collected.tokens_generated, time.perf_counter() - batch.started
+        assert module.row is not None
         self._count_empty(batch)
-        row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
-        if datamodule.parts.problems.has_written_steps:
-            row |= written_steps(collected.counted, datamodule.parts.problems.has_written_steps)
-        texts = [c.text for g in collected.counted for c in g.completions]
-        row["rollout/reflection_frac"] = datamodule.parts.reflection.frac(texts)
-        row |= module.step_metrics
-        row |= {
-            "sampling/empty_steps": self.empty_steps,
-            "time/sync_s": batch.sync_s,
-            "perf/tokens_per_s": tokens / seconds,
-            "memory/peak_gb": peak_memory_gb(module.device),
-        }
+        row = module.row
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
         every = self.config.logger.rollouts_every
         wanted = (every and batch.step % every == 0) or batch.step in self.config.replay.record
         if wanted and self.ranks.rank == 0:
             write_rollouts(self.folder.path, collected)
-        row |= self._slowest(row)
-        self.unwritten = row, False
-        counters.tokens_generated += tokens
-        counters.wall_s += seconds
-        counters.step = batch.step  # last: this makes it the last whole step
         self._end(trainer, module)
-        self.unwritten = row, self._evaluation_due(trainer, batch.step)
         self._write_last(trainer, module)
         if self.loggers is not None:
             self.loggers.completions(collected)
         if row["reward/verifier_error_frac"]:
-            self._report_errors(collected, datamodule.parts.verifier.first_error)
+            self._report_errors(collected, trainer.datamodule.parts.verifier.first_error)
 
     def _report_errors(self, collected: CollectedStep, first: str | None) -> None:
         """Prints and stores the run's first error in scoring; raises ConfigError if too many completions have one."""
@@ -104,14 +81,6 @@ class Recorder(Callback):
                 f"count as wrong: more than reward.max_error_frac={limit:g}. Mend the reward. The first "
                 f"error ({file}):\n{first}"
             )
-
-    def _slowest(self, row: dict[str, Any]) -> dict[str, float]:
-        """The largest times and memory over the ranks, which wait for the slowest."""
-        if self.ranks.size == 1:
-            return {}
-        keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
-        largest = self.ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64)).amax(0)
-        return dict(zip(keys, largest.tolist(), strict=True))
 
     def _count_empty(self, batch: RolloutStep) -> None:
         empty = batch.tokens is None
@@ -140,13 +109,23 @@ class Recorder(Callback):
         return trainer.should_stop or bool(every and step % every == 0)
 
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
-        assert self.unwritten is not None
-        self._write(trainer.datamodule, module, *self.unwritten)
-        self.unwritten = None
+        assert module.row is not None
+        row = module.row | {"sampling/empty_steps": self.empty_steps}
+        evaluates = self._evaluation_due(trainer, module.counters.step)
+        self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
+        module.row = None
 
-    def _write(self, datamodule: RolloutDataModule, module: DAPOModule, row: dict[str, Any], evaluates: bool) -> None:
-        for label, evaluation in (datamodule.evaluations() if evaluates else {}).items():
-            row |= evaluation.metrics(label)
+    def _write(
+        self,
+        datamodule: RolloutDataModule,
+        module: DAPOModule,
+        row: dict[str, Any],
+        evaluates: bool,
+        final: bool = False,
+    ) -> None:
+        start = time.perf_counter()
+        for label, evaluation in (datamodule.evaluations(final) if evaluates else {}).items():
+            row |= evaluation.metrics(label) | {"time/evaluate_s": time.perf_counter() - start}
             if self.ranks.rank == 0:
                 write_evaluation(self.folder.path, label, module.counters.step, evaluation)
         if self.loggers is None:
@@ -154,24 +133,23 @@ class Recorder(Callback):
         row = module.counters.state_dict() | row
         self.folder.append_row(row)
         self.loggers.row(row)
+        if module.counters.step == min(STEPS, self.config.budget.steps):
+            for line in unused_techniques(self.config, self.folder.path / "metrics.jsonl"):
+                print(f"warning: {line}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "empty_steps_in_a_row": self.empty_steps_in_a_row,
-            "empty_steps": self.empty_steps,
-            "unwritten": self.unwritten,
-        }
+        return {"empty_steps_in_a_row": self.empty_steps_in_a_row, "empty_steps": self.empty_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
-        self.unwritten = state.get("unwritten")
+        self._row_of_older_version = (state.get("unwritten") or (None,))[0]
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
     threshold = config.rollout.mismatch_alarm
     if threshold == "auto":
-        threshold = ALARM_FLOAT32 if computes_in(config) == "float32" else ALARM_16_BITS
+        threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
     if threshold is None or kl is None or kl <= threshold:
         return None
     return (
@@ -179,19 +157,3 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
         "did not sample from the policy's weights (a stale or broken sync), or its precision is too low; "
         "docs/mismatch.md"
     )
-
-
-def computes_in(config: Config) -> str:
-    """The dtype of forward and backward, which shards of the policy may be stored wider than."""
-    trainer = config.trainer
-    return (trainer.sharding.dtype if trainer.strategy == "fsdp" else None) or config.policy.dtype
-
-
-def peak_memory_gb(device: torch.device) -> float:
-    """Most memory allocated on a CUDA device since the last call; elsewhere this process's largest resident memory."""
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -15,7 +15,7 @@ from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.strategy import ShardedStrategy
+from dapo_lit.lit.strategy import ShardedStrategy, failures_named
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
@@ -143,7 +143,8 @@ class BackgroundSave:
         written = start_writing(draft)
 
         def complete() -> None:
-            written.result()
+            with failures_named(final):
+                written.result()
             complete_write(draft, final, self.ranks, kept)
 
         self._pending = self._thread.submit(complete)

@@ -1,5 +1,6 @@
 """Rollouts as training data: one batch of the trainer is one rollout step, sampled with the current weights.
 
+Validation data are evaluations: of the held-out problems, and of each benchmark.
 With `rollout.overlap` the next step is sampled during training, with the weights from before the updates (see
 rollout/step_ahead.py).
 """
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
-from dapo_lit.data.selection import Account
+from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
@@ -27,7 +28,7 @@ from dapo_lit.recipe.engine import ranks_per_engine
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.metrics import staleness
+from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, written_steps
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.step.packing import token_batch
@@ -68,24 +69,48 @@ class RolloutSteps(IterableDataset):
             yield self.datamodule.collect(self.datamodule.next_step)
 
 
+class Evaluations(IterableDataset):
+    """Evaluates when it is asked to; yields (label, evaluation). It has a length for the reason of RolloutSteps."""
+
+    def __init__(self, datamodule: "RolloutDataModule") -> None:
+        self.datamodule = datamodule
+
+    def __len__(self) -> int:
+        return bool(self.datamodule.heldout) + len(self.datamodule.benchmarks)
+
+    def __iter__(self) -> Iterator[tuple[str, Evaluation]]:
+        yield from self.datamodule.evaluations().items()
+
+
 class RolloutDataModule(LightningDataModule):
-    """Holds problems, engine, verifier and dynamic sampling. Its state is the same on every rank."""
+    """Holds problems, engine, verifier and dynamic sampling, for one call of the trainer.
+
+    Its state is the same on every rank.
+
+    Args:
+        config: of the whole run.
+        parts: problems, policy, engine and verifier; None: they are built from the config and checked.
+        stop_requested: whether sampling is to end early.
+        ranks: the processes that train together.
+    """
 
     def __init__(
         self,
         config: Config,
-        parts: Parts,
+        parts: Parts | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.parts = parts
+        self.parts = parts or Parts(config)
+        self._checks = parts is None
+        self._closed = False
         self.stop_requested = stop_requested
         self.ranks = replace(ranks or Ranks(), per_engine=ranks_per_engine(config.rollout))
         self.next_step = 1
         """The step to collect next: one after the last whole step, two after it while a step is being trained on."""
-        self.account = Account()
+        self.selection = SelectionReport()
         self.heldout: list[Prompt] = []
         self.benchmarks: list[OpenBenchmark] = []
         self.collector: Collector | None = None
@@ -96,14 +121,18 @@ class RolloutDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Reads and checks the problems before anything expensive starts."""
+        if self._closed:
+            raise RuntimeError("a RolloutDataModule closes its engine after fit or validate; make another one")
         if self.collector is not None:
             return
         config, parts = self.config, self.parts
+        if self._checks:
+            parts.check()
         found = parts.problems
         parts.check_answers([*found.train, *found.heldout])
         train, num_long = parts.prompts(found.train)
         self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
-        self.account = found.account.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
+        self.selection = found.selection.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
         self.benchmarks = parts.benchmarks
         self.collector = Collector(
             prompts=train,
@@ -135,7 +164,10 @@ class RolloutDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         return DataLoader(RolloutSteps(self), batch_size=None, num_workers=0)
 
-    def transfer_batch_to_device(self, batch: RolloutStep, device: torch.device, dataloader_idx: int) -> RolloutStep:
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(Evaluations(self), batch_size=None, num_workers=0)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one
 
     def sync_weights(self) -> float:
@@ -171,15 +203,27 @@ class RolloutDataModule(LightningDataModule):
             self._ahead.start(step + 1, version + 1)
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
-        return RolloutStep(collected, tokens, sync_s, started)
+        return RolloutStep(collected, tokens, sync_s, started, self.metrics(collected))
+
+    def metrics(self, collected: CollectedStep) -> dict[str, Any]:
+        """The metrics of a step's samples."""
+        row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
+        if self.parts.problems.has_written_steps:
+            row |= written_steps(collected.counted, self.parts.problems.has_written_steps)
+        texts = [completion.text for group in collected.counted for completion in group.completions]
+        return row | {"rollout/reflection_frac": self.parts.reflection.frac(texts)}
 
     def _sample(self, step: int, version: int) -> CollectedStep:
         """Samples with the engine's current weights; the weights of `version` train on it."""
         assert self.collector is not None
         return self.collector.collect(step, version)
 
-    def evaluations(self) -> dict[str, Evaluation]:
-        """Samples the held-out problems, where the task has some, and the benchmarks with the current weights."""
+    def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
+        """Samples the held-out problems, where the task has some, and the benchmarks with the current weights.
+
+        Args:
+            final: the run ends here: evaluation.final_samples responses to each held-out problem.
+        """
         if self._ahead:
             self._ahead.wait()
         self.sync_weights()
@@ -188,7 +232,7 @@ class RolloutDataModule(LightningDataModule):
         found: dict[str, Evaluation] = {}
         if self.heldout:
             sampling = Sampling(
-                max_response_tokens=self.config.task.max_response_tokens,
+                max_response_tokens=settings.max_response_tokens or self.config.task.max_response_tokens,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
                 top_k=settings.top_k,
@@ -202,6 +246,7 @@ class RolloutDataModule(LightningDataModule):
                 collector.decode,
                 sampling,
                 self.ranks,
+                settings.final_samples if final else None,
             )
         for b in self.benchmarks:
             found[b.settings.name] = evaluate(
@@ -234,6 +279,7 @@ class RolloutDataModule(LightningDataModule):
 
     def close(self) -> None:
         """Closes the engine and the verifiers' worker processes."""
+        self._closed = True
         if self._ahead:
             self._ahead.close()
         verifiers = [benchmark.verifier for benchmark in self.benchmarks]

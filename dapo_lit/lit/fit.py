@@ -1,20 +1,23 @@
 """Puts module, data, callbacks and Lightning's trainer together and trains, on every rank."""
 
 from contextlib import nullcontext
+from pathlib import Path
 
 from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.processes import StartPoint
+from dapo_lit.lit.processes import StartPoint, lost_rank_named
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import check_entries
+from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import only_state
@@ -26,12 +29,27 @@ def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
         max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
         callbacks=callbacks,
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        limit_val_batches=0,  # the recorder evaluates, before the first step and after the last as well
         use_distributed_sampler=False,
     )
+
+
+def own_callbacks(config: Config, run: Path) -> list[Callback]:
+    """The callbacks of the config.
+
+    Raises:
+        ConfigError: one cannot be built, or is no callback of Lightning's.
+    """
+    found: list[Callback] = []
+    for name, settings in config.callbacks.items():
+        found.append(built(f"callbacks.{name}", settings, run))
+        if not isinstance(found[-1], Callback):
+            raise ConfigError(f"callbacks.{name}: {settings['_target_']} is no lightning.Callback")
+    return found
 
 
 def fit(
@@ -41,6 +59,7 @@ def fit(
     stop = StopSignal()
     datamodule = RolloutDataModule(config, parts, stop, ranks)
     callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
+    callbacks += own_callbacks(config, start.folder.path)
     trainer = build_trainer(config, callbacks)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
@@ -49,7 +68,7 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:
-        with only_state(start.checkpoint) if start.checkpoint else nullcontext():
+        with lost_rank_named(ranks.lost), only_state(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except StopRequestedError:  # the checkpoint is written, the half-collected step dropped
         stop.requested = True  # the signal may have reached another rank only

@@ -5,15 +5,19 @@ Optimisation is manual, because the number of micro-batches differs from update 
 """
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.identity import with_defaults
+from dapo_lit.evaluation.sampled import Evaluation
+from dapo_lit.lit.step_row import step_row
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish
 from dapo_lit.policy.critic import Critic
@@ -22,13 +26,15 @@ from dapo_lit.policy.reference import Reference
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.credit import completion_means
 from dapo_lit.recipe.models import Fill, check_adapters, put_together, shard_and_fill
+from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import objective
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.random_state import random_state, restore_random_state
+from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.before_updates import score, scored_by_first_update
 from dapo_lit.step.counters import Counters
 from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps
+from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
@@ -53,24 +59,26 @@ class DAPOModule(LightningModule):
     """Holds the models, the objective and the counters of a run.
 
     Args:
-        config: of the whole run.
+        config: of the whole run; the mapping in a checkpoint as well.
         build_policy: makes the model; called once, in `configure_model`, so that nothing heavy happens before the
-            strategy exists.
+            strategy exists. None: the policy of the trainer's data module, or else of the config.
         ranks: the processes that train together.
         fill: loads the shards of a sharded policy that was built without weights.
     """
 
     def __init__(
         self,
-        config: Config,
-        build_policy: Callable[[], PreTrainedModel],
+        config: Config | Mapping[str, Any],
+        build_policy: Callable[[], PreTrainedModel] | None = None,
         ranks: Ranks | None = None,
         fill: Fill | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
+        config = config if isinstance(config, Config) else parse(with_defaults(config)[0])
         self.config = config
-        self.build_policy = build_policy
+        self.save_hyperparameters({"config": config.model_dump(mode="json")})
+        self.build_policy = build_policy or self._policy_of_parts
         self.ranks = ranks or Ranks()
         self.fill = fill
         self.objective = objective(config.algorithm, config.task.max_response_tokens)
@@ -82,6 +90,10 @@ class DAPOModule(LightningModule):
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
         self.step_metrics: dict[str, float | None] = {}
+        """Of the updates of the last step."""
+        self.row: dict[str, Any] | None = None
+        """All metrics of the last whole step; None as soon as they are in metrics.jsonl. A checkpoint that is saved
+        because an evaluation failed has them, and the resumed run writes them first."""
         self.base_fingerprint: int | None = None
         """Of the weights that adapters are added to; None without adapters."""
 
@@ -95,6 +107,25 @@ class DAPOModule(LightningModule):
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
                 self.base_fingerprint = fingerprint(models.policy)
+
+    def _policy_of_parts(self) -> PreTrainedModel:
+        parts = getattr(getattr(self._trainer, "datamodule", None), "parts", None)
+        return (parts or Parts(self.config)).policy
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
+        """As Lightning's, but nothing that a checkpoint names is executed."""
+        with only_state(Path(checkpoint_path)):
+            module: Self = super().load_from_checkpoint(checkpoint_path, *args, **{**kwargs, "weights_only": True})
+        return module
+
+    def on_fit_start(self) -> None:
+        """Refuses processes that the module does not know of: each would train on its own gradient."""
+        if self.trainer.world_size != self.ranks.size:
+            raise ConfigError(
+                f"the trainer has {self.trainer.world_size} processes and the module {self.ranks.size}; set devices=1, "
+                "or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
+            )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
@@ -111,12 +142,35 @@ class DAPOModule(LightningModule):
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            # Under tensor parallelism the tensors lie on two meshes, which no one kernel takes.
-            foreach=None if self.config.trainer.sharding.tensor_parallel == 1 else False,
+            **update_kernel(
+                {parameter.device.type for group in groups for parameter in group["params"]},
+                self.config.trainer.sharding.tensor_parallel,
+            ),
         )
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
-        """All updates of one rollout step; leaves its metrics in `step_metrics`."""
+        """All updates of one rollout step; leaves and logs its metrics."""
+        self.make_updates(batch)
+        seconds = time.perf_counter() - batch.started
+        row = step_row(batch, self.step_metrics, seconds, self.device, self.ranks)
+        self.row = row
+        self.counters.tokens_generated += batch.collected.tokens_generated
+        self.counters.wall_s += seconds
+        self.counters.step = batch.step  # last: this makes it the last whole step
+        self._log_row(self.counters.state_dict() | row)
+
+    def validation_step(self, batch: tuple[str, Evaluation], batch_idx: int) -> None:
+        """Logs an evaluation of the data module."""
+        label, evaluation = batch
+        self._log_row(evaluation.metrics(label))
+
+    def _log_row(self, row: Mapping[str, Any]) -> None:
+        """Hands metrics to Lightning; what there was nothing to measure for is left out."""
+        if self._trainer is not None:
+            self.log_dict({key: float(value) for key, value in row.items() if value is not None}, batch_size=1)
+
+    def make_updates(self, batch: RolloutStep) -> None:
+        """All updates of one rollout step; leaves their metrics in `step_metrics`."""
         if batch.policy_version != self.policy_version:
             raise RuntimeError(
                 f"step {batch.step} was sampled with weights {batch.policy_version}, the policy has "
@@ -159,7 +213,6 @@ class DAPOModule(LightningModule):
             temperature=self.config.rollout.temperature,
             entropy_gradient=self.objective.entropy_bonus > 0,
             fp32_head=trainer.fp32_head,
-            sharded=trainer.strategy == "fsdp",
             micro_batch_tokens=trainer.micro_batch_tokens,
             shared_prompt=trainer.shared_prompt,
         )
@@ -208,14 +261,16 @@ class DAPOModule(LightningModule):
             "random": self.ranks.gather(random_state()),
             "counters": self.counters.state_dict(),
             "policy_version": self.policy_version,
+            "row": self.row,
             "bad_updates_in_a_row": self.bad_updates_in_a_row,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # A checkpoint of the last step says that the loop has ended; with a larger budget it has not.
-        checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         state = checkpoint["dapo_lit"]
-        random_states = state.get("random", ())
+        random_states = state.get("random", ()) if self._trainer is not None else ()
+        if self._trainer is not None:
+            # A checkpoint of the last step says that the loop has ended; with a larger budget it has not.
+            checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         if len(random_states) == self.ranks.size:  # with another number of ranks there is no state to continue from
             restore_random_state(random_states[self.ranks.rank])
         if self.config.policy.lora is not None:
@@ -224,6 +279,7 @@ class DAPOModule(LightningModule):
             )
         self.counters.load_state_dict(state["counters"])
         self.policy_version = state["policy_version"]
+        self.row = state.get("row")
         self.bad_updates_in_a_row = state["bad_updates_in_a_row"]
 
     @property

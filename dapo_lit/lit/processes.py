@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,10 +17,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from torch.distributed.rendezvous import rendezvous
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.ranks import Ranks
+from dapo_lit.ranks import LostRankError, Ranks
+from dapo_lit.ranks.watch import STARTED_BY, RankWatch
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -67,7 +69,7 @@ def place_from_outside() -> Place | None:
     return None
 
 
-STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK")
+STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK", STARTED_BY)
 """Environment variables that `start_others` sets."""
 
 
@@ -98,27 +100,11 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
             f"{place.size} processes were started, but trainer.devices x trainer.num_nodes = {settings.devices} x "
             f"{settings.num_nodes}; make them agree"
         )
-    uses_gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
-    if uses_gpu:
-        torch.cuda.set_device(place.local_rank)
-    timeout = timedelta(minutes=settings.timeout_min)
-    # Offloaded shards are reduced on the CPU, so a group of GPUs needs gloo too.
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if uses_gpu else "gloo", rank=place.rank, world_size=place.size, timeout=timeout
-    )
+    watch = RankWatch(place.rank, place.size, children)
     try:
-        group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
-        yield Ranks(place.rank, place.size, group)
-        dist.barrier()
-    except SystemExit:  # every rank was asked to stop
-        dist.barrier()
-        raise
-    except BaseException:
-        for child in children:
-            child.terminate()
-        raise
+        yield from _in_group(place, settings, watch, children)
     finally:
-        dist.destroy_process_group()
+        watch.close()
         if children:  # the next run of this process starts its own
             for name in STARTED:
                 os.environ.pop(name, None)
@@ -127,12 +113,56 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
         raise RuntimeError(f"{len(failed)} of the processes of this run failed")
 
 
+def _in_group(
+    place: Place, settings: Trainer, watch: RankWatch, children: Sequence["subprocess.Popen[bytes]"]
+) -> Iterator[Ranks]:
+    """Makes the process group, and takes it down together; if this rank fails, the processes it started are ended."""
+    uses_gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
+    if uses_gpu:
+        torch.cuda.set_device(place.local_rank)
+    timeout = timedelta(minutes=settings.timeout_min)
+    try:
+        store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
+        # Offloaded shards are reduced on the CPU, so a group of GPUs needs gloo too.
+        backend = "cpu:gloo,cuda:nccl" if uses_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        watch.joined(store)
+        group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
+        with lost_rank_named(watch.lost):
+            yield Ranks(rank, size, group, lost=watch.lost)
+            dist.barrier()
+    except SystemExit:  # every rank was asked to stop
+        dist.barrier()
+        raise
+    except BaseException:
+        for child in children:
+            child.terminate()
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def lost_rank_named(lost: Callable[[], str | None]) -> Iterator[None]:
+    """Replaces the error of a collective, which is about sockets, by one that names the rank that was lost."""
+    try:
+        yield
+    except LostRankError:
+        raise
+    except RuntimeError as error:
+        if reason := lost():
+            raise LostRankError(f"{reason}; continue with resume=true") from error
+        raise
+
+
 def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
     """Runs this command line again for ranks 1 to size - 1 on this machine; this process becomes rank 0."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "NODE_RANK": "0"}
+    shared[STARTED_BY] = str(os.getpid())
     module = sys.modules["__main__"].__spec__
     assert module is not None
     name = module.name.removesuffix(".__main__")

@@ -1,13 +1,17 @@
 """Lightning's strategy for a run's processes and the policy's shards."""
 
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -20,7 +24,23 @@ from dapo_lit.lit.processes import JoinedEnvironment
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.policy.sharding import move_buffers
 from dapo_lit.runs.checkpoint_weights import METADATA
+from dapo_lit.runs.named_errors import naming
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
+
+
+@contextmanager
+def failures_named(folder: Path) -> Iterator[None]:
+    """Turns what a rank could not write, as on a full disk, into an OSError with the folder's name."""
+    try:
+        with naming(folder):
+            yield
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, f"{cause.strerror} (rank {rank})", str(folder)) from error
+        if "inline_container" in str(cause):  # torch's archive, whose own error hides that of the file
+            raise OSError(f"{folder}: rank {rank} could not write its part; is the disk full? ({cause})") from error
+        raise
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -58,14 +78,17 @@ class ShardedStrategy(ModelParallelStrategy):
         folder = Path(filepath)
         folder.mkdir(parents=True, exist_ok=True)
         state = {"state_dict": checkpoint.pop("state_dict"), "optimizer_0": checkpoint.pop("optimizer_states")[0]}
-        if self.global_rank == 0:
-            torch.save(checkpoint, folder / METADATA)
-        if self.saving_group is None:
-            dcp.save(state, checkpoint_id=folder)
-        else:
+        with failures_named(folder):
+            if self.global_rank == 0:
+                buffer = BytesIO()
+                torch.save(checkpoint, buffer)
+                (folder / METADATA).write_bytes(buffer.getbuffer())
+            if self.saving_group is None:
+                dcp.save(state, checkpoint_id=folder)
+                return
             written = dcp.async_save(state, checkpoint_id=folder, process_group=self.saving_group)
-            assert isinstance(written, Future)  # because the copy itself is not asynchronous
-            self.written = written
+        assert isinstance(written, Future)  # because the copy itself is not asynchronous
+        self.written = written
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads models and optimiser, and returns the rest of the checkpoint.

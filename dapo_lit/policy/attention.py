@@ -10,6 +10,7 @@ padding) for the attention only; the rest of the model works on single tokens an
 Without a layout, a forward pass is transformers' `sdpa`, masks included.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -190,11 +191,15 @@ def packed_attention(
             return _attend(query, key, value, attention_mask, scaling, softcap).transpose(1, 2).contiguous(), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     rows = [x[0].transpose(0, 1) for x in (query, key, value)]
-    if softcap is None and query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+    if softcap is None and has_variable_length_kernel(query):
         out = _variable_length(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
     else:
         out = _bucketed(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window, softcap)
     return out[None], None
+
+
+def has_variable_length_kernel(query: Tensor) -> bool:
+    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
 
 
 def _variable_length(
@@ -204,8 +209,11 @@ def _variable_length(
 
     if packed.keys is not None:
         key, value = key.index_select(0, packed.keys), value.index_select(0, packed.keys)
+    options: dict[str, Any] = {}
     repeats = query.shape[1] // key.shape[1]
-    if repeats > 1:  # torch 2.11 has no enable_gqa
+    if repeats > 1 and "enable_gqa" in inspect.signature(varlen_attn).parameters:
+        options["enable_gqa"] = True
+    elif repeats > 1:  # torch before 2.12
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     # The kernel aligns the last query with the last key, so a response attends to its whole prompt.
     out = varlen_attn(
@@ -218,6 +226,7 @@ def _variable_length(
         packed.longest_key,
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
+        **options,
     )
     assert isinstance(out, Tensor)
     return out

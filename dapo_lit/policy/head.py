@@ -7,9 +7,9 @@ Only the positions that predict a response token go through the language-model h
 - `token_loss` takes a loss that is a sum over tokens. The loss of a token depends only on its own log-prob, so the
   gradient is computed in the forward pass: three products, and only the gradients are kept.
 
-Matrix products use the dtype of the weights, or float32 with `fp32` (which copies hidden states and head). All other
-arithmetic, and the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the
-embedding's.
+Matrix products take the dtype of the weights, or float32 with `fp32` (which copies hidden states and head). On a GPU
+they return their float32 sums; elsewhere logits are rounded to the dtype of the weights first. All other arithmetic,
+and the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the embedding's.
 """
 
 from collections.abc import Callable
@@ -154,6 +154,24 @@ def token_loss(
     return _Loss.apply(hidden, head.weight, head.bias, targets, loss_of_tokens, _form(head, temperature))
 
 
+def policy_loss(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    packed: Layout,
+    rows: Tensor,
+    targets: Tensor,
+    *given: Any,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`token_loss` of the hidden states at `rows` [n]; a sharded model must be gathered."""
+    return token_loss(packed_hidden(model, input_ids, packed)[rows], Head.of(model), targets, *given, **options)
+
+
+def has_wide_products(tensor: Tensor) -> bool:
+    """Whether a matrix product of this tensor can return its float32 sums without rounding them to the dtype."""
+    return tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16)
+
+
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
@@ -178,7 +196,10 @@ def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
 
 def _centred(hidden: Tensor, weight: Tensor, bias: Tensor | None, form: _Form) -> tuple[Tensor, Tensor | None]:
     """[c, V] logits / temperature minus each row's maximum, float32 or wider; the slope of a soft cap [c, V]."""
-    logits = _widened(torch.mm(hidden, weight.t()))
+    if has_wide_products(weight):
+        logits = torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+    else:
+        logits = _widened(torch.mm(hidden, weight.t()))
     if bias is not None:
         logits.add_(bias)
     slope = None
@@ -232,6 +253,8 @@ class _Sums:
             return
         if self.weight.dtype == weight.dtype:
             self.weight.addmm_(d_logits.t(), hidden[chunk])
+        elif has_wide_products(weight):
+            self.weight = torch.addmm(self.weight, d_logits.t(), hidden[chunk], out_dtype=torch.float32)
         else:
             self.weight += d_logits.t() @ hidden[chunk]
 

@@ -9,6 +9,8 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from dapo_lit.policy.model_files import check_fit, damage
+
 _MARK = "zqz"
 """A text that no chat template contains."""
 
@@ -19,31 +21,44 @@ def load_model(
     """A causal language model in evaluation mode, on the CPU.
 
     `attn_implementation`: as in transformers; None: its default. The weights of a GGUF file are dequantised.
-    Raises FileNotFoundError, with what to do, if there is no such model.
+    Raises FileNotFoundError if there is no such model, OSError if its files are damaged or do not belong together; both
+    with what to do.
     """
     place, extra = _locate(path)
     if extra:
         extra = {**extra, "quantization_config": GgufConfig(dequantize=True)}
     if attn_implementation is not None:
         extra["attn_implementation"] = attn_implementation
+    local = Path(place)
     try:
-        with no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, **extra)
-    except OSError as error:
-        raise _missing(path, error) from error
+        with quiet_transformers():
+            model, read = AutoModelForCausalLM.from_pretrained(
+                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **extra
+            )
+    except Exception as error:  # transformers, safetensors and the hub raise kinds of their own
+        raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
+    # transformers would fill these with random numbers.
+    check_fit(path, lacking=sorted(read["missing_keys"]), reshaped=sorted(read["mismatched_keys"]))
     return model.eval()
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """The model's tokenizer. If it has no pad token, EOS is used: masks are made from lengths, never from pad ids.
 
-    Raises FileNotFoundError like load_model.
+    Raises FileNotFoundError and OSError like load_model.
     """
     place, extra = _locate(path)
+    local = Path(place)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **extra)
-    except OSError as error:
-        raise _missing(path, error) from error
+    except Exception as error:  # as in load_model
+        raise (damage(local, "tokenizer", error) if local.is_dir() else _missing(path, error)) from error
+    files = set(tokenizer.vocab_files_names.values())
+    if local.is_dir() and not extra and not any((local / file).is_file() for file in files):
+        raise FileNotFoundError(  # transformers would make a tokenizer without a vocabulary
+            f"policy.path={path}: the folder has no tokenizer: none of {', '.join(sorted(files))}; copy the tokenizer "
+            "files of the model into it"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -124,12 +139,14 @@ def _missing(path: str | Path, reason: object) -> FileNotFoundError:
 
 
 @contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Hides transformers' progress bars for reading and writing weights."""
-    shown = transformers_logging.is_progress_bar_enabled()
+def quiet_transformers() -> Iterator[None]:
+    """Hides transformers' progress bars for reading and writing weights, and its report of tensors that do not fit."""
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()

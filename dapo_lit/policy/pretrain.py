@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.head import Head
+from dapo_lit.policy.sharding import run
 
 Row = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
@@ -73,7 +74,7 @@ def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batc
     total = 0.0
     for start in range(0, len(by_length), size):
         ids, labels = _pad(by_length[start : start + size], model.device)
-        loss = response_nll(model, ids, labels) / num_tokens
+        loss = run(model, response_nll, ids, labels) / num_tokens
         loss.backward()
         total += loss.item()
     return total

@@ -8,13 +8,19 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.policy.load import no_progress_bars
+from dapo_lit.policy.load import quiet_transformers
 
 
 def save_policy(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, notes: Mapping[str, Mapping[str, object]]
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    notes: Mapping[str, Mapping[str, object]],
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes config, safetensors, tokenizer and `notes` (file name -> JSON object); `folder` appears when complete.
+    """Writes config, safetensors, tokenizer, `notes` (file name -> JSON object) and other files.
+
+    `folder` appears when it is complete.
 
     Raises FileExistsError if `folder` exists.
     """
@@ -23,11 +29,13 @@ def save_policy(
     folder.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
     try:
-        with no_progress_bars():
+        with quiet_transformers():
             model.save_pretrained(building)
         tokenizer.save_pretrained(building)
-        for name, content in notes.items():
-            (building / name).write_text(json.dumps(content, indent=2) + "\n")
+        for name, note in notes.items():
+            (building / name).write_text(json.dumps(note, indent=2) + "\n")
+        for name, content in (files or {}).items():
+            (building / name).write_bytes(content)
         building.chmod(0o755)  # mkdtemp's 0700 would lock out other users
         building.rename(folder)
     finally:

@@ -5,7 +5,6 @@ after; the model's own forward is not used because it computes logits of all tok
 not averaged, because the loss is already divided by the token count of all ranks.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from accelerate import init_empty_weights
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -32,7 +30,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from dapo_lit.policy.head import Head
+from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
+from dapo_lit.policy.model_files import check_headers, files_of_tensors, opened
 
 Recomputed = Literal["none", "selective", "full"]
 T = TypeVar("T")
@@ -46,21 +46,22 @@ def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
     if recomputed == "none":
         return
     contexts: dict[str, Any] = {} if recomputed == "full" else {"context_fn": _keep_costly}
-    for layer in model.base_model.layers:
+    for layer in decoder_layers(model):
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
 
 
 def _keep_costly() -> Any:
     """Keeps every other matrix product and all attention outputs, like torchtitan's selective checkpointing."""
-    products = 0
+    products = {False: 0, True: 0}  # by whether it is the recomputation: both must choose the same ones
     product = torch.ops.aten.mm.default
 
     def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        nonlocal products
         if operator == product:
-            products += not context.is_recompute
-            return CheckpointPolicy.PREFER_RECOMPUTE if products % 2 else CheckpointPolicy.MUST_SAVE
-        if "attention" in str(operator):
+            products[context.is_recompute] += 1
+            odd = products[context.is_recompute] % 2
+            return CheckpointPolicy.PREFER_RECOMPUTE if odd else CheckpointPolicy.MUST_SAVE
+        # scaled_dot_product_attention and its kernels, and torch_attn::_varlen_attn
+        if "attention" in str(operator) or "varlen_attn" in str(operator):
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -89,7 +90,7 @@ def shard(
     )
     offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": offload}
-    for layer in model.base_model.layers:
+    for layer in decoder_layers(model):
         if tensor_mesh is not None:
             parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
         fully_shard(layer, **group)
@@ -125,12 +126,9 @@ _TENSOR_PLAN = {
 
 
 def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """`function(model, *args, **kwargs)`, with the weights of a sharded model gathered."""
-    if isinstance(model, FSDPModule):
-        gathered: Any = model
-        result: T = gathered.run(function, *args, **kwargs)
-        return result
-    return function(model, *args, **kwargs)
+    """`function(model, *args, **kwargs)`, with weights gathered (`shard`) or cast (policy/narrow.py) if need be."""
+    prepared: Callable[..., T] | None = getattr(model, "run", None)
+    return function(model, *args, **kwargs) if prepared is None else prepared(function, *args, **kwargs)
 
 
 def _run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -158,6 +156,7 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
 
     Raises:
         FileNotFoundError: the folder has no safetensors, the only format that `load_shards` reads.
+        OSError: they are damaged, or belong to another model.
     """
     if not list(Path(folder).glob("*.safetensors")):
         raise FileNotFoundError(
@@ -168,6 +167,7 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
     model.tie_weights()  # the context gave each module its own parameter
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
+    check_headers(Path(folder), {name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
     return model.eval()
 
 
@@ -184,7 +184,7 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
     model.to_empty(device=device)
     for module, name, buffer in buffers:  # to_empty lost their values
         module._buffers[name] = None if buffer is None else buffer.to(device)
-    places = _files_of_tensors(Path(folder))
+    places = files_of_tensors(Path(folder))
     tied = model.config.tie_word_embeddings
     prefix = f"{model.base_model_prefix}." if model.base_model is model else ""
     for full_name, parameter in model.named_parameters():
@@ -199,9 +199,9 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
 
 
 def _read(parameter: Tensor, file: Path, name: str) -> None:
-    with safe_open(file, framework="pt") as opened:
+    with opened(file) as tensors:
         if not isinstance(parameter, DTensor):
-            parameter.copy_(opened.get_tensor(name))
+            parameter.copy_(tensors.get_tensor(name))
         elif parameter.device_mesh.ndim == 1:
             shape, offset = compute_local_shape_and_global_offset(
                 parameter.shape, parameter.device_mesh, parameter.placements
@@ -209,22 +209,11 @@ def _read(parameter: Tensor, file: Path, name: str) -> None:
             rows = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
             local = parameter.to_local()
             if local.numel():
-                local.copy_(opened.get_slice(name)[rows])
+                local.copy_(tensors.get_slice(name)[rows])
         else:  # a matrix sharded in two dimensions: read whole, one matrix at a time
-            whole = opened.get_tensor(name).to(parameter.dtype)
+            whole = tensors.get_tensor(name).to(parameter.dtype)
             cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
             parameter.to_local().copy_(cut.to_local())
-
-
-def _files_of_tensors(folder: Path) -> dict[str, Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
-    places: dict[str, Path] = {}
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as opened:
-            places |= dict.fromkeys(opened.keys(), file)
-    return places
 
 
 def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

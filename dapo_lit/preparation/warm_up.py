@@ -14,6 +14,7 @@ from dapo_lit.data.demonstrations import PromptResponse, agreeing, load_demonstr
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer
+from dapo_lit.policy.narrow import compute_in
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.save import save_policy
 from dapo_lit.recipe.models import freeze_first_layers
@@ -48,6 +49,8 @@ def warm_up(config: SftConfig) -> Path:
     model = load_model(start, dtype=getattr(torch, config.policy.dtype))
     freeze_first_layers(model, config.policy.freeze_frac)
     settings = config.training
+    if settings.dtype is not None:
+        compute_in(model, getattr(torch, settings.dtype))
     updates = ceil(settings.epochs * len(encoded) / settings.batch_size)
     print(f"rows: {len(encoded):,} to train on; left out, above training.max_tokens: {len(rows) - len(encoded):,}")
     losses = train_supervised(

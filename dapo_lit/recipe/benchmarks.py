@@ -63,7 +63,7 @@ def open_benchmark(
     try:
         template = PromptTemplate.load(benchmark.template)
         check_agreement(template, benchmark.extraction)
-        prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer))) for p in chosen]
+        prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer, p.before))) for p in chosen]
     except ValueError as error:
         # The messages name the keys of a training config.
         text = str(error).replace("task.template", "benchmark.template").replace("reward.extr", "benchmark.extr")

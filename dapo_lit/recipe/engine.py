@@ -9,8 +9,10 @@ from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.engines.vllm_engine.engine import VllmEngine, VllmSettings, check_startable
-from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_engine.engine import VllmEngine, check_startable
+from dapo_lit.engines.vllm_engine.options import VllmSettings
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.ranks import ALONE, Ranks
 
@@ -56,19 +58,7 @@ def _engine(
             config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
         )
     if rollout.vllm.placement == "server":
-        server = rollout.vllm.server
-        assert server.folder is not None
-        at = ServerSettings(
-            urls=server.urls,
-            folder=Path(server.folder).expanduser(),
-            max_model_tokens=max_tokens or config.max_position_embeddings,
-            max_batch_size=rollout.max_batch_size,
-            transfer=server.transfer,
-            shard_gb=server.shard_gb,
-            request_s=server.request_s,
-            wait_s=server.wait_s,
-            fp32_head=rollout.vllm.fp32_head,
-        )
+        at = server_settings(config, rollout, max_tokens)
 
         def connect() -> RolloutEngine:
             return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
@@ -81,6 +71,22 @@ def _engine(
         return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
 
     return RestartingEngine(start) if ranks.size == 1 else start()
+
+
+def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> ServerSettings:
+    server = rollout.vllm.server
+    assert server.folder is not None
+    return ServerSettings(
+        urls=server.urls,
+        folder=Path(server.folder).expanduser(),
+        max_model_tokens=max_tokens or config.max_position_embeddings,
+        max_batch_size=rollout.max_batch_size,
+        transfer=server.transfer,
+        shard_gb=server.shard_gb,
+        request_s=server.request_s,
+        wait_s=server.wait_s,
+        fp32_head=rollout.vllm.fp32_head,
+    )
 
 
 def ranks_per_engine(rollout: Rollout) -> int:
@@ -110,4 +116,5 @@ def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int |
         fp32_head=rollout.vllm.fp32_head,
         eager=rollout.vllm.eager,
         sleeps=rollout.vllm.sleep,
+        memory_frac=rollout.vllm.gpu_memory_utilization,
     )

@@ -1,5 +1,4 @@
-"""Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same,
-and a learning rate that is far above the usual one.
+"""Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same.
 
 What only the run itself can show, such as a penalty that never fires, is in the report of finished runs.
 """
@@ -8,16 +7,14 @@ from collections.abc import Collection
 from operator import attrgetter
 
 from dapo_lit.config import Algorithm, Config
-from dapo_lit.recipe.switches import Objective
+from dapo_lit.recipe.preflight import Finding
+from dapo_lit.recipe.switches import Objective, objective
 from dapo_lit.techniques import REGISTER
 
-HIGH_RATE = 2e-5
-"""Above it, full training of a pre-trained policy is likely to ruin it."""
 
-
-def idle_settings(config: Config, objective: Objective) -> list[str]:
-    """One line for each, with the idle key and the one that makes it so."""
-    algorithm, takes = config.algorithm, objective.loss.options
+def idle_settings(config: Config, bound: Objective) -> list[str]:
+    """One line for each, with the idle key and the one that makes it so; `bound`: the objective of the config."""
+    algorithm, takes = config.algorithm, bound.loss.options
     settings = algorithm.advantage
     faults = (
         (
@@ -42,13 +39,15 @@ def idle_settings(config: Config, objective: Objective) -> list[str]:
     lines = [f"algorithm.{text}; no effect" for text in lines]
     if algorithm.critic is not None and algorithm.critic.warmup_steps >= config.budget.steps:
         lines.append("the policy is not trained: critic.warmup_steps reaches budget.steps")
-    optimizer, policy = algorithm.optimizer, config.policy
-    if policy.path and policy.lora is None and optimizer.lr > HIGH_RATE:
-        lines.append(
-            f"algorithm.optimizer.lr={optimizer.lr:g} is high for the weights of a pre-trained policy; 1e-6 to 1e-5 is "
-            "usual, and the default suits the tiny policies"
-        )
     return lines
+
+
+def check_switches(config: Config) -> Finding:
+    """Which techniques are on, with a warning for each setting that can have no effect."""
+    on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
+    lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
+    found = f"; {len(lines)} settings have no effect" if lines else ""
+    return Finding((", ".join(on) or "all off") + found, tuple(lines))
 
 
 def _techniques(algorithm: Algorithm, takes: Collection[str]) -> list[str]:

@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.critic import Critic
+from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
+from dapo_lit.policy.narrow import compute_in
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import checkpoint_layers, move_buffers, shard_value_head
 from dapo_lit.ranks import Ranks
@@ -46,14 +48,20 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     algorithm, lora = config.algorithm, config.policy.lora
     if lora is not None:
         add_adapters(policy, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
+    dtype: torch.dtype = getattr(torch, config.compute_dtype)
     reference = Reference(policy) if algorithm.kl.beta else None
+    if reference is not None and not reference.is_policy:
+        for parameter in reference.model.parameters():  # never updated, so it is stored in the dtype of its computation
+            parameter.data = parameter.data.to(dtype)
     critic = None
     if algorithm.critic is not None:
         critic = Critic(policy, shares_backbone=algorithm.critic.backbone == "shared")
-        if critic.backbone is not None:
-            checkpoint_layers(critic.backbone, config.trainer.activation_checkpointing)
     freeze_first_layers(policy, config.policy.freeze_frac)
-    checkpoint_layers(policy, config.trainer.activation_checkpointing)
+    for model in (policy, critic.backbone if critic else None):
+        if model is not None:
+            if config.trainer.strategy == "single" and dtype != policy.dtype:
+                compute_in(model, dtype)
+            checkpoint_layers(model, config.trainer.activation_checkpointing)
     return Models(policy, reference, critic)
 
 
@@ -69,9 +77,6 @@ def shard_and_fill(
     sharded = [models.policy]
     copy = None if models.reference is None or models.reference.is_policy else models.reference.model
     if copy is not None:
-        narrow = getattr(torch, settings.dtype or config.policy.dtype)
-        for parameter in copy.parameters():  # never updated, so it can be stored in the dtype of its computation
-            parameter.data = parameter.data.to(narrow)
         sharded.append(copy)
     if models.critic is not None:
         shard_value_head(models.critic.head, meshes.data, cpu_offload=settings.cpu_offload)
@@ -108,9 +113,10 @@ def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:
 
     A tied embedding is also the head and stays trained.
     """
-    layers = model.base_model.layers
+    layers = decoder_layers(model) if fraction else nn.ModuleList()
     frozen = int(fraction * len(layers))
     for layer in layers[:frozen]:
         layer.requires_grad_(False)
-    if frozen and not model.config.tie_word_embeddings:
-        model.get_input_embeddings().requires_grad_(False)
+    for embedding in (m for m in model.base_model.modules() if frozen and isinstance(m, nn.Embedding)):
+        if embedding is not model.get_input_embeddings() or not model.config.tie_word_embeddings:
+            embedding.requires_grad_(False)

@@ -17,25 +17,28 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
+from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, prepare_base
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
+from dapo_lit.recipe.idle_settings import check_switches
 from dapo_lit.recipe.policy_check import check_dtype, check_policy
+from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.tasks import chain_sum, four_sums, string_programs
+from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
 CHARACTERS = {
     "chain_sum": chain_sum.CHARACTERS,
-    "four_sums": four_sums.CHARACTERS,
+    "parity": parity.CHARACTERS,
     "string_programs": string_programs.CHARACTERS,
+    "four_sums": four_sums.CHARACTERS,
 }
 """Vocabularies of the base policies."""
 
@@ -53,20 +56,50 @@ class Parts:
             raise ConfigError(str(error)) from None
 
     def check(self) -> None:
-        """Finds a user's mistakes before anything is computed: data, reference answers, model, device.
+        """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most.
 
         Raises:
-            ConfigError, DataError, FileNotFoundError: with what to do.
+            ConfigError, DataError, OSError: with what to do.
         """
-        check_dtype(self.config)
-        if self.config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        if not self.config.preflight:
+            self._check_device()
+            self._check_engine()
+            return
+        run_checks(
+            {
+                "weights": lambda: check_dtype(self.config),
+                "device": self._check_device,
+                "problems": self._check_problems,
+                "policy": lambda: check_policy(self.policy),
+                "tokenizer": self._check_tokenizer,
+                "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
+                "switches": lambda: check_switches(self.config),
+                "engine": self._check_engine,
+            }
+        )
+
+    def _check_device(self) -> Finding:
+        trainer = self.config.trainer
+        if trainer.accelerator == "gpu" and not torch.cuda.is_available():
             raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+        size = trainer.devices * trainer.num_nodes
+        return Finding(f"{self.engine_device.type}, {size} process{'es' if size > 1 else ''}")
+
+    def _check_problems(self) -> Finding:
+        train, heldout = self.problems.train, self.problems.heldout
+        self.check_answers([*train, *heldout])
+        return Finding(
+            f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"
+        )
+
+    def _check_tokenizer(self) -> Finding:
         everything = [*self.problems.train, *self.problems.heldout]
-        self.check_answers(everything)
         check_vocabulary(self.tokenizer, self.policy, self.policy_folder)
         check_prompts(everything, self.template, self.tokenizer, self.policy)
-        for warning in try_rewards(self.verifier, self.problems.train, self.config.reward.extraction):
-            print(f"warning: {warning}", flush=True)
+        return Finding(f"{len(self.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
+
+    def _check_engine(self) -> Finding:
+        _ = self.reflection, self.benchmarks  # what cannot be read ends the run here and not at the first evaluation
         rollout = self.config.rollout
         try:
             if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
@@ -76,6 +109,7 @@ class Parts:
         except ValueError as error:  # an architecture that the engine cannot sample from
             where = f"policy.path={self.policy_folder}: " if self.config.rollout.engine == "torch" else ""
             raise ConfigError(f"{where}{error}") from None
+        return Finding(f"{rollout.engine}, {str(self.engine_dtype).removeprefix('torch.')}")
 
     @cached_property
     def problems(self) -> Problems:
@@ -97,12 +131,12 @@ class Parts:
             model = empty_model(self.local_policy_folder, dtype)
         else:
             model = load_model(self.policy_folder, dtype=dtype)
-        check_policy(model, warns=self.ranks.rank == 0)
         limit = getattr(model.config, "max_position_embeddings", None)
-        needed = self.config.task.max_prompt_tokens + self.config.task.max_response_tokens
+        key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
+        needed = self.config.task.max_prompt_tokens + self._response_limit
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"task.max_prompt_tokens + task.max_response_tokens = {needed} is above the policy's context "
+                f"task.max_prompt_tokens + {key}.max_response_tokens = {needed} is above the policy's context "
                 f"of {limit} tokens"
             )
         return model
@@ -127,10 +161,8 @@ class Parts:
 
     @property
     def engine_dtype(self) -> torch.dtype:
-        """The dtype that training computes in; shards may be stored in a wider one."""
-        trainer = self.config.trainer
-        narrow = trainer.sharding.dtype if trainer.strategy == "fsdp" else None
-        found: torch.dtype = getattr(torch, narrow or self.config.policy.dtype)
+        """The dtype that training computes in; weights may be stored in a wider one."""
+        found: torch.dtype = getattr(torch, self.config.compute_dtype)
         return found
 
     def engine(self) -> RolloutEngine:
@@ -144,15 +176,26 @@ class Parts:
     def _build_engine(self) -> RolloutEngine:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
-        return build_engine(
+        engine = build_engine(
             self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks, self.engine_dtype
         )
+        if self.config.study is not None and not engine.takes_seeds:
+            raise ConfigError(
+                f"rollout={rollout.engine} samples without seeds on this hardware: the runs of a study would not "
+                "differ by their seed or noise_stream; use rollout=torch, or vLLM on a GPU or CPU"
+            )
+        return engine
 
     @property
     def longest_tokens(self) -> int:
         """Largest number of tokens in a prompt and its response, in training and in every benchmark."""
-        task = self.config.task
-        return max(task.max_prompt_tokens + task.max_response_tokens, *(b.max_tokens for b in self.benchmarks), 0)
+        own = self.config.task.max_prompt_tokens + self._response_limit
+        return max(own, *(b.max_tokens for b in self.benchmarks), 0)
+
+    @property
+    def _response_limit(self) -> int:
+        """The larger of the response limits in training and on the held-out problems."""
+        return max(self.config.task.max_response_tokens, self.config.evaluation.max_response_tokens or 0)
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -211,7 +254,7 @@ class Parts:
         Raises:
             DataError: none fits.
         """
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer))) for p in chosen]
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(
@@ -235,15 +278,36 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
-    stages = () if policy.random_init or not task.base else tuple(_stage(s, task) for s in task.base["stages"])
+    stages = () if policy.random_init or not task.base else base_stages(task)
     name = f"{task.label}-{policy.name}"
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
 
 
-def _stage(settings: dict[str, Any], task: Task) -> Stage:
-    numbers = dict(settings)
-    mixture = numbers.pop("mixture")
+def base_stages(task: Task) -> tuple[Stage, ...]:
+    """The supervised stages of the task's base policy.
+
+    Raises:
+        ConfigError: task.base or task.options hold what the task does not know.
+    """
+    assert task.base is not None
+    stages = [dict(settings, mixture=dict(settings["mixture"])) for settings in task.base["stages"]]
+    if (share := task.base.get("long_chains")) is not None:
+        mixture = stages[-1]["mixture"]
+        if task.name == "parity":
+            mixture["chains"] = share
+        elif task.name == "string_programs":
+            mixture |= {"immediate": 1 - share, "worked": share, "rambling": 0.0}
+        else:
+            mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
+    try:
+        return tuple(Stage(_mixture(task, settings.pop("mixture")), **settings) for settings in stages)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task.base of {task.label}: {error}") from None
+
+
+def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
+    if task.name == "parity":
+        return parity.Mixture(**shares, strings=parity.Strings(**task.options))
     if task.name == "string_programs":
-        programs = string_programs.Programs(**task.options)
-        return Stage(string_programs.Mixture(**mixture, programs=programs), **numbers)
-    return Stage(chain_sum.Mixture(**mixture, sums=chain_sum.Sums(**task.options)), **numbers)
+        return string_programs.Mixture(**shares, programs=string_programs.Programs(**task.options))
+    return chain_sum.Mixture(**shares, sums=chain_sum.Sums(**task.options))

@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
+from dapo_lit.recipe.preflight import Finding
 
 FAMILIES = (
     "apertus",
@@ -71,29 +72,43 @@ PACKED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "at
 PROBE = "dapo_window_probe"
 FAR = 1 << 20
 """A position beyond every attention window."""
+HIGH_RATE = 2e-5
+"""Above it, full training of a pre-trained policy is likely to ruin it."""
 NO_WINDOW, LATER, CHUNKS = FAR, -1, -2
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query position, key position) -> whether the query attends to the key; a mask function."""
 
 
-def check_dtype(config: Config) -> None:
+def check_dtype(config: Config) -> Finding:
     """Refuses to train 16-bit weights themselves.
 
     Raises:
         ConfigError: with what to do.
     """
-    if config.policy.dtype == "float32" or config.policy.lora is not None:
-        return
-    sharded = config.trainer.strategy == "fsdp"
-    narrow = "trainer.sharding.dtype=bfloat16" if sharded else "trainer=fsdp trainer.devices=1"
+    policy, narrow = config.policy, config.trainer.sharding.dtype
+    if policy.dtype == "float32" or policy.lora is not None:
+        trained = f"{policy.dtype} weights" if policy.lora is None else f"float32 adapters on {policy.dtype} weights"
+        computed = f" computed with in {narrow}" if narrow not in (None, policy.dtype) else ""
+        return Finding(f"{trained}{computed}, learning rate {config.algorithm.optimizer.lr:g}", high_rate(config))
     raise ConfigError(
-        f"policy.dtype={config.policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "
-        "the usual learning rates learns nothing. Set policy.dtype=float32, or train adapters "
-        f"(+policy/lora=all_matrices), or use float32 weights with 16-bit computation (policy.dtype=float32 {narrow})"
+        f"policy.dtype={policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "
+        "the usual learning rates learns nothing. Use float32 weights with 16-bit computation (policy.dtype=float32 "
+        "trainer.sharding.dtype=bfloat16), or train adapters (+policy/lora=all_matrices)"
     )
 
 
-def check_policy(model: PreTrainedModel, *, warns: bool = True) -> None:
+def high_rate(config: Config) -> tuple[str, ...]:
+    """A warning about a learning rate far above the usual one, as the default is for a pre-trained policy."""
+    rate = config.algorithm.optimizer.lr
+    if not config.policy.path or config.policy.lora is not None or rate <= HIGH_RATE:
+        return ()
+    return (
+        f"algorithm.optimizer.lr={rate:g} is high for the weights of a pre-trained policy; 1e-6 to 1e-5 is usual, and "
+        "the default suits the tiny policies",
+    )
+
+
+def check_policy(model: PreTrainedModel) -> Finding:
     """Refuses a model that training would compute differently than the model itself does.
 
     A sharded policy, whose weights are on the meta device, is checked by name only.
@@ -102,20 +117,25 @@ def check_policy(model: PreTrainedModel, *, warns: bool = True) -> None:
         ConfigError: with the reason.
     """
     family = model.config.get_text_config().model_type
+    words = f"{family}, {sum(p.numel() for p in model.parameters()):,} parameters"
+    is_empty = any(p.is_meta for p in model.parameters())
     reason = _named_reason(model)
-    if reason is None and not any(p.is_meta for p in model.parameters()):
-        reason = _measured_reason(model)
-    elif reason is None and warns and family not in FAMILIES:
-        print(
-            f"warning: the policy's model type {family!r} is not one of the tested families (docs/your_own.md), and a "
-            "sharded policy cannot be compared with its model; a run with trainer.strategy=single budget.steps=1 can",
-            flush=True,
-        )
+    if reason is None:
+        reason = None if is_empty else _measured_reason(model)
     if reason is not None:
         raise ConfigError(
             f"the policy (model type {family!r}) cannot be trained: {reason}; the supported families are in "
             "docs/your_own.md"
         )
+    if not is_empty:
+        return Finding(f"{words}; training computes the model's own log-probs")
+    untested = (
+        f"the policy's model type {family!r} is not one of the tested families (docs/your_own.md), and a sharded "
+        "policy cannot be compared with its model; a run with trainer.strategy=single budget.steps=1 can"
+    )
+    return Finding(
+        f"{words}; checked by name, since its weights are not read yet", () if family in FAMILIES else (untested,)
+    )
 
 
 def _named_reason(model: PreTrainedModel) -> str | None:

@@ -1,14 +1,14 @@
-"""The problems that a run trains on and holds out, and an account of what was dropped."""
+"""The problems that a run trains on and holds out, and a report of what was dropped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.selection import Account, select
-from dapo_lit.data.sources import DataError, load_heldout, load_with_account
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums, reasoning_gym, string_programs
+from dapo_lit.data.selection import SelectionReport, select
+from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, reasoning_gym, string_programs
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Problems:
     heldout: list[Problem]
     has_written_steps: Callable[[str], bool] | None = None
     """What `task/steps_frac` counts; None for tasks without written steps."""
-    account: Account = field(default_factory=Account)
+    selection: SelectionReport = field(default_factory=SelectionReport)
     """What was dropped from the training problems."""
 
 
@@ -33,7 +33,7 @@ def problems(config: Config) -> Problems:
     difficulty = task.difficulty
     train = select(
         found.train,
-        found.account,
+        found.selection,
         drops_duplicates=task.deduplicate,
         evaluations={path: _heldout(path, "task.exclude_overlap_with") for path in task.exclude_overlap_with},
         difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
@@ -52,6 +52,13 @@ def _generated_problems(task: Task) -> Problems:
                     chain_sum.held_out_problems(task.num_heldout, sums=sums),
                     chain_sum.has_written_steps,
                 )
+            case "parity":
+                strings = parity.Strings(**task.options)
+                return Problems(
+                    parity.problems("train", task.num_problems or 4096, strings),
+                    parity.problems("held_out", task.num_heldout, strings),
+                    parity.has_written_steps,
+                )
             case "arithmetic":
                 return Problems(
                     arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
@@ -69,6 +76,8 @@ def _generated_problems(task: Task) -> Problems:
                     *reasoning_gym.splits(str(task.dataset), task.num_problems or 2_000, task.num_heldout, task.options)
                 )
             case _:
+                if task.options:
+                    raise ValueError("four_sums has no options")
                 return Problems(four_sums.problems(), four_sums.problems())
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())
@@ -76,14 +85,15 @@ def _generated_problems(task: Task) -> Problems:
 
 
 def _file_problems(task: Task) -> Problems:
-    train, account = load_with_account(str(task.path), "train", skip_bad_rows=task.skip_bad_rows)
-    heldout = _heldout(task.eval_path, "task.eval_path")[: task.num_heldout] if task.eval_path else []
-    return Problems(train, heldout, account=account)
+    columns = {str(field): name for field, name in (task.columns or {}).items()}
+    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows, columns=columns)
+    heldout = _heldout(task.eval_path, "task.eval_path", columns)[: task.num_heldout] if task.eval_path else []
+    return Problems(train, heldout, selection=selection)
 
 
-def _heldout(path: str, key: str) -> list[Problem]:
+def _heldout(path: str, key: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
     """The problems of an evaluation set; errors name the config key `key`."""
     try:
-        return load_heldout(path)
+        return load_heldout(path, columns)
     except DataError as error:
         raise DataError(str(error).replace("task.path", key)) from None

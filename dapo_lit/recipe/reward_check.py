@@ -1,9 +1,10 @@
-"""Tries the reward functions of a run on a few problems before it starts: one that cannot score ends it there."""
+"""Tries the rule or the reward functions on a few problems before a run: a function that cannot score ends it there."""
 
 from collections.abc import Sequence
 
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
+from dapo_lit.recipe.preflight import Finding
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
 
@@ -20,8 +21,8 @@ FORMATS: dict[Extraction, str] = {
 JUNK = ("", "I do not know.", "qzx")
 
 
-def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Extraction) -> list[str]:
-    """Gives the reward functions reference answers and junk; returns warnings about verdicts that look wrong.
+def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Extraction) -> Finding:
+    """Gives the reward reference answers, in the task's format, and junk; warns about verdicts that look wrong.
 
     Raises:
         ConfigError: a function raises, is late, or returns something that is no score; with its error.
@@ -38,14 +39,22 @@ def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Ext
             f"{error}. It must score every text a model may write; docs/rewards.md says how it is called and what it "
             "may return"
         ) from None
-    scores = found.get(verifier.function or "", [])
+    if verifier.function:
+        name, scores = f"reward.function={verifier.function}", found[verifier.function]
+    else:
+        name, scores = f"reward.rule={verifier.rule} with reward.extraction={extraction}", verifier.score(pairs)
     verdicts = [score.correct for score in scores]
+    praised = [text for (_, text), verdict in zip(pairs, verdicts, strict=True) if verdict][
+        sum(verdicts[: len(right)]) :
+    ]
     warnings = []
-    if verdicts and not any(verdicts[: len(right)]):
+    if not any(verdicts[: len(right)]):
         warnings.append(
-            f"reward.function={verifier.function} counts the reference answer as wrong in all of {len(right)} problems "
+            f"{name} counts the reference answer as wrong in all of {len(right)} problems "
             f"(such as {right[0]!r}); if it asks for no more than the answer, nothing can be learnt"
         )
-    if praised := [text for (_, text), verdict in list(zip(pairs, verdicts, strict=False))[len(right) :] if verdict]:
-        warnings.append(f"reward.function={verifier.function} counts junk as right, such as {praised[0]!r}")
-    return warnings
+    if praised:
+        warnings.append(f"{name} counts junk as right, such as {praised[0]!r}")
+    good = f"{sum(verdicts[: len(right)])} of {len(right)} reference answers"
+    words = f"{name.partition('.')[2]}: right are {good} and {len(praised)} of {len(pairs) - len(right)} junk texts"
+    return Finding(words, tuple(warnings))

@@ -171,6 +171,7 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         max_rounds=sampling.max_rounds,
         on_exhausted=sampling.on_exhausted,
         carry_over=sampling.carry_over,
+        filter_on=sampling.filter_on,
         max_staleness=sampling.max_staleness,
         margin=sampling.margin,
         window=sampling.window,

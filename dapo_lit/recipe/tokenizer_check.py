@@ -33,19 +33,24 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel,
 
 
 def check_prompts(
-    problems: Sequence[Problem], template: PromptTemplate, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    problems: Sequence[Problem],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    key: str = "task.template",
 ) -> None:
     """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written."""
     rendered = template.render("")
     parts = [rendered] if isinstance(rendered, str) else [message["content"] for message in rendered]
     try:
-        ids = template.encode("", tokenizer)
+        ids = template.encode("", tokenizer, next((p.before for p in problems if p.before), ()))
     except ValueError as error:  # a chat for a policy without a chat template
         raise ConfigError(str(error)) from None
     rows = model.get_input_embeddings().num_embeddings
     if fault := next(filter(None, _faults(parts, tokenizer, rows)), None) or _beyond(ids, rows):
-        raise ConfigError(f"task.template={template.name} does not fit the policy's tokenizer: {fault}")
-    faults = _faults([problem.problem for problem in problems], tokenizer, rows)
+        raise ConfigError(f"{key}={template.name} does not fit the policy's tokenizer: {fault}")
+    texts = ["\n".join((*(m["content"] for m in p.before), p.problem)) for p in problems]
+    faults = _faults(texts, tokenizer, rows)
     named = [f"{problem.id}: {fault}" for problem, fault in zip(problems, faults, strict=True) if fault]
     if named:
         raise DataError(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, assert_never
 
 from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.fast import FastJudge
+from dapo_lit.answers.fast import FastComparer
 from dapo_lit.answers.quantity import read_quantity, same_number
 from dapo_lit.rewards.normalise import normalise_answer
 
@@ -36,7 +36,7 @@ def decide(prediction: str, answer: str, rule: Rule) -> bool | None:
             assert_never(rule)
 
 
-_FAST = FastJudge()
+_FAST = FastComparer()
 _quantity = lru_cache(maxsize=65536)(read_quantity)
 
 

@@ -27,16 +27,18 @@ ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 
 
 @dataclass(frozen=True)
-class Question:
+class RewardProblem:
     """A problem as a reward function sees it."""
 
     id: str
     problem: str
     answer: str
     meta: Mapping[str, object] = field(default_factory=dict)
+    sample: str = ""
+    """Step, attempt and index of the completion's sample; differs between all completions of a problem in training."""
 
 
-RewardFunction = Callable[[Sequence[Question], Sequence[str]], Sequence[Score | float]]
+RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Score | float]]
 
 
 class NoVerdictError(ValueError):
@@ -96,11 +98,11 @@ def adapted(function: Callable[..., Any]) -> RewardFunction:
     wanted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
     @wraps(function)
-    def call(questions: Sequence[Question], texts: Sequence[str]) -> Any:
-        columns: dict[str, list[Any]] = {name: [question.answer for question in questions] for name in ANSWER_COLUMNS}
-        for name in dict.fromkeys(name for question in questions for name in question.meta):
-            columns[name] = [question.meta.get(name) for question in questions]
-        columns |= {"prompts": [question.problem for question in questions], "completions": list(texts)}
+    def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        columns: dict[str, list[Any]] = {name: [problem.answer for problem in problems] for name in ANSWER_COLUMNS}
+        for name in dict.fromkeys(name for problem in problems for name in problem.meta):
+            columns[name] = [problem.meta.get(name) for problem in problems]
+        columns |= {"prompts": [problem.problem for problem in problems], "completions": list(texts)}
         return function(**(columns if takes_all else {name: columns[name] for name in wanted if name in columns}))
 
     return call
@@ -112,14 +114,14 @@ def needed_memory_mb(function: RewardFunction) -> int:
 
 
 def call_function(
-    function: RewardFunction, questions: Sequence[Question], texts: Sequence[str], wrong_value: float | None
+    function: RewardFunction, problems: Sequence[RewardProblem], texts: Sequence[str], wrong_value: float | None
 ) -> list[Score]:
     """One score a completion, wrong and with an `error` where the function returned none; raises what it raises.
 
     `wrong_value`: the value of a wrong answer; None for an addend of a weighted sum, which may be any number.
     """
     try:
-        results = _listed(function(questions, texts), len(texts))
+        results = _listed(function(problems, texts), len(texts))
     except NoVerdictError as fault:
         return [Score(False, wrong_value or 0.0, error=str(fault))] * len(texts)
     return [_judged(result, wrong_value) for result in results]

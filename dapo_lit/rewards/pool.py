@@ -9,7 +9,7 @@ from types import TracebackType
 from dapo_lit.rewards.equivalence import Rule, check_reference, decide
 from dapo_lit.rewards.extraction import Extraction, extract
 from dapo_lit.rewards.free_text import find_reference
-from dapo_lit.rewards.functions import BUILT_IN, Question, built_in_value, check_path, check_weights
+from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
 from dapo_lit.rewards.processes import Outcome, ProcessPool
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup, Task
@@ -34,6 +34,8 @@ class Reference:
     problem: str = ""
     """The statement; the built-in rules do not read it, custom rewards may."""
     meta: Mapping[str, object] = field(default_factory=dict)
+    sample: str = ""
+    """Names the sample among all of the run's samples of this problem, for rewards that are drawn at random."""
 
 
 @dataclass
@@ -240,14 +242,16 @@ class Verifier:
                 del waiting[:BATCH]
 
     def _send(self, path: str, responses: list[_Response]) -> None:
-        questions = tuple(
-            Question(r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta)
+        problems = tuple(
+            RewardProblem(
+                r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta, r.reference.sample
+            )
             for r in responses
         )
         number = self._next_number()
         self._tasks[number] = (path, responses)
         wrong_value = self.wrong_value if path == self.function else None
-        work = Rewarding(path, questions, tuple(response.text for response in responses), wrong_value)
+        work = Rewarding(path, problems, tuple(response.text for response in responses), wrong_value)
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
     def _pool(self) -> ProcessPool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.rewards.channel import encode_reply, receive_request
-from dapo_lit.rewards.functions import Question, RewardFunction, call_function, load_function, needed_memory_mb
+from dapo_lit.rewards.functions import RewardFunction, RewardProblem, call_function, load_function, needed_memory_mb
 
 READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
 MAX_TRACEBACK = 8000
@@ -47,7 +47,7 @@ class Comparison:
 @dataclass(frozen=True)
 class Rewarding:
     function: str
-    questions: tuple[Question, ...]
+    problems: tuple[RewardProblem, ...]
     texts: tuple[str, ...]
     wrong_value: float | None
     """The value of a wrong answer; None for an addend of a weighted sum."""
@@ -95,10 +95,10 @@ def run(connection: socket.socket, setup: Setup) -> None:
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
     if isinstance(work, Comparison):
-        from dapo_lit.answers.full import FullJudge  # the fork server has imported it where it is needed
+        from dapo_lit.answers.full import FullComparer  # the fork server has imported it where it is needed
 
-        return bool(compare_answers(work.prediction, work.answer, FullJudge()))
-    scores = call_function(functions[work.function], work.questions, work.texts, work.wrong_value)
+        return bool(compare_answers(work.prediction, work.answer, FullComparer()))
+    scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
     return [asdict(score) for score in scores]
 
 

@@ -112,7 +112,7 @@ class Collector(CollectionSetup):
         dropped: list[OpenGroup] = []
         self.carried = []
         for group in groups.leftover:
-            keeps = (mode != "none" and group.group.mixed) if group.finished else mode == "all"
+            keeps = (mode != "none" and group.group.passes(self.rules.filter_on)) if group.finished else mode == "all"
             (self.carried if keeps else dropped).append(group)
         again = [g.position for g in dropped if mode == "none" or not g.finished]
         self.returned = again + self.returned
@@ -135,7 +135,7 @@ class Collector(CollectionSetup):
             case "train_smaller":
                 return accepted
             case "top_up":
-                unmixed = [g for g in generated if not g.mixed]
+                unmixed = [g for g in generated if not g.passes(rules.filter_on)]
                 return accepted + unmixed[: rules.num_prompts - len(accepted)] if accepted else []
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class AdmissionRules:
     """Groups that may be submitted in the step; those carried over from an earlier one do not count."""
     dynamic_sampling: bool = True
     """Only mixed groups are kept; off: every group is."""
+    filter_on: Literal["correctness", "shaped_reward"] = "correctness"
+    """What must differ within a group that is kept."""
     margin: float = 1.0
     """Standard deviations in `groups_in_flight`."""
     window: int | None = None
@@ -85,6 +87,8 @@ class CollectionRules:
     """Which groups after the last accepted one go into the next step: none, the finished mixed ones, or those and all
     unfinished ones. Problems whose group is dropped unfinished, and under `none` all of them, are asked again first.
     """
+    filter_on: Literal["correctness", "shaped_reward"] = "correctness"
+    """What must differ within a group that is kept."""
     max_staleness: int = 2
     """A group is dropped once any of its tokens is more than this many weight updates old."""
     margin: float = 1.0
@@ -104,6 +108,7 @@ class CollectionRules:
             num_prompts=self.num_prompts,
             allowance=min(allowance, self.max_groups or allowance),
             dynamic_sampling=self.dynamic_sampling,
+            filter_on=self.filter_on,
             margin=self.margin,
             window=max(1, round(self.window * self.num_prompts)),
             request_groups=self.request_groups if self.dynamic_sampling else None,

@@ -1,6 +1,5 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 
@@ -50,18 +49,8 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     """The same over the completions trained on, and the share of their groups that have no signal."""
     outcome = _outcome([c for g in groups for c in g.completions])
     return {f"batch/{key}": value for key, value in outcome.items()} | {
-        "sampling/groups_equal_rewards_frac": _mean(equal_rewards(g) for g in groups)
+        "sampling/groups_equal_rewards_frac": _mean(g.equal_rewards for g in groups)
     }
-
-
-def equal_rewards(group: Group) -> bool:
-    """Whether all shaped rewards are equal, up to rounding: the group's advantages are then 0.
-
-    Acceptance goes by correctness, so an accepted group may be one: under the hard punishment a group whose only right
-    answer was truncated.
-    """
-    rewards = [c.reward_shaped for c in group.completions]
-    return math.isclose(min(rewards), max(rewards))
 
 
 def written_steps(groups: Sequence[Group], has_written_steps: Callable[[str], bool]) -> dict[str, float | None]:
@@ -109,7 +98,7 @@ def sampling_metrics(
     rules = step.admission.rules
     used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
     unused = [group for group in step.groups if id(group.group) not in used]
-    filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.mixed]
+    filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.passes(rules.filter_on)]
     filtered_tokens = sum(g.num_tokens for g in filtered)
     surplus_tokens = sum(g.num_tokens for g in [*unused, *step.expired]) - filtered_tokens
     ended = [g.group for g in step.groups if g.finished and not g.ended_earlier]
@@ -119,7 +108,7 @@ def sampling_metrics(
     metrics: dict[str, float | None] = {
         "sampling/rounds": submitted / rules.num_prompts,
         "sampling/groups_generated": submitted,
-        "sampling/groups_kept": sum(g.mixed or not rules.dynamic_sampling for g in ended),
+        "sampling/groups_kept": sum(g.passes(rules.filter_on) or not rules.dynamic_sampling for g in ended),
         "sampling/groups_surplus": len(unused) - len(filtered),
         "sampling/groups_carried_in": sum(id(g) in carried_in for g in accepted),
         "sampling/groups_carried_out": len(carried_out),

@@ -116,7 +116,7 @@ class OpenGroups:
                 self._resolve(place)
 
     def _resolve(self, place: int) -> None:
-        self.admission.resolve(place, self.groups[place].group.mixed)
+        self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules.filter_on))
 
     def take_group(self, place: int, completions: Sequence[Completion]) -> None:
         """Takes all completions of a group as the rank that sampled it scored them; own verdicts are discarded."""

@@ -1,10 +1,14 @@
 """What flows through one rollout step: prompts, completions, groups, and the collected step."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import ArrayRecord, Sample, TokenIds
 from dapo_lit.rewards.score import Score
+
+FilterOn = Literal["correctness", "shaped_reward"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +37,7 @@ class Completion:
 
     @property
     def correct(self) -> bool:
-        """The rule's verdict on the text: what metrics and dynamic sampling go by."""
+        """The rule's verdict on the text: what metrics and, unless told otherwise, dynamic sampling go by."""
         return self.score.correct
 
     @property
@@ -66,6 +70,20 @@ class Group(ArrayRecord):
     def mixed(self) -> bool:
         """DAPO Eq. 11: 0 < number correct < G."""
         return 0 < self.num_correct < len(self.completions)
+
+    @property
+    def equal_rewards(self) -> bool:
+        """Whether all shaped rewards are equal, up to rounding: the group's advantages are then 0.
+
+        A mixed group may be one: under the hard punishment, if its only right answer was truncated.
+        """
+        rewards = [c.reward_shaped for c in self.completions]
+        return math.isclose(min(rewards), max(rewards))
+
+    def passes(self, filter_on: FilterOn) -> bool:
+        """Whether dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
+        a group pass whose answers are all wrong and differ in length."""
+        return self.mixed if filter_on == "correctness" else not self.equal_rewards
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import RolloutEngine, SampleStream, Sampling
-from dapo_lit.engines.samples import Sample
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
@@ -213,7 +213,7 @@ class StepCollection:
             text = setup.decode(sample.response_ids.tolist())
             closed_group |= self.groups.take_sample(sample, text)
             if setup.ranks.leads_engine:
-                setup.verifier.submit(sample.key, _reference(self.groups.problem(sample.key)), text)
+                setup.verifier.submit(sample.key, _reference(self.groups.problem(sample.key), sample.key), text)
         return closed_group
 
     def _take_scores(self, scores: Iterable[tuple[Any, Score]]) -> None:
@@ -244,5 +244,6 @@ class StepCollection:
             raise LostSampleError(f"step {self._step}: the engine has nothing under way, but lacks {listed(names)}")
 
 
-def _reference(problem: Problem) -> Reference:
-    return Reference(problem_id=problem.id, answer=problem.answer, problem=problem.problem, meta=problem.meta)
+def _reference(problem: Problem, key: SampleKey) -> Reference:
+    sample = f"{key.step}/{key.attempt}/{key.sample_index}"
+    return Reference(problem.id, problem.answer, problem.problem, problem.meta, sample)

@@ -1,4 +1,4 @@
-"""Displays of a run: a live bar or plain lines, tables of completions, Weights & Biases.
+"""Displays of a run: a live bar or plain lines, tables of completions, loggers of Lightning's, Weights & Biases.
 
 The record itself, `metrics.jsonl`, is written by run_folder.py.
 """
@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.text import Text
 from dapo_lit.config import Config
 from dapo_lit.config.sections import Budget
 from dapo_lit.rollout.records import CollectedStep, Completion
+from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
 
 NUM_COMPLETIONS = 4
@@ -32,9 +34,16 @@ class Loggers:
         self.console = Console()
         self.display = Display(config, self.console)
         self.wandb = WandbRun(config, folder) if config.logger.wandb.enabled else None
+        settings = config.logger.lightning
+        self.lightning = built("logger.lightning", settings, folder.path) if settings else None
+        if self.lightning:
+            self.lightning.log_hyperparams(config.model_dump(mode="json"))
 
     def row(self, row: Mapping[str, Any]) -> None:
         self.display.row(row)
+        if self.lightning:
+            metrics = {key: float(value) for key, value in row.items() if value is not None and key != "step"}
+            self.lightning.log_metrics({k: v for k, v in metrics.items() if k != "not_finite"}, step=row["step"])
         if self.wandb:
             self.wandb.row(row)
 
@@ -58,6 +67,8 @@ class Loggers:
 
     def close(self, exit_code: int = 0) -> None:
         self.display.close()
+        if self.lightning:
+            self.lightning.finalize("failed" if exit_code else "success")
         if self.wandb:
             self.wandb.close(exit_code)
 
@@ -198,7 +209,8 @@ class WandbRun:
             dir=folder.path,
             settings=wandb.Settings(console="off", silent=True),
         )
-        self.table_type = wandb.Table
+        self.table_type, self.artifact_type = wandb.Table, wandb.Artifact
+        print(f"wandb   {self.run.url or f'offline: wandb sync {Path(self.run.dir).parent}'}", flush=True)
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -209,6 +221,12 @@ class WandbRun:
         columns = ["step", "problem", "reference", "response", "verdict", "reward_shaped", "tokens"]
         data = [[step, p, a, c.text, verdict(c), c.reward_shaped, c.num_tokens] for p, a, c in chosen]
         self.run.log({"completions": self.table_type(columns=columns, data=data), "step": step})
+
+    def figures(self, folder: Path) -> None:
+        """Keeps the run's figures, as an artifact."""
+        artifact = self.artifact_type(f"figures-{self.run.id}", type="figures")
+        artifact.add_dir(str(folder))
+        self.run.log_artifact(artifact)
 
     def close(self, exit_code: int) -> None:
         self.run.finish(exit_code=exit_code)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.divergence import token_full_kl
-from dapo_lit.policy.head import Head, LossOfTokens, token_logprobs, token_loss
+from dapo_lit.policy.head import LossOfTokens, policy_loss, token_logprobs
 from dapo_lit.policy.reference import Reference
 from dapo_lit.policy.sharding import gathered_head, run
 from dapo_lit.ranks import Ranks
@@ -39,8 +39,6 @@ class PolicyForward:
     entropy_gradient: bool
     """Whether a loss differentiates the entropy."""
     fp32_head: bool
-    sharded: bool
-    """The head's weight exists only inside the policy's own forward pass (FSDP)."""
     micro_batch_tokens: int
     """Most tokens in a micro-batch."""
     shared_prompt: bool | Literal["auto"]
@@ -90,12 +88,17 @@ class PolicyForward:
 
     def token_loss(self, micro: MicroBatch, loss: LossOfTokens) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of a loss over the response tokens, with gradient; log-probs and entropies without."""
-        if self.sharded:
-            logprobs, entropy = self.logprobs(micro)
-            return loss(logprobs, slice(None)).sum(), logprobs.detach(), entropy
-        hidden = _hidden_states(self.policy, micro)
-        head = Head.of(self.policy)
-        return token_loss(hidden, head, micro.targets, loss, temperature=self.temperature, fp32=self.fp32_head)
+        return run(
+            self.policy,
+            policy_loss,
+            micro.input_ids,
+            micro.packed,
+            micro.rows,
+            micro.targets,
+            loss,
+            temperature=self.temperature,
+            fp32=self.fp32_head,
+        )
 
     def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient.

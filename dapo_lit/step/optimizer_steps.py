@@ -39,6 +39,17 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
+def update_kernel(devices: set[str], tensor_parallel: int) -> dict[str, bool]:
+    """AdamW's implementation for parameters on these kinds of device.
+
+    On a GPU one kernel updates everything and reads each number once. Under tensor parallelism the tensors lie on two
+    meshes, which no one kernel takes.
+    """
+    if tensor_parallel > 1:
+        return {"foreach": False}
+    return {"fused": True} if devices == {"cuda"} else {}
+
+
 @dataclass
 class OptimizerSteps:
     """Takes optimiser steps with the gradients that the parameters hold, and keeps their losses and norms."""

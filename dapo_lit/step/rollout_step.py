@@ -1,6 +1,7 @@
 """What the trainer takes for one batch: a collected rollout step and its tensors."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.step.packing import TokenBatch
@@ -16,6 +17,8 @@ class RolloutStep:
     sync_s: float
     started: float
     """time.perf_counter() when the step began."""
+    metrics: dict[str, Any]
+    """Of sampling, in the keys of docs/metrics.md."""
 
     @property
     def step(self) -> int:

@@ -227,6 +227,10 @@ def _settings_design(name: str, lr: float, completions: int, updates: int, parts
             question = "Which denominator of the loss?"
             per_sample = [_without("token_level_loss"), _without("token_level_loss", {sample: "constant"})]
             arms = [dapo, *_dapo_with(token, "group"), *per_sample, *_dapo_with(token, "microbatch")]
+        case "long_chains":
+            question = "From which share of long chains in the base policy do they take over?"
+            arms = [Arm(DAPO, {"task.base.long_chains": share / 100}) for share in (1, 2, 4, 8, 16, 32)]
+            return Design(name, question, arms[0].name, tuple(arms))
         case "placebo":
             question = "How often does the report call two identical arms different?"
             arms = [dapo, *_dapo_with("rollout.noise_stream", 1)]
@@ -258,5 +262,6 @@ DESIGNS = (
     "carry_over",
     "overlap",
     "aggregation",
+    "long_chains",
     "placebo",
 )

@@ -11,9 +11,9 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.tasks.demonstration import Demonstration
 
 CHARACTERS = "0123456789+=;#?"
 """Every character of a prompt or a response."""
@@ -87,7 +87,7 @@ class Mixture:
         """Everything except the seed that determines what `stream` yields; part of a base policy's cache key."""
         return {"task": "chain_sum", "format": _FORMAT, **asdict(self)}
 
-    def stream(self, seed: int) -> Iterator["Demonstration"]:
+    def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out sums."""
         rng = random.Random(f"chain_sum/demonstrations/{seed}")
         kinds = [getattr(self, name) for name in _SHARES]
@@ -99,13 +99,6 @@ class Mixture:
             response = _response(kind, terms, self, rng)
             ends = kind != "rambling" and len(response) <= self.rambling_chars
             yield Demonstration(prompt_text(terms), response[: self.rambling_chars], ends)
-
-
-class Demonstration(NamedTuple):
-    prompt: str
-    response: str
-    ends: bool
-    """False: cut off, no EOS follows."""
 
 
 def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> list[Problem]:

@@ -18,7 +18,7 @@ from functools import cache, partial
 from typing import Any
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 
 HELD_OUT_SEED = 2**31
 """Problem i of a generator with seed s is drawn with s + i, so the splits need seeds that are far apart."""
@@ -109,12 +109,12 @@ def answer_of(text: str) -> str | None:
     return answer.strip() if found else None
 
 
-def reward(problems: Sequence[Question], completions: Sequence[str]) -> list[bool]:
+def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[bool]:
     """Whether the generator's scorer gives the full score; anything less is wrong."""
     return [_is_right(problem, text) for problem, text in zip(problems, completions, strict=True)]
 
 
-def _is_right(problem: Question, text: str) -> bool:
+def _is_right(problem: RewardProblem, text: str) -> bool:
     try:
         return score(problem, answer_of(text)) >= 1.0
     except MemoryError:
@@ -123,7 +123,7 @@ def _is_right(problem: Question, text: str) -> bool:
         return False
 
 
-def score(problem: Question, answer: str | None) -> float:
+def score(problem: RewardProblem, answer: str | None) -> float:
     """What the generator's own scorer pays, from 0 to 1; 0 without an answer."""
     if not answer:
         return 0.0

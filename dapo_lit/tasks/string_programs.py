@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.templates import extract_hash
 from dapo_lit.tasks.chain_sum import Demonstration
 
@@ -85,12 +85,12 @@ def _apply(step: str, text: str) -> str:
             raise ProgramError(f"{step[:40]!r} is no step")
 
 
-def reward(problems: Sequence[Question], completions: Sequence[str]) -> list[bool]:
+def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[bool]:
     """Whether the program after the last `#` is right on every pair."""
     return [_is_right(problem, extract_hash(text)) for problem, text in zip(problems, completions, strict=True)]
 
 
-def _is_right(problem: Question, program: str | None) -> bool:
+def _is_right(problem: RewardProblem, program: str | None) -> bool:
     pairs = problem.meta["pairs"]
     if not isinstance(pairs, list) or not pairs:
         raise ValueError(f"problem {problem.id} has no list of pairs")

@@ -16,7 +16,7 @@ from functools import cache
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 
 MEMORY_MB = 32 * 1024
@@ -37,13 +37,13 @@ def prepare() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
 
-def reward(problems: Sequence[Question], completions: Sequence[str]) -> list[Score]:
+def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[Score]:
     """2 p - 1 with p the judge's probability of Yes against No, so from -1 to 1; correct above 0."""
     return [_judge(problem, text) for problem, text in zip(problems, completions, strict=True)]
 
 
 @torch.inference_mode()
-def _judge(problem: Question, completion: str) -> Score:
+def _judge(problem: RewardProblem, completion: str) -> Score:
     model, tokenizer = prepare()
     response = tokenizer.decode(tokenizer.encode(completion, add_special_tokens=False)[-MAX_TOKENS:])
     prompt = PROMPT.format(problem=problem.problem, answer=problem.answer, response=response)

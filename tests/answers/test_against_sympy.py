@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.full import FullJudge
+from dapo_lit.answers.full import FullComparer
 
-JUDGE = FullJudge()
+COMPARER = FullComparer()
 X, Y = sympy.symbols("x y")
 LEAVES = st.one_of(
     st.integers(-9, 9).map(sympy.Integer),
@@ -33,16 +33,16 @@ REARRANGED = st.sampled_from([lambda e: e, sympy.expand, sympy.factor, sympy.tog
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, REARRANGED)
 def test_what_sympy_rearranges_stays_the_same_answer(expression, rearrange):
-    assert compare_answers(sympy.latex(rearrange(expression)), sympy.latex(expression), JUDGE)
+    assert compare_answers(sympy.latex(rearrange(expression)), sympy.latex(expression), COMPARER)
 
 
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, st.sampled_from([sympy.Integer(1), sympy.Rational(1, 1000), X, -sympy.pi]))
 def test_what_is_added_makes_another_answer(expression, addend):
-    assert not compare_answers(sympy.latex(sympy.expand(expression + addend)), sympy.latex(expression), JUDGE)
+    assert not compare_answers(sympy.latex(sympy.expand(expression + addend)), sympy.latex(expression), COMPARER)
 
 
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS)
 def test_the_plain_spelling_and_the_latex_spelling_are_one(expression):
-    assert compare_answers(sympy.sstr(expression), sympy.latex(expression), JUDGE)
+    assert compare_answers(sympy.sstr(expression), sympy.latex(expression), COMPARER)

@@ -2,7 +2,8 @@
 answer, and the calls that a verdict takes are counted.
 """
 
-import sys
+import cProfile
+import signal
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +11,14 @@ from hypothesis import strategies as st
 
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.fast import FastJudge, value
+from dapo_lit.answers.fast import FastComparer, value
 from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
 from dapo_lit.answers.reader import MAX_NESTING
 
 MAX_CALLS = 600_000
 """Calls of functions, Python's own included: some 200 ms. An ordinary verdict takes about 1,000."""
+HANGS_S = 20
+"""Processor seconds after which a verdict is given up; `MAX_CALLS` take about one, because they are counted."""
 FLOOR = 40_000
 """Below this many calls growth is not looked at."""
 STACK = 250
@@ -75,28 +78,33 @@ class TooManyCallsError(Exception):
 
 
 def calls_of(prediction: str, answer: str) -> int:
-    """Calls until the training process has its verdict, with empty caches; stops at `MAX_CALLS`."""
+    """Calls until the training process has its verdict, with empty caches; ends those that would not end."""
     for cached in (parse_answer, canonical, value):
         cached.cache_clear()
-    calls = 0
+    counter = cProfile.Profile()
+    what = f"{prediction[:100]!r} ({len(prediction)} characters) against {answer[:60]!r}"
 
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-        if calls > MAX_CALLS:
-            raise TooManyCallsError(f"{prediction[:100]!r} ({len(prediction)} characters) against {answer[:60]!r}")
+    def give_up(number: int, frame: object) -> None:
+        raise TooManyCallsError(f"no verdict after {HANGS_S} s: {what}")
 
     def below(frames: int) -> None:
         if frames:
             below(frames - 1)
             return
-        sys.setprofile(count)
+        signal.setitimer(signal.ITIMER_VIRTUAL, HANGS_S)
         try:
-            compare_answers(prediction, answer, FastJudge())
+            counter.runcall(compare_answers, prediction, answer, FastComparer())
         finally:
-            sys.setprofile(None)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
-    below(STACK)
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    try:
+        below(STACK)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    calls = sum(entry.callcount for entry in counter.getstats())
+    if calls > MAX_CALLS:
+        raise TooManyCallsError(f"{calls} calls: {what}")
     return calls
 
 

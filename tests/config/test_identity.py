@@ -35,7 +35,7 @@ NOT_SCIENCE = {
     },
     HORIZON: {"budget.steps", "budget.tokens_generated", "budget.wall_s"},
     BOOKKEEPING: {
-        "study_name", "runs_dir", "resume",
+        "study_name", "runs_dir", "resume", "preflight",
         "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
         "study.event.horizon", "study.declared", "study.packed",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.data.duplicates import deduplicate
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems, load_with_account
+from dapo_lit.data.sources import DataError, load_problems, load_with_selection
 from dapo_lit.data.templates import PromptTemplate
 
 DAPO = PromptTemplate.load("dapo")
@@ -36,10 +36,10 @@ def write_parquet(file: Path, rows: list[dict]) -> str:
 def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     rows = [published("What is 2 + 3?", "5", "u-1"), published("What is 4 * 2?", "8", "u-2")]
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
-    problems, account = load_with_account(path, "train")
+    problems, selection = load_with_selection(path, "train")
     assert problems == [Problem("u-1", "What is 2 + 3?", "5"), Problem("u-2", "What is 4 * 2?", "8")]
-    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in account.lines[0]
-    assert account.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
+    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in selection.lines[0]
+    assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
 def test_the_whole_set_published_and_as_jsonl_holds_the_same_problems(dapo_math, tmp_path):
@@ -78,9 +78,9 @@ def test_aime_as_published_with_32_repeats_is_thirty_problems(data_dir, tmp_path
 def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path):
     row = published("", 5, "u-1")
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
-    (problem,), account = load_with_account(write_parquet(tmp_path / "train.parquet", [row]), "train")
+    (problem,), selection = load_with_selection(write_parquet(tmp_path / "train.parquet", [row]), "train")
     assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
-    assert "1 prompts without DAPO's template" in account.lines[0]
+    assert "1 prompts without DAPO's template" in selection.lines[0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a run leaves out of its training problems, and the account it gives of that."""
+"""What a run leaves out of its training problems, and how it reports that."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
-from dapo_lit.data.selection import Account, select
+from dapo_lit.data.selection import SelectionReport, select
 
 WORDS = "a train leaves the town at noon and travels north at eighty miles an hour until it meets the other"
 PROBLEMS = [
@@ -22,37 +22,37 @@ EVALUATION = [Problem("eval-0", WORDS.capitalize() + ".", "3"), Problem("eval-1"
 
 
 def test_every_filter_drops_its_own_and_says_so():
-    account = Account()
+    selection = SelectionReport()
     kept = select(
         PROBLEMS,
-        account,
+        selection,
         drops_duplicates=True,
         evaluations={"eval.jsonl": EVALUATION},
         difficulty=("level", None, 4),
     )
     assert [p.id for p in kept] == ["sum", "product"]
-    assert account.counts == {
+    assert selection.counts == {
         "duplicates": {"rows": 7, "repeated": 0, "restated": 1, "conflicting": 2},
         "overlap": {"eval.jsonl": {"dropped": 1, "evaluation_problems": 2, "evaluation_problems_covered": 1}},
         "outside_difficulty": 1,
     }
-    assert account.lines[0].startswith("duplicates: 7 rows, 4 problems kept")
-    assert "1 of 2 evaluation problems (50%) are in the training set" in account.lines[1]
-    assert account.lines[2] == "difficulty: 1 problems outside -inf <= level <= 4 are left out"
-    json.dumps(account.counts)
+    assert selection.lines[0].startswith("duplicates: 7 rows, 4 problems kept")
+    assert "1 of 2 evaluation problems (50%) are in the training set" in selection.lines[1]
+    assert selection.lines[2] == "difficulty: 1 problems outside -inf <= level <= 4 are left out"
+    json.dumps(selection.counts)
 
 
 def test_the_wanted_number_is_taken_from_what_is_left():
-    kept = select(PROBLEMS, Account(), difficulty=("level", 2, None), num_problems=2)
+    kept = select(PROBLEMS, SelectionReport(), difficulty=("level", 2, None), num_problems=2)
     assert [p.id for p in kept] == ["train", "hard"]
 
 
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():
-    account = Account()
-    assert select(PROBLEMS, account) == PROBLEMS
-    assert (account.counts, account.lines) == ({}, [])
-    assert account.with_prompts(7, 0, 0, 0).lines == ["problems: 7 to train on, 0 held out"]
-    assert account.with_prompts(5, 3, 2, 1).counts == {"train": 5, "heldout": 3, "long": 2, "long_heldout": 1}
+    selection = SelectionReport()
+    assert select(PROBLEMS, selection) == PROBLEMS
+    assert (selection.counts, selection.lines) == ({}, [])
+    assert selection.with_prompts(7, 0, 0, 0).lines == ["problems: 7 to train on, 0 held out"]
+    assert selection.with_prompts(5, 3, 2, 1).counts == {"train": 5, "heldout": 3, "long": 2, "long_heldout": 1}
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_a_filter_that_leaves_nothing_is_refused_by_name(filters, message):
         next(iter(filters))
     ]
     with pytest.raises(DataError) as caught:
-        select(problems, Account(), **filters)
+        select(problems, SelectionReport(), **filters)
     assert message in str(caught.value)

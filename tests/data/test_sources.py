@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems, load_with_account
+from dapo_lit.data.sources import DataError, load_problems, load_with_selection
 
 SUM = {"problem": "What is 2 + 3?", "answer": "5"}
 PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
@@ -204,12 +204,12 @@ def test_a_share_of_bad_rows_is_skipped_and_counted_and_the_other_problems_keep_
         file.write_text("\n".join(map(json.dumps, rows)))
     else:
         file.write_text("problem,answer\n" + "\n".join(f"{row['problem']},{row['answer']}" for row in rows))
-    problems, account = load_with_account(str(file), "train", skip_bad_rows=0.25)
+    problems, selection = load_with_selection(str(file), "train", skip_bad_rows=0.25)
     assert [p.id for p in problems] == ["rows-0", "rows-2", "rows-3"]
-    assert account.counts == {"bad_rows": 1}
-    assert account.lines[0].startswith("bad rows: 1 skipped (task.skip_bad_rows), the first: ")
+    assert selection.counts == {"bad_rows": 1}
+    assert selection.lines[0].startswith("bad rows: 1 skipped (task.skip_bad_rows), the first: ")
     with pytest.raises(DataError) as caught:
-        load_with_account(str(file), "train", skip_bad_rows=0.24)
+        load_with_selection(str(file), "train", skip_bad_rows=0.24)
     assert "1 of 4 rows cannot be used" in str(caught.value)
     assert "task.skip_bad_rows (now 0.24)" in str(caught.value)
 
@@ -228,13 +228,13 @@ def test_bad_rows_of_the_published_schema_are_listed_and_skipped_too(write_jsonl
     assert "line 2: `prompt` must be" in message
     assert "line 3: `prompt` must be" in message
     assert message.endswith("2 of 5 rows cannot be used; correct or delete them")
-    problems, account = load_with_account(path, "train", skip_bad_rows=0.4)
+    problems, selection = load_with_selection(path, "train", skip_bad_rows=0.4)
     assert [p.problem for p in problems] == ["What is 0 + 1?", "What is 2 + 1?"]
-    assert account.counts["bad_rows"] == 2
-    assert account.counts["duplicates"]["rows"] == 3
+    assert selection.counts["bad_rows"] == 2
+    assert selection.counts["duplicates"]["rows"] == 3
 
 
 def test_a_row_that_is_skipped_does_not_reserve_its_id(write_jsonl):
     path = write_jsonl({"id": "x", "problem": "?"}, {"id": "x", **SUM})
-    problems, _ = load_with_account(path, "train", skip_bad_rows=0.5)
+    problems, _ = load_with_selection(path, "train", skip_bad_rows=0.5)
     assert [p.id for p in problems] == ["x"]

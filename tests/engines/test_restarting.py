@@ -8,7 +8,7 @@ from transformers import Qwen2Config
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.restarting import EngineFailedError, RestartingEngine
 from dapo_lit.engines.samples import Sample, SampleKey
-from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache
+from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache, check_heads
 
 REQUESTS = [SampleRequest(SampleKey(1, f"p{i}", 0, 0), (1,)) for i in range(3)]
 
@@ -77,3 +77,9 @@ def test_too_small_a_cache_says_how_much_is_needed():
     with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 is too little: .* needs 0.5 GiB, 8 at once 4 GiB"):
         check_cache(config, torch.float32, settings)
     check_cache(config, torch.float16, settings)
+
+
+def test_heads_that_vllm_has_no_kernel_for_are_refused():
+    check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4, head_dim=32))
+    with pytest.raises(ValueError, match=r"no attention for heads of 24 dimensions, only for 32, 64, .*rollout=torch"):
+        check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))

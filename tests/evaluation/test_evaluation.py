@@ -23,7 +23,7 @@ from dapo_lit.evaluation.sampled import (
     question_digest,
     summarise,
 )
-from dapo_lit.evaluation.voting import Ballot, ballots, consensus, consensus_curve
+from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, vote_counts
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
@@ -76,60 +76,60 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, c, k, expected
 
 
 @pytest.mark.parametrize(
-    ("ballot", "expected"),
+    ("counts", "expected"),
     [
-        (Ballot(3, (2, 1), 0), 1.0),
-        (Ballot(2, (3,), 5), 0.0),
-        (Ballot(2, (2, 1), 0), 1 / 2),
-        (Ballot(2, (2, 2), 1), 1 / 3),
-        (Ballot(0, (), 4), 0.0),
-        (Ballot(1, (), 9), 1.0),
+        (VoteCounts(3, (2, 1), 0), 1.0),
+        (VoteCounts(2, (3,), 5), 0.0),
+        (VoteCounts(2, (2, 1), 0), 1 / 2),
+        (VoteCounts(2, (2, 2), 1), 1 / 3),
+        (VoteCounts(0, (), 4), 0.0),
+        (VoteCounts(1, (), 9), 1.0),
     ],
 )
-def test_a_majority_wins_ties_are_split_and_silence_is_no_vote(ballot, expected):
-    assert consensus(ballot) == pytest.approx(expected)
+def test_a_majority_wins_ties_are_split_and_silence_is_no_vote(counts, expected):
+    assert consensus(counts) == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 4), st.lists(st.integers(1, 3), max_size=3), st.integers(0, 3))
 def test_the_curve_of_votes_is_the_mean_over_all_subsets(right, wrong, silent):
-    ballot = Ballot(right, tuple(wrong), silent)
+    counts = VoteCounts(right, tuple(wrong), silent)
     votes = ["right"] * right + [f"w{i}" for i, count in enumerate(wrong) for _ in range(count)] + [None] * silent
-    curve = consensus_curve(ballot)
+    curve = consensus_curve(counts)
     assert len(curve) == len(votes)
     for k, value in enumerate(curve, start=1):
         outcomes = [
-            consensus(Ballot(s.count("right"), tuple(s.count(f"w{i}") for i in range(len(wrong))), s.count(None)))
+            consensus(VoteCounts(s.count("right"), tuple(s.count(f"w{i}") for i in range(len(wrong))), s.count(None)))
             for s in combinations(votes, k)
         ]
         assert value == pytest.approx(np.mean(outcomes))
 
 
 def test_one_vote_is_avg_and_all_votes_are_the_majority():
-    ballot = Ballot(right=9, wrong=(8, 8, 5), silent=2)
-    curve = consensus_curve(ballot)
+    counts = VoteCounts(right=9, wrong=(8, 8, 5), silent=2)
+    curve = consensus_curve(counts)
     assert curve[0] == pytest.approx(9 / 32)
-    assert curve[-1] == consensus(ballot) == 1.0
+    assert curve[-1] == consensus(counts) == 1.0
 
 
 def test_equivalent_wrong_answers_are_one_vote_block(verifier):
     # by text 7 would win with two votes; 1/2, 0.5 and .50 are one answer with three
     answers = [("7", True), ("7", True), ("1/2", False), ("0.5", False), ("2/4", False), (None, False)]
-    (ballot,) = ballots([answers], verifier.equivalent)
-    assert ballot == Ballot(right=2, wrong=(3,), silent=1)
-    assert consensus(ballot) == 0.0
+    (counts,) = vote_counts([answers], verifier.equivalent)
+    assert counts == VoteCounts(right=2, wrong=(3,), silent=1)
+    assert consensus(counts) == 0.0
 
 
 def test_expressions_are_grouped_by_the_symbolic_rule():
     answers = [("x", True), ("\\frac{\\sqrt{2}}{2}", False), ("\\frac{1}{\\sqrt{2}}", False), ("\\sqrt{3}", False)]
     with Verifier(rule="sympy", extraction="boxed") as symbolic:
-        (ballot,) = ballots([answers], symbolic.equivalent)
-    assert ballot.wrong == (2, 1)
+        (counts,) = vote_counts([answers], symbolic.equivalent)
+    assert counts.wrong == (2, 1)
 
 
 def test_only_problems_with_a_right_answer_are_compared():
     asked = []
-    ballots([[("1", False), ("2", False)]], lambda pairs: asked.extend(pairs) or [])
+    vote_counts([[("1", False), ("2", False)]], lambda pairs: asked.extend(pairs) or [])
     assert asked == []
 
 

@@ -92,6 +92,23 @@ CASES = {
 }
 
 
+FORKING = "gmpo on forking tokens"
+
+
+def loss_name(aggregation: str, filtered: bool) -> str:
+    return f"{aggregation}, filtered {filtered}"
+
+
+def probed_losses(case: str) -> list[tuple[str, bool]]:
+    """(aggregation, masked) of the losses that a case records: all, or two where models or mesh differ from "tied"."""
+    if case in ("paper", "verl"):
+        return []
+    if case not in ("tied", "untied"):
+        return [("minibatch", False), ("sample", True)]
+    aggregations = sorted(set(get_args(Aggregation)) - {"microbatch"})  # that one depends on the split
+    return [(aggregation, filtered) for aggregation in aggregations for filtered in (False, True)]
+
+
 def compose(*overrides: str) -> Config:
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
@@ -107,6 +124,7 @@ class Probe(DAPOModule):
     """Records each step, and before the first its loss and gradient under other objectives."""
 
     found: dict
+    losses: list[tuple[str, bool]]
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
         assert batch.tokens is not None
@@ -115,7 +133,7 @@ class Probe(DAPOModule):
         record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
         tokens, _ = score(self.policy_forward, self.objective, batch.tokens)
         record["scored"] = (tokens.ref_logprobs, tokens.values)
-        if batch.step == 1:
+        if batch.step == 1 and self.losses:
             self.probe(batch, tokens, record)
         super().training_step(batch, batch_idx)
         untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
@@ -127,23 +145,22 @@ class Probe(DAPOModule):
         self.found[batch.step] = record
 
     def probe(self, batch: RolloutStep, tokens: TokenAxis, record: dict) -> None:
-        """Adds the loss and gradient of the first mini-batch for every aggregation, masked or not."""
+        """Adds the loss and gradient of the first mini-batch for the case's losses."""
         assert batch.tokens is not None
         kept, objective = batch.tokens.loss_mask, self.objective
-        for aggregation in set(get_args(Aggregation)) - {"microbatch"}:  # that one depends on the split
-            for filtered in (False, True):
-                lengths = batch.tokens.response_lengths
-                mask = (lengths < lengths.max())[batch.tokens.completion_of_token] if filtered else kept
-                batch.tokens.loss_mask = mask
-                weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
-                self.objective = replace(objective, weights=weights)
-                record[f"{aggregation}, filtered {filtered}"] = self.loss_and_gradient(batch, tokens)
+        for aggregation, filtered in self.losses:
+            lengths = batch.tokens.response_lengths
+            mask = (lengths < lengths.max())[batch.tokens.completion_of_token] if filtered else kept
+            batch.tokens.loss_mask = mask
+            weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
+            self.objective = replace(objective, weights=weights)
+            record[loss_name(aggregation, filtered)] = self.loss_and_gradient(batch, tokens)
         batch.tokens.loss_mask = kept
         of_sequences = PolicyLoss(
             partial(gmpo_loss, clip_low=0.4, clip_high=0.4), ("completions",), top_entropy_frac=0.5
         )
         self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
-        record["gmpo on forking tokens"] = self.loss_and_gradient(batch, tokens)
+        record[FORKING] = self.loss_and_gradient(batch, tokens)
         self.objective = objective
 
     def loss_and_gradient(self, batch: RolloutStep, tokens: TokenAxis) -> tuple[float, torch.Tensor]:
@@ -168,7 +185,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)
         module = Probe(config, lambda: parts.policy, ranks, parts.fill)
-        module.found = {}
+        module.found, module.losses = {}, probed_losses(name)
         datamodule = RolloutDataModule(config, parts, stop, ranks)
         rows: list[dict] = []
         recorder = Recorder(config, folder, None, ranks)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dapo_lit.commands.train import arm_of
 from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
@@ -21,7 +22,6 @@ from dapo_lit.step.before_updates import score
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.train import arm_of
 
 
 class Run:
@@ -55,8 +55,6 @@ def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> 
 def collected_step(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[DAPOModule, RolloutStep]:
     """A module and a real rollout step that it has not trained on."""
     run, caught = Run(config), {}
-    monkeypatch.setattr(
-        DAPOModule, "training_step", lambda self, batch, index: caught.setdefault("step", batch) and None
-    )
+    monkeypatch.setattr(DAPOModule, "make_updates", lambda self, batch: caught.setdefault("step", batch) and None)
     run.fit()
     return run.module, caught["step"]

@@ -88,14 +88,14 @@ def asked_in_the_middle(step: int, error: BaseException, patch: pytest.MonkeyPat
 
 def after_the_updates_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
     """A run under this patch meets `error` once the weights have moved in `step`."""
-    training_step = DAPOModule.training_step
+    make_updates = DAPOModule.make_updates
 
-    def with_error(self, batch, index):
-        training_step(self, batch, index)
+    def with_error(self, batch):
+        make_updates(self, batch)
         if batch.step == step:
             raise error
 
-    patch.setattr(DAPOModule, "training_step", with_error)
+    patch.setattr(DAPOModule, "make_updates", with_error)
 
 
 def in_the_evaluation_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from small_runs import Run, collected_step, rows, scored
+from transformers import AutoModelForCausalLM, GPT2Config
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.models import freeze_first_layers
 from dapo_lit.step.before_updates import scored_by_first_update
 from dapo_lit.step.forward import PolicyForward
 from dapo_lit.step.objective import MinibatchTokens
@@ -144,11 +146,11 @@ def test_rollouts_use_the_weights_after_the_last_update(compose):
 
 def test_a_batch_of_older_weights_is_refused(compose, monkeypatch):
     config = compose("budget.steps=1")
-    original = DAPOModule.training_step
+    original = DAPOModule.make_updates
     module, step = collected_step(config, monkeypatch)
     module.policy_version = 7
     with pytest.raises(RuntimeError, match="fetched ahead"):
-        original(module, step, 0)
+        original(module, step)
 
 
 def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
@@ -286,3 +288,32 @@ def test_a_checkpoint_holds_the_generators_of_every_rank_and_a_resumed_run_draws
     assert drawn() != expected
     run.module.on_load_checkpoint(saved)
     assert drawn() == expected
+
+
+def test_one_process_computes_in_bfloat16_and_a_small_rate_still_moves_every_weight(compose):
+    """16-bit weights would keep changes in less than 1 % of them at this rate."""
+    rate = ("algorithm.optimizer.lr=1e-6", "algorithm.optimizer.warmup_steps=0")
+    run = Run(compose("trainer.sharding.dtype=bfloat16", "budget.steps=1", "algorithm.kl.beta=0.01", *rate))
+    before = {name: tensor.clone() for name, tensor in run.parts.policy.state_dict().items()}
+    run.fit()
+    after = run.module.policy.state_dict()
+    assert after.keys() == before.keys()
+    assert {tensor.dtype for tensor in after.values()} == {torch.float32}
+    assert {p.dtype for p in run.module.reference.model.parameters()} == {torch.bfloat16}
+    moved = [(after[name] != before[name]).float().mean() for name in before if ".layers." in name]
+    assert float(torch.stack(moved).mean()) > 0.9
+    row = rows(run.folder.path)[-1]
+    assert 1e-7 < row["mismatch/kl"] < 1e-2  # the engine computes in bfloat16 too, in another order
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_the_first_layers_of_a_family_with_other_names_are_frozen(fraction):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=20, n_embd=8, n_layer=2, n_head=2))
+    freeze_first_layers(model, fraction)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    frozen = int(2 * fraction)
+    assert not any(name.startswith(f"transformer.h.{layer}.") for name in trained for layer in range(frozen))
+    assert any(name.startswith("transformer.h.1.") for name in trained) == (frozen < 2)
+    assert "transformer.wpe.weight" not in trained
+    assert "transformer.wte.weight" in trained  # tied: also the head

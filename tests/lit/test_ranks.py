@@ -10,16 +10,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
+from ranks_case import FORKING, loss_name, probed_losses
 from transformers import AutoModelForCausalLM
 
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.export import export
-from dapo_lit.objective.losses import Aggregation
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
@@ -32,9 +31,7 @@ BESIDE = (
     "shared",
     "lora",
 )  # a value model and a reference, sharded too; adapters, whose reference is the base
-AGGREGATIONS = sorted(set(get_args(Aggregation)) - {"microbatch"})  # that one depends on the split
-LOSSES = [f"{aggregation}, filtered {filtered}" for aggregation in AGGREGATIONS for filtered in (False, True)]
-LOSSES.append("gmpo on forking tokens")
+LOSSES = [*(loss_name(*loss) for loss in probed_losses("tied")), FORKING]
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +86,16 @@ def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_
 
 
 @pytest.mark.parametrize(("case", "size"), [*ON_MORE_RANKS, *ELSEWHERE])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_loss_and_gradient_are_those_of_one_process_for_every_aggregation(runs, case, size, loss):
+def test_loss_and_gradient_are_those_of_one_process_for_every_aggregation(runs, case, size):
     alone = alone_of(runs, case)
-    expected_loss, expected = alone["steps"][1][loss]
-    assert expected.norm() > 1e-3
-    for rank in runs[case, size]:
-        found_loss, found = rank["steps"][1][loss]
-        assert found_loss == pytest.approx(expected_loss, abs=1e-5)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    for loss in [*(loss_name(*loss) for loss in probed_losses(case)), FORKING]:
+        expected_loss, expected = alone["steps"][1][loss]
+        assert expected.norm() > 1e-3
+        for rank in runs[case, size]:
+            found_loss, found = rank["steps"][1][loss]
+            assert found_loss == pytest.approx(expected_loss, abs=1e-5), loss
+            close = {"rtol": 1e-5, "atol": 1e-5 * float(expected.abs().max())}
+            torch.testing.assert_close(found, expected, **close, msg=lambda text, loss=loss: f"{loss}: {text}")
 
 
 def test_the_aggregations_differ_so_that_one_taken_for_another_would_show(runs):
@@ -209,7 +207,12 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
-    export(ExportConfig(ckpt=str(run / "checkpoints" / "step_000002.ckpt"), out=str(tmp_path / "out")), [])
+    export(
+        ExportConfig(
+            ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out"), push=None, license=None
+        ),
+        [],
+    )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     for name, tensor in runs[case, 2][0]["steps"][2]["weights"].items():
         assert torch.equal(model.state_dict()[name], tensor), name

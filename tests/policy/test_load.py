@@ -1,5 +1,6 @@
 """Models from folders and GGUF files, every EOS id, and what is said when there is no model."""
 
+import json
 from pathlib import Path
 
 import gguf
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.policy.base import random_model
 from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.save import save_policy
+from dapo_lit.policy.sharding import empty_model
 from dapo_lit.policy.tokenizer import character_tokenizer
 
 ARCHITECTURE = {
@@ -144,3 +146,56 @@ def test_a_missing_model_names_the_setting_and_what_to_do(path, load, monkeypatc
 def test_a_folder_that_holds_no_model_is_no_model(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         load_model(tmp_path)
+
+
+WEIGHTS = "model.safetensors"
+
+
+def changed(folder: Path, **values: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+DAMAGE = [
+    (lambda m: (m / WEIGHTS).write_bytes((m / WEIGHTS).read_bytes()[:-700]), r"m/model\.safetensors is .*truncated"),
+    (lambda m: (m / WEIGHTS).write_bytes(b""), r"m/model\.safetensors is .*truncated"),
+    (lambda m: changed(m, intermediate_size=48), r"policy\.path=.*m: .*not fit.*mlp.*\(32, 64\) for \(32, 48\)"),
+    (
+        lambda m: changed(m, num_hidden_layers=2, layer_types=["full_attention"] * 2),
+        r"policy\.path=.*m: .* tensors of the model are not in the files, such as model\.layers\.1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGE)
+@pytest.mark.parametrize("load", [load_model, lambda folder: empty_model(folder, torch.float32)])
+def test_weights_that_are_damaged_or_of_another_model_get_one_line(
+    model, tokenizer, tmp_path, load, damage, said, capfd
+):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    load(tmp_path / "m")
+    damage(tmp_path / "m")
+    with pytest.raises(OSError, match=said) as caught:
+        load(tmp_path / "m")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")  # transformers' own report of what does not fit
+
+
+def test_a_config_that_cannot_be_read_is_named(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    (tmp_path / "m" / "config.json").write_text("{")
+    with pytest.raises(
+        OSError, match=r"m: the model cannot be read \(OSError: .*config\.json' is not a valid JSON file"
+    ):
+        load_model(tmp_path / "m")
+
+
+def test_a_folder_without_tokenizer_files_or_with_damaged_ones_is_refused(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    file = tmp_path / "m" / "tokenizer.json"
+    file.write_text("{")
+    with pytest.raises(OSError, match="m: the tokenizer cannot be read"):
+        load_tokenizer(tmp_path / "m")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"the folder has no tokenizer: none of .*tokenizer\.json"):
+        load_tokenizer(tmp_path / "m")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.policy.load import no_progress_bars
+from dapo_lit.policy.load import quiet_transformers
 from dapo_lit.policy.lora import (
     add_adapters,
     fingerprint,
@@ -119,7 +119,7 @@ def test_adapters_of_narrow_matrices_are_float32():
 def test_the_fingerprint_is_that_of_the_base_with_or_without_adapters(tmp_path):
     model = base()
     assert fingerprint(trained()) == fingerprint(adapted(seed=5)) == fingerprint(model)
-    with no_progress_bars():
+    with quiet_transformers():
         model.save_pretrained(tmp_path)
         assert fingerprint(AutoModelForCausalLM.from_pretrained(tmp_path)) == fingerprint(model)
     assert fingerprint(base(seed=1)) != fingerprint(model)

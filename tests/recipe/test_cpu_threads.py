@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from dapo_lit import train
+from dapo_lit.commands import train
 from dapo_lit.config import ConfigError
 from dapo_lit.recipe import cpu_threads as choice
 from dapo_lit.recipe.cpu_threads import fastest, measure, with_threads

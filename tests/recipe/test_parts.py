@@ -2,6 +2,7 @@
 
 import pytest
 
+from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.problem_sets import problems
@@ -28,3 +29,10 @@ def test_the_engine_has_room_for_the_longest_prompt_and_response_of_every_benchm
     [benchmark] = parts.benchmarks
     longest = max(len(prompt.ids) for prompt in benchmark.prompts)
     assert parts.longest_tokens == longest + benchmark.sampling.max_response_tokens > 32
+
+
+def test_the_held_out_problems_may_have_a_longer_limit_than_training(compose):
+    assert Parts(compose("evaluation.max_response_tokens=50")).longest_tokens == 62
+    assert Parts(compose("evaluation.max_response_tokens=5")).longest_tokens == 32
+    with pytest.raises(ConfigError, match=r"evaluation.max_response_tokens = \d+ is above the policy's context"):
+        _ = Parts(compose("evaluation.max_response_tokens=5000")).policy

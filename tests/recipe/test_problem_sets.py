@@ -37,4 +37,4 @@ def test_task_skip_bad_rows_lets_a_share_of_the_training_rows_through(compose, t
         problems(compose("task=gsm8k", *overrides, small=False))
     found = problems(compose("task=gsm8k", *overrides, "task.skip_bad_rows=0.1", small=False))
     assert len(found.train) == 9
-    assert found.account.counts == {"bad_rows": 1}
+    assert found.selection.counts == {"bad_rows": 1}

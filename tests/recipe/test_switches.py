@@ -263,7 +263,7 @@ def test_no_room_of_the_training_step_reads_a_switch_but_the_recipe():
     for file in [
         f for room in ("lit", "step", "rollout", "objective", "recipe") for f in (PACKAGE / room).glob("*.py")
     ]:
-        if file.name in ("switches.py", "idle_settings.py"):  # the latter only warns
+        if file.name in ("switches.py", "idle_settings.py", "first_steps.py"):  # the latter two only warn
             continue
         read = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
         assert "techniques" not in read, file

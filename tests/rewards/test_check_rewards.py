@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,15 +58,19 @@ def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, capsys, line, reas
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "one file is wanted"),
-        (["x.jsonl", "rule=exact"], "rule is one of dapo, numeric, sympy, not 'exact'"),
-        (["x.jsonl", "speed=3"], "unknown: speed"),
-        (["no_such_file.jsonl"], "no_such_file.jsonl"),
+        ([], "file"),
+        (["x.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
+        (["x.jsonl", "speed=3"], "speed=3"),
+        (["x.jsonl", "workers=two"], "workers"),
     ],
 )
 def test_a_bad_command_line_says_what_is_wrong(capsys, arguments, reason):
-    assert main(arguments) == 2
-    assert reason in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert reason in message
+    assert message.count("\n") == 1
 
 
 def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_dir, capsys):
@@ -73,3 +78,41 @@ def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_n
     counts = capsys.readouterr().out.splitlines()[1].split()
     assert float(counts[3].rstrip("%")) >= 97.0
     assert counts[4] == "0"
+
+
+@pytest.fixture
+def functions(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def test_a_function_is_tried_as_before_a_run(functions, capsys):
+    assert main(["function=reward_functions.likes_everything"]) == 0
+    out = capsys.readouterr().out
+    assert "right are 4 of 4 reference answers and 16 of 16 junk texts" in out
+    assert "warning: reward.function=reward_functions.likes_everything counts junk as right" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reward_functions.absent", "has no attribute 'absent'"),
+        ("reward_functions.one_for_all", "returned 1 scores for 20 completions"),
+        ("nowhere.reward", "the module 'nowhere' of the reward function 'reward' is not found"),
+    ],
+)
+def test_a_function_that_cannot_score_ends_with_one_line(functions, capsys, name, said):
+    assert main([f"function={name}"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_function_scores_the_rows_of_a_file_with_their_columns(functions, tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"pred": "#3", "gold": "3", "equal": True}, {"pred": "#4", "gold": "3", "equal": True}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main([str(file), "function=reward_functions.right_answers"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    counts = next(cells for cells in lines if cells[:1] == ["reward_functions.right_answers"])
+    assert counts[:7] == ["reward_functions.right_answers", "2", "2", "50.0%", "0", "1", "0"]
+    assert any(cells[:3] == ["2", "false", "negative"] for cells in lines)

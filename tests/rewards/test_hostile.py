@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dapo_lit.answers.bounds import check_size
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import TooLargeError
-from dapo_lit.answers.full import FullJudge
+from dapo_lit.answers.full import FullComparer
 from dapo_lit.answers.grammar import parse_expression
 from dapo_lit.answers.parse import parse_answer
 from dapo_lit.answers.tokens import ParseError, tokenize
@@ -141,7 +141,7 @@ def test_in_a_worker_no_text_becomes_an_expression():
     code = """
 import sympy
 from dapo_lit.rewards.worker import refuse_evaluation
-from dapo_lit.answers.full import FullJudge
+from dapo_lit.answers.full import FullComparer
 from dapo_lit.answers.compare import compare_answers
 refuse_evaluation()
 for name in ("sympify", "S", "simplify", "Integral", "parse_expr"):
@@ -153,7 +153,7 @@ for name in ("sympify", "S", "simplify", "Integral", "parse_expr"):
         assert isinstance(error.__cause__, PermissionError) or "never evaluated" in str(error), (name, error)
         continue
     raise AssertionError(name)
-assert compare_answers(r"\\\\sqrt{8} + x", r"x + 2\\\\sqrt{2}", FullJudge())
+assert compare_answers(r"\\\\sqrt{8} + x", r"x + 2\\\\sqrt{2}", FullComparer())
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -167,14 +167,14 @@ FRAGMENTS = st.sampled_from(PIECES.split())
 ANSWERS = st.one_of(
     st.lists(FRAGMENTS, max_size=14).map(" ".join), st.lists(FRAGMENTS, max_size=14).map("".join), st.text(max_size=60)
 )
-JUDGE = FullJudge()
+COMPARER = FullComparer()
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ANSWERS, ANSWERS)
 def test_no_pair_of_texts_raises_and_the_training_process_never_contradicts_a_worker(a, b):
     fast = decide(a, b, "sympy")
-    full = compare_answers(a, b, JUDGE)
+    full = compare_answers(a, b, COMPARER)
     assert full is not None
     assert fast in (None, full)
 
@@ -200,4 +200,4 @@ def test_references_of_the_data_sets_equal_themselves_and_no_mutation_of_themsel
         if digits and "text" not in answer:
             index = draw.choice(digits)
             changed = answer[:index] + str((int(answer[index]) + draw.randint(1, 8)) % 10) + answer[index + 1 :]
-            assert not compare_answers(changed, answer, JUDGE), (changed, answer)
+            assert not compare_answers(changed, answer, COMPARER), (changed, answer)

@@ -120,6 +120,12 @@ def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
     assert all(g.completions[0].reward_shaped != g.completions[1].reward_shaped for g in step.generated)
     assert step.accepted
     assert {int(g.problem.id[1:]) % 3 for g in step.accepted} == {0}
+    made = collector(script, replace(RULES, filter_on="shaped_reward"), problems=12)
+    made.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+    step = made.collect(1, 0)
+    assert indices(step.accepted) == [0, 1, 2]  # whatever their verdicts, because their lengths differ
+    assert any(not g.mixed for g in step.accepted)
+    assert step.metrics["sampling/tokens_filtered_frac"] == 0
 
 
 def test_switched_off_every_group_is_accepted_in_one_round():
@@ -279,3 +285,20 @@ def test_the_number_under_way_follows_the_keep_rate():
 
 def test_a_keep_rate_of_nothing_kept_still_asks_for_a_finite_number():
     assert KeepRate(kept=0.0, generated=9.0).value == pytest.approx(0.1)
+
+
+def test_each_sample_has_its_own_name_for_rewards_that_are_drawn_at_random(monkeypatch):
+    names = []
+    submit = Verifier.submit
+
+    def listening(self, ticket, reference, text):
+        names.append((reference.problem_id, reference.sample))
+        submit(self, ticket, reference, text)
+
+    monkeypatch.setattr(Verifier, "submit", listening)
+    collection = collector(by_problem({}))
+    for step in (1, 2, 3, 4):  # 8 problems: the later steps draw the earlier ones again
+        collection.collect(step, 0)
+    assert len(names) >= 24
+    assert len({problem for problem, _ in names}) <= 8
+    assert len(set(names)) == len(names)

@@ -11,7 +11,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.evaluate import evaluate
 from dapo_lit.export import export
-from dapo_lit.replay import run as replay_command
+from dapo_lit.replay import replay_run
 from dapo_lit.report import main as report
 from dapo_lit.status import main as status
 from dapo_lit.train import train
@@ -28,9 +28,11 @@ def run(compose, tmp_path) -> Path:
 def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, capsys):
     whole = {name: (run / name).read_bytes() for name in ("config.yaml", "run.json")}
     commands = {
-        "evaluate": lambda: evaluate(evaluation(f"ckpt={run}", f"out_dir={tmp_path / 'evaluated'}"), []),
-        "export": lambda: export(ExportConfig(ckpt=str(run), out=str(tmp_path / "out")), []),
-        "replay": lambda: replay_command([str(run)]),
+        "evaluate": lambda: evaluate(evaluation(f"ckpt={run}", f"output={tmp_path / 'evaluated'}"), []),
+        "export": lambda: export(
+            ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []
+        ),
+        "replay": lambda: replay_run(run, None, {}),
     }
     for damage in (b"", b"a: [", b"\xff", b"[1]"):
         (run / "config.yaml").write_bytes(damage)
@@ -69,7 +71,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
         return str(caught.value)
 
     def exported() -> None:
-        export(ExportConfig(ckpt=str(run), out=str(tmp_path / "out")), [])
+        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), [])
 
     def resumed() -> None:
         train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
@@ -77,7 +79,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
     for key in ("state_dict", "loops", "dapo_lit", "RolloutDataModule"):
         lacking = {name: value for name, value in whole.items() if name != key}
         assert f"no entry {key!r}" in refused(newest, lacking, resumed)
-        assert f"no entry {key!r}" in refused(before, lacking, lambda: replay_command([str(run)]))
+        assert f"no entry {key!r}" in refused(before, lacking, lambda: replay_run(run, None, {}))
     assert "no entry 'state_dict'" in refused(newest, {"model": {}}, exported)
     first = next(iter(whole["state_dict"]))
     part = {name: value for name, value in whole["state_dict"].items() if name != first}

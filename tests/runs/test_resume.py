@@ -7,11 +7,11 @@ import pytest
 import torch
 import yaml
 
+from dapo_lit.commands.train import arm_of, run_path, train
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.runs.run_folder import is_done, open_run
 from dapo_lit.study.read.metrics_file import read_metrics
-from dapo_lit.train import arm_of, run_path, train
 
 QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1")
 

@@ -62,8 +62,11 @@ def test_nothing_in_a_poisoned_checkpoint_runs_whoever_reads_it(compose, tmp_pat
         assert "could run any code; it was not loaded" in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    refused(checkpoint, lambda: export(ExportConfig(ckpt=str(run), out=str(tmp_path / "out")), []))
-    refused(checkpoint, lambda: evaluate(evaluation(f"ckpt={run}", f"out_dir={tmp_path / 'evaluated'}"), []))
+    refused(
+        checkpoint,
+        lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []),
+    )
+    refused(checkpoint, lambda: evaluate(evaluation(f"ckpt={run}", f"output={tmp_path / 'evaluated'}"), []))
     refused(checkpoint, lambda: train(compose("budget.steps=3", "replay.record=[2]", "resume=true"), []))
     recording = open_recording(run, 2)
     refused(before, lambda: replay(recording, recording.config))

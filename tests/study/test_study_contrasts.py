@@ -67,7 +67,7 @@ def test_the_three_views_of_a_technique_are_found_from_the_arms_alone() -> None:
     assert views["ladder"].pair == ("naive_grpo+overlong_filtering+clip_higher", "naive_grpo+overlong_filtering")
     assert views["alone on GRPO"].pair == ("naive_grpo+clip_higher", "naive_grpo")
     assert views["left out of DAPO"].pair == ("dapo", "dapo-clip_higher")
-    assert primary_family(compare_all(contrasts(design("table1").names), ADDITIVE)) == "ladder"
+    assert primary_family(contrasts(design("table1").names)) == "ladder"
 
 
 def test_arms_at_another_learning_rate_are_compared_among_themselves() -> None:
@@ -88,21 +88,10 @@ def test_only_seeds_that_both_arms_have_are_compared() -> None:
     assert compare(contrast, {"a": {0: 1.0}}).estimate is None
 
 
-def test_arms_far_apart_are_not_taken_for_bistable_but_a_split_arm_is() -> None:
-    contrast = Contrast("f", "a - b", None, {"a": 1.0, "b": -1.0})
-    apart = {"a": {s: 0.8 + 0.01 * s for s in range(5)}, "b": {s: 0.2 + 0.01 * s for s in range(5)}}
-    assert compare(contrast, apart).split is None
-    torn = {"a": apart["a"], "b": {0: 0.2, 1: 0.21, 2: 0.8, 3: 0.19, 4: 0.22}}
-    split = compare(contrast, torn).split
-    assert split is not None
-    assert (split.both, split.only_treated, split.only_control, split.neither) == (1, 4, 0, 0)
-    assert split.p_mcnemar == 0.125
-
-
 def sentence_of(differences: list[float], size: int = 1) -> str:
     contrast = Contrast("left out of DAPO", "clip_higher", "clip_higher", {"a": 1.0, "b": -1.0})
     scores = {"a": dict(enumerate(differences)), "b": dict.fromkeys(range(len(differences)), 0.0)}
-    result = compare_all([contrast], scores)[0]
+    result = compare_all([contrast], scores, decides="left out of DAPO")[0]
     return sentence(result, "eval/x/avg@8", "at 40 steps", size, None)
 
 
@@ -120,20 +109,18 @@ def test_a_single_seed_has_no_interval_and_no_test() -> None:
     assert "[" not in text
 
 
-def test_clusters_that_the_seeds_make_leave_the_interval_of_the_differences_and_crossing_pairs_take_it_away() -> None:
-    contrast = Contrast("ladder", "+ x", "clip_higher", {"a": 1.0, "b": -1.0})
-    bases = [0.10, 0.12, 0.60, 0.62, 0.64]
-    shared = {
-        "b": dict(enumerate(bases)),
-        "a": dict(enumerate(base + 0.02 + 0.001 * i for i, base in enumerate(bases))),
-    }
-    text = sentence(compare_all([contrast], shared)[0], "eval/x/avg@8", "at 40 steps", 1, None)
-    assert "[+2.0, +2.4] (95 % t-interval, paired by seed)" in text  # 2.0 .. 2.4: 2.2 +- 2.776 * 0.158 / sqrt(5)
-    assert "between which no pair crosses" in text
-    crossing = {**shared, "a": {**shared["a"], 0: 0.63}}
-    text = sentence(compare_all([contrast], crossing)[0], "eval/x/avg@8", "at 40 steps", 1, None)
-    assert "1 pairs only with" in text
-    assert "t-interval" not in text
+def test_only_the_registered_family_gets_verdicts_and_pairs_lie_within_bases() -> None:
+    names = ["dapo", "dapo-clip_higher", "dapo@clip.high=0.5"]
+    scores = {"dapo": {s: 0.5 + 0.01 * (s % 3) for s in range(12)}}
+    scores |= {name: {s: v - 0.1 - 0.001 * s for s, v in scores["dapo"].items()} for name in names[1:]}
+    found = contrasts(names)
+    left_out, settings = compare_all(found, scores, {s: s % 3 for s in range(12)}, "left out of DAPO")
+    assert left_out.decided()
+    assert settings.p == left_out.p == 2 / 2**12
+    assert settings.p_holm is None
+    assert not settings.decided()
+    assert left_out.by_base == pytest.approx({0: 0.1045, 1: 0.1055, 2: 0.1065})
+    assert "n = 12 seeds on 3 base policies" in sentence(left_out, "eval/x/avg@8", "at 40 steps", 1, None)
 
 
 @pytest.fixture(scope="module")

@@ -91,9 +91,15 @@ def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_
     assert set(pairs) == set(REGISTER)
     figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
     panels = figure.axes
-    assert [axes.get_title(loc="left") for axes in panels[::2]] == [REGISTER[t].label for t in pairs]
-    assert len({axes.get_ylim() for axes in panels[::2]}) == len({axes.get_ylim() for axes in panels[1::2]}) == 1
-    assert all(len(seed_lines(axes)) == 4 for axes in panels)
+    titles = [axes.get_title(loc="left") for axes in panels]
+    assert titles[::4] == [f"{REGISTER[t].label}: entropy" for t in pairs]
+    assert set(titles[1::2]) == {"with - without"}
+    assert all(len({axes.get_ylim() for axes in panels[column::4]}) == 1 for column in range(4))
+    assert all(len(seed_lines(axes)) == 4 for axes in panels[::2])
+    on, off = ([run.series("rollout/entropy") for run in runs.of(arm)] for arm in ("dapo", "dapo-clip_higher"))
+    row = list(pairs).index("clip_higher")
+    drawn = panels[4 * row + 1].lines[1].get_ydata()  # the first is the line at 0
+    np.testing.assert_allclose(drawn, ((on[0] - off[0]) + (on[1] - off[1])) / 2)
     with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
         plot_techniques(runs, ["rollout/entropi"])
 

@@ -13,11 +13,13 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.study.designs import Arm
+from dapo_lit.study.figures.style import PAPERS
 from dapo_lit.study.read.registration import Plan, read_plan, register
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.checks_section import train_command
-from dapo_lit.study.report.document import markdown
+from dapo_lit.study.report.document import Table, is_empty, markdown
 from dapo_lit.study.report.html import dark
+from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO, NAIVE_GRPO
@@ -43,15 +45,11 @@ def text_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with its report in all formats, with the paper's curves."""
+    """A finished study with its report in all formats."""
     base = tmp_path_factory.mktemp("whole")
     register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
     folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
-    (base / "curves.csv").write_text(
-        "figure,metric,series,gradient_step,value\nfig2b,entropy,w/ Clip-Higher,0,0.7\nfig2b,entropy,w/ "
-        "Clip-Higher,900,0.4\n"
-    )
-    assert report([str(folder), "--axes", "step,gradient_step", "--paper", str(base / "curves.csv")]) == 0
+    assert report([str(folder), "--axes", "step,gradient_step", "--formats", "png,pdf,svg"]) == 0
     return folder / "report"
 
 
@@ -87,7 +85,7 @@ def test_json_holds_the_numbers_of_the_sentences(whole: Path) -> None:
     clip = next(c for c in results["comparisons"] if c["contrast"]["technique"] == "clip_higher")
     assert clip["estimate"]["n"] == 3
     assert f"{100 * clip['estimate']['mean']:+.1f} points" in (whole / "report.md").read_text()
-    assert len(results["claims"]) == 19
+    assert len(results["claims"]) == 8
 
 
 class Page(HTMLParser):
@@ -133,12 +131,42 @@ def test_no_colour_of_a_figure_is_fixed_so_that_the_dark_page_can_change_it(whol
     assert all(f"--x{colour}: {dark('#' + colour)};" in text for colour in used)
 
 
-def test_the_papers_own_curves_are_shaded_panels_on_the_gradient_step_axis_alone(whole: Path) -> None:
-    text = (whole / "report.md").read_text()
-    assert "Figure 2 by gradient step, with the paper's own curves" in text
-    svg = (whole / "figures" / "fig2_gradient_step.svg").read_text()
-    assert "paper (32B): entropy" in svg
-    assert "paper (32B)" not in (whole / "figures" / "fig2_step.svg").read_text()
+def test_the_papers_own_curves_are_drawn_behind_ours_in_every_report(whole: Path) -> None:
+    for name in ("fig2_step", "fig2_gradient_step", "fig7_step"):
+        assert PAPERS in (whole / "figures" / f"{name}.svg").read_text()
+    assert PAPERS not in (whole / "figures" / "outcomes.svg").read_text()
+    assert "the paper's own run over its whole length, dotted without it" in (whole / "report.md").read_text()
+
+
+def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_price(whole: Path) -> None:
+    page = (whole / "report.md").read_text().split("## 1.")[1].split("## 2.")[0]
+    assert page.index("Can this regime tell?") < page.index("What moved?") < page.index("At what price?")
+    assert "Not calibrated" in page
+    assert "figures/differences.png" in page
+    for axis in ("rollout step", "gradient step", "generated tokens", "trained tokens", "wall time (s)"):
+        assert f"| {axis} |" in page
+    assert "3 pairs cannot reach 0.05 (the smallest p is 0.25)" in page
+
+
+def test_the_largest_effect_leads_the_table_and_is_named_in_words(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=range(6), steps=12, every=3)
+    results = analyse(load(folder))
+    rows = next(part.rows for part in page_one(results, ["## 1."]) if isinstance(part, Table) and part.name == "moved")
+    assert rows[0][0] == "clip-higher"
+    assert {row[1] for row in rows[:4]} >= {"distinct responses in a group", "entropy"}
+    assert float(rows[0][4]) == 2 / 2**6
+    assert abs(float(rows[0][3])) >= abs(float(rows[1][3])) > 3
+
+
+def test_what_is_found_reads_in_a_terminal() -> None:
+    lines = in_terminal(["## 1. A\n\n- **b** `c`", Table("t", "", ["x", "yy"], [["1", "2"], ["333", "4"]])])
+    assert lines == ["1. A", "", "b c", "  x    yy", "  1    2", "  333  4"]
+
+
+def test_tables_of_dashes_are_left_out() -> None:
+    assert is_empty(Table("t", "", ["arm", "a"], [["x", "–"], ["y", "–"]]))
+    assert is_empty(Table("t", "", ["arm", "a"], []))
+    assert not is_empty(Table("t", "", ["arm", "a"], [["x", "–"], ["y", "1"]]))
 
 
 def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
@@ -156,7 +184,7 @@ def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
 def test_captions_say_seeds_interval_axis_and_smoothing(whole: Path) -> None:
     text = (whole / "report.md").read_text()
     caption = next(line for line in text.splitlines() if line.startswith("*As the paper's Figure 2"))
-    for words in ("by rollout step", "3 seeds per arm", "95 % t-interval", "not smoothed"):
+    for words in ("by rollout step", "3 seeds per arm", "its interval is in the CSV", "not smoothed"):
         assert words in caption
 
 

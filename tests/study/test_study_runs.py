@@ -1,6 +1,7 @@
 """Run folders read as they are on disk: torn, doubled, packed, half finished or not runs at all."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.status import main as status
 from dapo_lit.study.designs import Arm, design
-from dapo_lit.study.read.cells import cells, pack
+from dapo_lit.study.read.cells import cells
+from dapo_lit.study.read.packed_cells import pack, packed_config
 from dapo_lit.study.read.registration import Plan, register
 from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.techniques import DAPO, NAIVE_GRPO
@@ -122,7 +124,10 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     torn = tmp_path / "runs" / "leave_one_out" / "dapo" / "seed_0" / "metrics.jsonl"
     torn.write_text(torn.read_text() + '{"step": 4, "rollout/accu')
     live = load(tmp_path / "runs")
-    assert len(pack(live, tmp_path / "packed")) == len(live)
+    assert len(pack(live.runs, tmp_path / "packed", ())) == len(live)
+    assert sorted(file.name for file in (tmp_path / "packed").iterdir()) == [
+        "cells.parquet", "metrics.parquet", "samples.parquet",
+    ]  # fmt: skip
     packed = load(tmp_path / "packed")
     assert packed.arms == live.arms
     pd.testing.assert_frame_equal(packed.frame(), live.frame(), check_dtype=False)
@@ -130,12 +135,51 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     np.testing.assert_array_equal(*scores)
     assert [run.faults for run in packed] == [run.faults for run in live]
     assert "line 6 is torn" in str(packed.of("dapo")[0].faults)
-    assert (tmp_path / "packed" / "dapo" / "seed_0" / "DONE.json").is_file()
+    assert packed_config(tmp_path / "packed", "dapo", 0) == live.of("dapo")[0].config
+    assert packed_config(tmp_path / "packed", "dapo", 1) is None
+    assert [run.overrides for run in packed] == [run.overrides for run in live]
+
+
+def folder_a_cell(source: Path, target: Path) -> None:
+    """Packs a run as earlier versions did: a folder with its metrics as Parquet."""
+    target.mkdir(parents=True)
+    for name in ("run.json", "config.yaml", "overrides.txt", "DONE.json"):
+        shutil.copy(source / name, target / name)
+    read_run(source).metrics.reset_index().to_parquet(target / "metrics.parquet")
+    last = max((source / "eval" / "chain_sum").glob("*.parquet"))
+    (target / "eval" / "chain_sum").mkdir(parents=True)
+    shutil.copy(last, target / "eval" / "chain_sum" / last.name)
+
+
+def test_cells_packed_by_earlier_versions_are_read_and_become_tables_when_a_study_is_packed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "runs", "emergence", seeds=(0, 1), steps=4, every=2)
+    packed = tmp_path / "packed"
+    folder_a_cell(study / "dapo" / "seed_0", packed / "dapo" / "seed_0")
+    assert load(packed).frame()["rollout/entropy"].sum() > 0
+    shutil.rmtree(study / "dapo" / "seed_0")
+    status([str(study), "--pack", str(packed)])
+    assert "packed 3 cells" in capsys.readouterr().out
+    assert not (packed / "dapo").exists()
+    assert [run.name for run in load(packed)] == [
+        f"{arm}/seed_{n}" for arm in ("dapo-clip_higher", "dapo") for n in (0, 1)
+    ]
+    assert len(load(packed).runs[0].evaluation("chain_sum")) == 24 * 4
+    status([str(packed), "--pack", str(packed)])
+    assert len(load(packed)) == 4
+
+
+def test_a_damaged_packed_table_is_refused_by_name(tmp_path: Path) -> None:
+    pack([read_run(write_run(tmp_path / "runs", steps=2, every=1))], tmp_path / "packed", ())
+    (tmp_path / "packed" / "metrics.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StudyError, match="packed: packed cells cannot be read"):
+        load(tmp_path / "packed")
 
 
 def test_live_and_packed_folders_are_read_as_one_and_a_changed_cell_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs", steps=2, every=1)
-    pack(load(tmp_path / "runs"), tmp_path / "packed")
+    pack(load(tmp_path / "runs").runs, tmp_path / "packed", ())
     write_run(tmp_path / "runs", seed=1, steps=2, every=1)
     assert len(load(tmp_path / "runs", tmp_path / "packed")) == 2
     record = json.loads((path / "run.json").read_text()) | {"config_hash": "other"}
@@ -173,6 +217,20 @@ def test_status_of_a_study_that_is_only_registered_lists_every_cell_as_missing(
     register(tmp_path, plan)
     assert status([str(tmp_path)]) == 3
     assert "4 missing of 4 cells" in capsys.readouterr().out
+
+
+def test_only_cells_that_were_asked_for_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    register(tmp_path / "placebo", Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
+    for seed in (0, 7):  # 7: one cell that somebody ran in addition
+        write_run(tmp_path, seed=seed, study="placebo", steps=4, every=2)
+    assert status([str(tmp_path)]) == 3
+    states = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if "/seed_" in line}
+    other = "dapo@rollout.noise_stream=1"
+    assert states == {
+        "dapo/seed_0": "done", "dapo/seed_1": "missing", "dapo/seed_7": "done",
+        f"{other}/seed_0": "missing", f"{other}/seed_1": "missing",
+    }  # fmt: skip
+    assert set(load(tmp_path).missing(("dapo", other), (0, 1))) == {("dapo", 1), (other, 0), (other, 1)}
 
 
 def test_status_of_a_whole_study_packs_it_and_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

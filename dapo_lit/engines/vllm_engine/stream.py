@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 
@@ -38,6 +39,7 @@ class VllmStream:
                 top_p=self._sampling.top_p,
                 top_k=self._sampling.top_k or -1,
                 max_tokens=limit - len(request.partial.response_ids),
+                seed=request_seed(self._sampling.seed, request.key, len(request.partial.response_ids)),
                 stop_token_ids=self._eos_ids,
                 logprobs=0,  # of the sampled token
                 detokenize=False,

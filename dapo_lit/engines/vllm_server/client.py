@@ -6,6 +6,7 @@ waits here.
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ import aiohttp
 T = TypeVar("T")
 REFUSED = (400, 404, 413, 422)
 """Status codes with which a healthy server refuses a request for good."""
+TOKEN = "VLLM_API_KEY"
+"""The variable of the environment, of vLLM's own, that holds the servers' token."""
 CONNECT_S = 20.0
 """Seconds for a server to accept a connection; the default wait for an absent machine is much longer."""
 
@@ -37,7 +40,9 @@ class ServerClient:
 
     async def _open(self) -> aiohttp.ClientSession:
         # No proxy of the environment: the servers are neighbours. No limit: the servers queue by themselves.
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        token = os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done in the client's thread."""
@@ -51,11 +56,12 @@ class ServerClient:
         """The JSON (None for an empty body) of one server. Raises ServerError."""
         return self.run(self.ask("GET", url, path))
 
-    def post_all(self, path: str, body: dict[str, Any] | None = None) -> list[Any]:
-        """The same POST to every server at once; what each answers. Raises ServerError of the first that fails."""
+    def post_all(self, path: str, body: dict[str, Any] | None = None, urls: Sequence[str] | None = None) -> list[Any]:
+        """The same POST to servers at once (None: all); their answers. Raises ServerError of the first that fails."""
+        chosen = self.urls if urls is None else urls
 
         async def all_of_them() -> list[Any]:
-            return await asyncio.gather(*(self.ask("POST", url, path, body) for url in self.urls))
+            return await asyncio.gather(*(self.ask("POST", url, path, body) for url in chosen))
 
         return self.run(all_of_them())
 

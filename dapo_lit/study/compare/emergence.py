@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dapo_lit.study.compare.decision import mcnemar_p
 from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
-from dapo_lit.study.compare.statistics import mcnemar_p
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs
 

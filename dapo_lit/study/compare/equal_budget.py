@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from dapo_lit.study.compare.statistics import Estimate, t_interval
-from dapo_lit.study.read.curves import curve, value_at
+from dapo_lit.study.read.curves import AXES, curve, value_at
 from dapo_lit.study.read.runs import Runs
 
-BUDGETS = ("step", "tokens_generated", "tokens_trained", "wall_s")
+BUDGETS = tuple(AXES)
 
 
 def common_budget(runs: Runs, key: str, axis: str) -> float | None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from dapo_lit.study.compare.statistics import Array, Estimate, sign_flip_p, t_interval
+from dapo_lit.study.compare.decision import sign_flip_p
+from dapo_lit.study.compare.statistics import Array, Estimate, t_interval
 
 FLIPS = 100_000
 """Random sign flips where there are too many questions for all of them."""

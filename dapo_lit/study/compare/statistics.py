@@ -1,4 +1,4 @@
-"""Comparisons of arms by seed: estimates with intervals, exact tests, and what a number of seeds can show.
+"""Estimates over pairs of runs with their intervals, and what a number of pairs can show. Verdicts are decision.py's.
 
 Seeds are the unit: one seed is one trained model, and arms share their seeds (base policy, problems, noise), so
 differences are paired. There are no percentile bootstraps: at three seeds their 95 % interval covers 75 %.
@@ -46,58 +46,29 @@ def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate
     return Estimate(mean, mean - half, mean + half, len(x), sd)
 
 
-def sign_flip_p(differences: Sequence[float] | Array) -> float:
-    """Exact two-sided p of the mean of paired differences over all 2^n sign flips.
+def fixed_bases_interval(values: Sequence[float] | Array, bases: Sequence[int]) -> Estimate:
+    """Mean over base policies and its interval, for the same bases and other noise.
 
-    Valid for any distribution in which the difference of two equal arms is symmetric about 0. The smallest p that n
-    seeds can give is 2 / 2^n.
+    Bases are fixed effects: each weighs the same, and only the spread within them counts. Where no base has two
+    values, as where every seed has its own, bases are part of the noise: `t_interval`.
 
-    >>> sign_flip_p([1.0, 2.0, 3.0])
-    0.25
+    >>> fixed_bases_interval([1.0, 2.0, 11.0, 12.0], [0, 0, 1, 1]).high  # 6.5 + 4.303 * 0.7071 / sqrt(4)
+    8.02...
 
     Raises:
-        ValueError: more than 44 differences (2^22 sums a half); none.
+        ValueError: there is no value, or one is not finite.
     """
-    x = np.asarray(differences, dtype=float)
-    if not 0 < len(x) <= 44:
-        raise ValueError(f"the exact sign-flip test takes 1 to 44 differences, got {len(x)}")
-    left, right = _signed_sums(x[: len(x) // 2]), np.sort(_signed_sums(x[len(x) // 2 :]))
-    limit = abs(float(np.sum(x))) - 1e-9 * float(np.sum(np.abs(x)))  # sums that are equal but for rounding count
-    if limit <= 0:
-        return 1.0
-    above = len(right) - np.searchsorted(right, limit - left, side="left")
-    return float(2 * np.sum(above) / 2.0 ** len(x))
-
-
-def _signed_sums(x: Array) -> Array:
-    sums = np.zeros(1)
-    for value in x:
-        sums = np.concatenate([sums + value, sums - value])
-    return sums
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values of one family, in the given order.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p, kind="stable")
-    raised = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(raised, 1)
-    return [float(value) for value in adjusted]
-
-
-def mcnemar_p(only_first: int, only_second: int) -> float:
-    """Exact two-sided McNemar test on the discordant pairs of two arms with yes/no outcomes.
-
-    >>> mcnemar_p(0, 6)
-    0.03125
-    """
-    discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    plain = t_interval(values)
+    x, group = np.asarray(values, dtype=float), np.asarray(bases)
+    groups = [x[group == base] for base in np.unique(group)]
+    freedom = len(x) - len(groups)
+    if freedom < 1:
+        return plain
+    mean = float(np.mean([g.mean() for g in groups]))
+    sd = float((sum(np.sum((g - g.mean()) ** 2) for g in groups) / freedom) ** 0.5)
+    error = sd * sum(1 / len(g) for g in groups) ** 0.5 / len(groups)
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    return Estimate(mean, mean - half, mean + half, len(x), sd)
 
 
 def iqm(values: Sequence[float] | Array) -> float:
@@ -117,24 +88,6 @@ def probability_of_improvement(treated: Sequence[float] | Array, control: Sequen
     """
     a, b = np.asarray(treated, dtype=float)[:, None], np.asarray(control, dtype=float)[None, :]
     return float(np.mean((a > b) + 0.5 * (a == b)))
-
-
-def two_clusters(values: Sequence[float] | Array) -> float | None:
-    """A threshold between two clusters of outcomes, None where there is one cluster.
-
-    Two clusters: the widest gap between neighbours is at least half of the range, with two values or more on each side.
-    Where runs either take off or do not, means and t-intervals mislead (they cover 80 to 89 % instead of 95), so counts
-    and exact tests are reported.
-    """
-    x = np.sort(np.asarray(values, dtype=float))
-    if len(x) < 6 or x[-1] == x[0]:
-        return None
-    gaps = np.diff(x)
-    inner = gaps[1:-1]
-    widest = int(np.argmax(inner)) + 1
-    if gaps[widest] < 0.5 * (x[-1] - x[0]):
-        return None
-    return float((x[widest] + x[widest + 1]) / 2)
 
 
 _gauss_legendre = functools.cache(np.polynomial.legendre.leggauss)
@@ -171,12 +124,3 @@ def seeds_needed(effect_sd: float, power: float = 0.8, alpha: float = 0.05, limi
     if effect_sd == 0 or paired_t_power(abs(effect_sd), limit, alpha) < power:
         return None
     return bisect_left(range(limit), power, lo=2, key=lambda n: paired_t_power(abs(effect_sd), n, alpha))
-
-
-def seeds_for_exact(comparisons: int, alpha: float = 0.05) -> int:
-    """The fewest seeds at which the exact test can reach alpha after Holm over this many comparisons.
-
-    >>> seeds_for_exact(5), seeds_for_exact(1)
-    (8, 6)
-    """
-    return int(np.ceil(np.log2(2 * comparisons / alpha)))

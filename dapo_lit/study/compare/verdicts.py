@@ -1,26 +1,25 @@
 """How a claim is judged: one number a seed, positive where the claim is true, and a rule from numbers to a verdict.
 
-A claim holds if the numbers' 95 % t-interval lies above 0 and fails if it lies below. It is undecided otherwise, with
-fewer than three seeds, or where the numbers fall into two clusters and the exact test does not reject. Upper bounds
-cannot make a claim hold. Where a seed has no number the claim is undecided, since how a run ended decides whether it
-has one.
+A claim is decided by the exact sign-flip test at 5 %, so never with fewer than six seeds, and the sign of the mean says
+whether it holds or fails. Upper bounds cannot make a claim hold. Where a seed has no number the claim is undecided,
+since how a run ended decides whether it has one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
 from dapo_lit.study.compare.contrasts import Contrast, by_seed, contrasts, difference
+from dapo_lit.study.compare.decision import sign_flip_p
 from dapo_lit.study.compare.equal_budget import first_reach
-from dapo_lit.study.compare.statistics import sign_flip_p, t_interval, two_clusters
+from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.curves import curve
 from dapo_lit.study.read.health import ends
 from dapo_lit.study.read.outcomes import amount, outcome, scores, unit
 from dapo_lit.study.read.runs import Run, Runs
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,9 @@ def judge(values: Sequence[float]) -> Verdict:
     """The verdict on numbers that are positive where a claim is true, one a seed."""
     if not values:
         return "not run"
-    if len(values) < 3:
+    if sign_flip_p(values) > ALPHA:
         return "undecided"
-    estimate, p = t_interval(values), sign_flip_p(values)
-    if two_clusters(values) is not None and p > 0.05:
-        return "undecided"
-    if estimate.low is not None and estimate.low > 0:
-        return "holds"
-    return "fails" if estimate.high is not None and estimate.high < 0 else "undecided"
+    return "holds" if sum(values) > 0 else "fails"
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:
@@ -75,7 +69,7 @@ class Part:
         return "undecided" if self.bounds and verdict == "holds" else verdict
 
     def __str__(self) -> str:
-        """Mean, interval, n and exact p."""
+        """Mean, interval, exact p, n, and the mean in standard deviations of the pairs (d)."""
         notes = [f"{self.bounds} of them never got there and count as a bound"] if self.bounds else []
         notes += [self.without] if self.without else []
         if not self.values:
@@ -85,6 +79,8 @@ class Part:
         if estimate.low is not None:
             text += f" [{amount(self.key, estimate.low, signed=True)}, {amount(self.key, estimate.high, signed=True)}]"
             text = f"{text} {unit(self.key)}".rstrip() + f", exact p {sign_flip_p(self.values):.3g}"
+        if estimate.sd:
+            text += f", d = {estimate.mean / estimate.sd:+.1f}"
         return ", ".join([text, f"n = {len(self.values)}", *notes])
 
 
@@ -111,13 +107,6 @@ def effect(technique: str, runs: Runs, key: str, sign: float = 1.0) -> Part:
 def change(runs: Sequence[Run], key: str, sign: float = 1.0, start_share: float = 1.0) -> list[float]:
     """Last tenth minus `start_share` of the first tenth of a metric, a number a run, times `sign`."""
     return [sign * (pair[1] - start_share * pair[0]) for run in runs if (pair := ends(run, key)) is not None]
-
-
-def seed_means(runs: Sequence[Run], values: Mapping[str, float]) -> list[float]:
-    """Numbers by run name averaged over the arms of a seed, so that a seed counts once."""
-    seeds = sorted({run.seed for run in runs if run.name in values})
-    rows = [[values[run.name] for run in runs if run.seed == seed and run.name in values] for seed in seeds]
-    return [sum(row) / len(row) for row in rows]
 
 
 def difference_of(runs: Runs, treated: str, control: str, key: str) -> list[float]:
@@ -162,15 +151,3 @@ def share_of_budget(runs: Runs, contrast: Contrast | None, key: str, axis: str) 
             never += needed is None
             ratios.append((float(ours.index[-1]) if needed is None else needed) / own)
     return Shares(ratios, never, undefined)
-
-
-CHECKPOINTS = 8
-"""Fewest common steps for a rank correlation: over four, unrelated metrics reach 0.5 half of the time."""
-
-
-def rank_correlation(run: Run, first: str, second: str) -> float | None:
-    """Spearman correlation of two metrics over the steps that have both; None below eight or without variation."""
-    a, b = run.series(first).align(run.series(second), join="inner")
-    if len(a) < CHECKPOINTS or a.nunique() < 2 or b.nunique() < 2:
-        return None
-    return float(stats.spearmanr(a, b).statistic)

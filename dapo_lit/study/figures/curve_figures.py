@@ -29,6 +29,8 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.curves import AXES, band, curve
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import is_share, unit
 from dapo_lit.study.read.runs import Run, Runs, StudyError, read_run
 
 PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
@@ -47,7 +49,7 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 MOST_BANDS = 4
-"""With more arms in a panel, no bands are drawn: they would hide each other and the lines."""
+"""With more arms in a panel, no bands and no seeds are drawn: they would hide each other and the means."""
 
 
 def plot_run(folder: Path) -> Path:
@@ -68,14 +70,14 @@ def _run_figure(run: Run) -> Figure:
     figure, grid = new_figure(2, 2, height=4.9, labels=1.1, above=0.15)
     steps = int(run.metrics.index.max())
     window = max(1, steps // 10)
-    for axes, (name, unit, keys) in zip(grid.flat, PANELS, strict=True):
+    for axes, (name, measured_in, keys) in zip(grid.flat, PANELS, strict=True):
         ends: list[End] = []
         for place, (key, label) in enumerate(keys):
             ends += _single(axes, run.series(key), label, place, window)
         if name == "Accuracy":
             ends += _evaluations(axes, run, len(keys))
-        title(axes, name, unit, AXES["step"])
-        if "share" in unit:
+        title(axes, name, measured_in, AXES["step"])
+        if "share" in measured_in:
             axes.set_ylim(-0.03, 1.03)
         elif axes.lines:
             axes.set_ylim(bottom=0)
@@ -138,14 +140,30 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
     band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
-    title(grid[0, 0], f"{key} ({seeds_text(runs, arms)}{band_text}{smoothing})", key, AXES[x])
+    title(grid[0, 0], f"{in_words(key)} ({seeds_text(runs, arms)}{band_text}{smoothing})", _unit(key), AXES[x])
     return figure
 
 
+def _unit(key: str) -> str:
+    return "share" if is_share(key) else unit(key)
+
+
 def draw_metric(
-    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], names: Key, smooth: int = 1
+    axes: Axes,
+    runs: Runs,
+    key: str,
+    x: str,
+    arms: Sequence[str],
+    look: Mapping[str, Look],
+    names: Key,
+    smooth: int = 1,
+    shaded: bool = True,
 ) -> pd.DataFrame:
-    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n)."""
+    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n).
+
+    Args:
+        shaded: shade the interval of each mean. It is mostly the spread of base policies, which arms share.
+    """
     tables = [pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])]
     ends: list[End] = []
     lowest, highest = np.inf, -np.inf
@@ -155,21 +173,23 @@ def draw_metric(
             continue
         style = look[arm]
         points = [np.column_stack([series.index, series]).astype(float) for series in seeds]
-        lowest = min(lowest, *(seed[:, 1].min() for seed in points))
-        highest = max(highest, *(seed[:, 1].max() for seed in points))
-        if len(seeds) > 1:
+        drawn = points if len(arms) <= MOST_BANDS else []
+        if len(seeds) > 1 and drawn:
             axes.add_collection(LineCollection(points, colors=style.colour, alpha=0.35, linewidths=0.6))
         table = band(seeds)
+        heights = np.concatenate([*(seed[:, 1] for seed in drawn), table["mean"].to_numpy()])
+        if len(heights):
+            lowest, highest = min(lowest, heights.min()), max(highest, heights.max())
         if table.empty:  # the seeds have no range in common over which to average them
             continue
-        if len(arms) <= MOST_BANDS:
+        if shaded and len(arms) <= MOST_BANDS:
             draw_band(axes, table["x"], table["low"], table["high"], style.colour)
         line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
         axes.plot(table["x"], table["mean"], **line, ms=3.5, lw=1.6, markevery=max(1, len(table) // 6))
         ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
         tables.append(table.assign(arm=arm, metric=key, axis=x))
     if highest > lowest:
-        # The seeds set the range: the t-band of two reaches far beyond all that was seen, to negative lengths.
+        # Seeds and means set the range: the t-band of two seeds reaches far beyond all that was seen.
         margin = 0.15 * (highest - lowest)
         axes.set_ylim(lowest - margin, highest + margin)
     label_ends(axes, ends)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.contrasts import Comparison
-from dapo_lit.study.compare.statistics import t_interval
+from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
@@ -24,15 +24,18 @@ from dapo_lit.study.figures.style import (
 from dapo_lit.study.read.outcomes import amount, is_share, unit
 from dapo_lit.techniques import REGISTER
 
-Row = tuple[str, Sequence[float], str, str, bool]
-"""One row of dots: name, values, colour, marker, whether to draw the interval."""
+Row = tuple[str, Sequence[float], str, str, Estimate]
+"""One row of dots: name, values, colour, marker, mean with interval."""
 
 
 def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: int) -> Drawing:
     """One row per arm, one dot per run, with the mean and its 95 % t-interval."""
     seeds = {arm: by_seed for arm, by_seed in table.items() if by_seed}
     look = looks(list(seeds))
-    dots = [(short(a), list(s.values()), look[a].colour, look[a].marker, True) for a, s in seeds.items()]
+    dots = [
+        (short(a), list(s.values()), look[a].colour, look[a].marker, t_interval(list(s.values())))
+        for a, s in seeds.items()
+    ]
     figure = _dot_rows(dots, key, f"{key} ({unit(key)})" if unit(key) else key, "|")
     counts = sorted({len(by_seed) for by_seed in seeds.values()})
     spread = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -45,7 +48,7 @@ def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: 
 
 def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Drawing | None:
     """One row per comparison of a family, one dot per seed, with the mean, its interval and a line at zero."""
-    shown = [(r, r.estimate.mean) for r in results if r.contrast.family == family and r.estimate is not None]
+    shown = [(r, r.estimate) for r in results if r.contrast.family == family and r.estimate is not None]
     if not shown:
         return None
     dots = [
@@ -54,18 +57,20 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
             r.differences,
             REGISTER[r.contrast.technique].colour if r.contrast.technique else PETROFF6[0],
             "o",
-            not (r.split and r.split.crossed),
+            estimate,
         )
-        for r, _ in shown
+        for r, estimate in shown
     ]
     figure = _dot_rows(dots, key, f"difference in {key}" + (f" ({unit(key)})" if unit(key) else ""), "D")
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     n = sorted({len(result.seeds) for result, _ in shown})
     caption = (
         f"Effects on {key}, {family}: dots are differences paired by seed (n = {', '.join(map(str, n))}), "
-        "the diamond their mean, the bar its 95 % t-interval (none where pairs cross between two clusters of outcomes)."
+        "the diamond their mean over base policies, the bar its 95 % t-interval."
     )
-    words = ", ".join(f"{result.contrast.label} {amount(key, mean, signed=True)}" for result, mean in shown)
+    words = ", ".join(
+        f"{result.contrast.label} {amount(key, estimate.mean, signed=True)}" for result, estimate in shown
+    )
     name = "effects_" + family.replace(" ", "_").replace("=", "_")
     data = [
         {"comparison": r.contrast.label, "seed": seed, "difference": difference}
@@ -80,13 +85,14 @@ def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Fi
     names = [name for name, *_ in rows]
     figure, grid = new_figure(height=0.25 * len(rows) + 0.8, left=text_width(names))
     axes, scale = grid[0, 0], 100 if is_share(key) else 1
-    for place, (_, values, colour, marker, with_interval) in enumerate(reversed(rows)):
+    for place, (_, values, colour, marker, estimate) in enumerate(reversed(rows)):
         scaled = [scale * value for value in values]
         axes.plot(scaled, [place] * len(scaled), marker, color=colour, alpha=0.65, ms=4)
-        estimate = t_interval(scaled)
-        if with_interval and estimate.low is not None and estimate.high is not None:
-            axes.plot([estimate.low, estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
-        axes.plot(estimate.mean, place - 0.28, mean_marker, color=INK, ms=7 if mean_marker == "|" else 3.5, mew=1.4)
+        if estimate.low is not None and estimate.high is not None:
+            axes.plot([scale * estimate.low, scale * estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
+        axes.plot(
+            scale * estimate.mean, place - 0.28, mean_marker, color=INK, ms=7 if mean_marker == "|" else 3.5, mew=1.4
+        )
     axes.set_yticks(range(len(rows)), names[::-1])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     title(axes, "", "", label)

@@ -1,34 +1,38 @@
-"""The paper's figures 1 to 7 drawn from these runs over any x-axis, with the paper's own curves if given."""
+"""The paper's figures 1 to 7 drawn from these runs over any x-axis, with the paper's own curves in the same axes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from dapo_lit.study.compare.verdicts import contrast_for
 from dapo_lit.study.figures.curve_figures import MOST_BANDS, draw_metric, seeds_text
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
-    DASHES,
-    PETROFF6,
-    End,
+    COLUMN_IN,
+    FAINT,
+    PAGE_IN,
+    PAPERS,
+    WITHOUT,
+    Key,
     Look,
     draw_key,
-    label_ends,
     line_key,
     looks,
     new_figure,
+    technique_look,
     text_width,
     title,
 )
 from dapo_lit.study.read.curves import AXES
-from dapo_lit.study.read.outcomes import amount, unit
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import amount, is_share, unit
 from dapo_lit.study.read.runs import Runs
 
-PAPER_AXIS = "gradient_step"
-"""The paper's x-axes count gradient steps."""
+PAPER_CURVES = Path(__file__).with_name("paper_curves.csv")
 
 
 @dataclass(frozen=True)
@@ -37,57 +41,49 @@ class PaperFigure:
 
     number: str
     about: str
-    metrics: tuple[str, ...]
-    """`{bench}` and `{k}` stand for the first benchmark and its samples."""
+    panels: tuple[tuple[str, str], ...]
+    """Our metric, and the paper's panel. `{bench}` and `{k}` stand for the first benchmark and its samples."""
     technique: str | None = None
     """Drawn with and without this technique; None: every arm."""
-    curves: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    """Axes that are shown in addition to the first one, not folded away."""
+    """Axes that are drawn in addition to those asked for."""
 
 
 FIGURES = (
+    PaperFigure("1", "evaluation", tuple((f"eval/{{bench}}/{m}@{{k}}", f"fig1/{m}") for m in ("avg", "pass", "cons"))),
+    PaperFigure("2", "clip-higher", (("eval/{bench}/avg@{k}", "fig2a"), ("rollout/entropy", "fig2b")), "clip_higher"),
+    PaperFigure("3a", "up-clipped tokens", (("clip/high_prob_mean", "fig3a"),)),
+    PaperFigure("3b", "prompts that are all correct", (("rollout/groups_all_correct_frac", "fig3b"),)),
     PaperFigure(
-        "1", "evaluation", ("eval/{bench}/avg@{k}", "eval/{bench}/pass@{k}", "eval/{bench}/cons@{k}"), None, ("fig1",)
-    ),
-    PaperFigure("2", "clip-higher", ("eval/{bench}/avg@{k}", "rollout/entropy"), "clip_higher", ("fig2a", "fig2b")),
-    PaperFigure("3a", "up-clipped tokens", ("clip/high_prob_mean", "clip/high_prob_max"), None, ("fig3a",)),
-    PaperFigure("3b", "prompts that are all correct", ("rollout/groups_all_correct_frac",), None, ("fig3b",)),
-    PaperFigure(
-        "4", "token-level loss", ("rollout/entropy", "rollout/length_mean"), "token_level_loss", ("fig4a", "fig4b")
-    ),
-    PaperFigure(
-        "5", "overlong filtering", ("eval/{bench}/avg@{k}", "rollout/entropy"), "overlong_filtering", ("fig5a", "fig5b")
+        "4",
+        "token-level loss",
+        (("rollout/entropy", "fig4a"), ("rollout/length_mean", "fig4b")),
+        "token_level_loss",
     ),
     PaperFigure(
-        "6", "dynamic sampling", ("eval/{bench}/avg@{k}",), "dynamic_sampling", ("fig6",), ("tokens_generated",)
+        "5",
+        "overlong filtering",
+        (("eval/{bench}/avg@{k}", "fig5a"), ("rollout/entropy", "fig5b")),
+        "overlong_filtering",
+    ),
+    PaperFigure(
+        "6", "dynamic sampling", (("eval/{bench}/avg@{k}", "fig6"),), "dynamic_sampling", ("tokens_generated",)
     ),
     PaperFigure(
         "7",
-        "training of every arm, over all completions (rollout) and over those trained on (batch, policy)",
+        "training of every arm",
         (
-            "rollout/length_mean",
-            "rollout/reward",
-            "rollout/entropy",
-            "rollout/prob_mean",
-            "batch/length_mean",
-            "batch/reward",
-            "policy/entropy",
-            "policy/prob_mean",
+            ("rollout/length_mean", "fig7a"),
+            ("rollout/reward", "fig7b"),
+            ("rollout/entropy", "fig7c"),
+            ("rollout/prob_mean", "fig7d"),
         ),
-        None,
-        ("fig7a", "fig7b", "fig7c", "fig7d"),
     ),
 )
 
 
-def paper_figures(
-    runs: Runs, axes: Sequence[str], paper: pd.DataFrame | None = None
-) -> tuple[list[Drawing], list[str]]:
+def paper_figures(runs: Runs, axes: Sequence[str]) -> tuple[list[Drawing], list[str]]:
     """Every figure that these runs can show, over the given axes; the first axis open, the others folded.
-
-    Args:
-        paper: the paper's own curves (figure, metric, series, gradient_step, value).
 
     Returns:
         The drawings, and a sentence for each figure that cannot be drawn.
@@ -95,19 +91,17 @@ def paper_figures(
     seen, drawings, absent = runs.usable, list[Drawing](), list[str]()
     look = looks(seen.arms)
     smooth = max(1, int(max(run.metrics.index.max() for run in seen)) // 20)
+    theirs = dict(list(pd.read_csv(PAPER_CURVES, comment="#").groupby("figure", sort=False))) if axes else {}
     for figure in FIGURES:
-        keys, arms = _keys(figure, seen), _arms(figure, seen)
-        if not keys or not arms:
+        panels, arms = _panels(figure, seen), _arms(figure, seen)
+        if not panels or not arms:
             reason = f"no two arms differ only in {figure.technique}" if not arms else "its metrics were not logged"
             absent.append(f"Figure {figure.number} ({figure.about}): {reason}")
             continue
         few = _fewer(arms)
-        chosen = look if figure.technique is None else looks(few)
-        for axis in axes:
-            theirs = None
-            if paper is not None and axis == PAPER_AXIS:
-                theirs = paper[paper["figure"].isin(figure.curves)]
-            drawing = _draw(figure, seen, keys, few, chosen, axis, smooth, theirs)
+        chosen = look if figure.technique is None else _with_and_without(figure.technique, few, seen)
+        for axis in dict.fromkeys([*axes, *figure.also] if axes else []):
+            drawing = _draw(figure, seen, panels, few, chosen, axis, smooth, theirs)
             if drawing is None:
                 continue
             folded = axis not in (axes[0], *figure.also)
@@ -117,18 +111,19 @@ def paper_figures(
     return drawings, absent
 
 
-def read_paper_curves(file: Path | None) -> pd.DataFrame | None:
-    """The paper's curves, None where there is no such file."""
-    return pd.read_csv(file) if file is not None and file.is_file() else None
+def _with_and_without(technique: str, arms: Sequence[str], runs: Runs) -> dict[str, Look]:
+    """The technique's own look for the arm that has it, grey for the other."""
+    on = {arm: runs.of(arm)[0].techniques.get(technique, False) for arm in arms}
+    return {arm: technique_look(technique) if on[arm] else WITHOUT for arm in arms}
 
 
-def _keys(figure: PaperFigure, runs: Runs) -> list[str]:
-    """The figure's metrics that a run logged."""
+def _panels(figure: PaperFigure, runs: Runs) -> list[tuple[str, str]]:
+    """The figure's metrics that a run logged, each with the paper's panel."""
     logged = runs.keys()
     first = next((key for key in logged if key.startswith("eval/") and "/avg@" in key), "eval/none/avg@0")
     bench, k = first.split("/")[1], first.rpartition("@")[2]
-    wanted = [metric.format(bench=bench, k=k) for metric in figure.metrics]
-    return [key for key in wanted if any(len(run.series(key)) for run in runs)]
+    wanted = [(metric.format(bench=bench, k=k), theirs) for metric, theirs in figure.panels]
+    return [(key, theirs) for key, theirs in wanted if any(len(run.series(key)) for run in runs)]
 
 
 def _arms(figure: PaperFigure, runs: Runs) -> list[str]:
@@ -151,59 +146,68 @@ def _fewer(arms: Sequence[str], most: int = 8) -> list[str]:
 def _draw(
     figure: PaperFigure,
     runs: Runs,
-    keys: Sequence[str],
+    panels: Sequence[tuple[str, str]],
     arms: Sequence[str],
-    look: dict[str, Look],
+    look: Mapping[str, Look],
     axis: str,
     smooth: int,
-    theirs: pd.DataFrame | None,
+    theirs: Mapping[str, pd.DataFrame],
 ) -> Drawing | None:
     """One figure over one axis, folded; None where no arm has a curve over it."""
-    panels = list(theirs.groupby("metric", sort=False)) if theirs is not None else []
-    columns = 1 if len(keys) + len(panels) == 1 else 2
-    rows = -(-(len(keys) + len(panels)) // columns)
+    columns = 1 if len(panels) == 1 else 2
+    rows = -(-len(panels) // columns)
     names = line_key(arms, look)
-    room = text_width([*names.at_end.values(), *(str(s) for _, part in panels for s in part["series"].unique())])
-    canvas, grid = new_figure(rows, columns, labels=min(room, 1.2), below=names.height)
+    if figure.technique:
+        names = Key({arm: "without" if look[arm] == WITHOUT else "with" for arm in arms}, ())
+    room = text_width(list(names.at_end.values()))
+    width = COLUMN_IN if columns == 1 and not names.below else PAGE_IN
+    canvas, grid = new_figure(rows, columns, width=width, labels=min(room, 1.2), below=names.height)
     tables = []
-    for axes, key in zip(grid.flat, keys, strict=False):
+    for axes, (key, theirs_of) in zip(grid.flat, panels, strict=False):
         window = 1 if key.startswith("eval/") else smooth
-        tables.append(draw_metric(axes, runs, key, axis, arms, look, names, window))
-        title(axes, key, unit(key) if unit(key) != "points" else "share", AXES[axis])
-    for axes, (name, part) in zip(list(grid.flat)[len(keys) :], panels, strict=False):
-        _draw_theirs(axes, str(name), part)
-    for axes in list(grid.flat)[len(keys) + len(panels) :]:
+        tables.append(draw_metric(axes, runs, key, axis, arms, look, names, window, shaded=False))
+        title(axes, in_words(key), "share" if is_share(key) else unit(key), AXES[axis])
+        if theirs_of in theirs and len(tables[-1]):
+            _overlay(axes, theirs[theirs_of])
+    for axes in list(grid.flat)[len(panels) :]:
         axes.remove()
     data = pd.concat(tables, ignore_index=True)
     if data.empty:
         return None
     draw_key(canvas, names)
-    heading = f"Figure {figure.number} by {AXES[axis]}" + (", with the paper's own curves" if panels else "")
-    caption = _caption(figure, runs, arms, axis, smooth, bool(panels))
+    caption = _caption(figure, runs, arms, axis, smooth)
+    heading = f"Figure {figure.number} by {AXES[axis]}"
     return Drawing(f"fig{figure.number}_{axis}", caption, _in_words(data), canvas, data, heading)
 
 
-def _draw_theirs(axes: Axes, name: str, part: pd.DataFrame) -> None:
-    """A panel of the paper's own curves, shaded, on its own scales."""
-    ends: list[End] = []
-    for place, (series, points) in enumerate(part.groupby("series", sort=False)):
-        axes.plot(points["gradient_step"], points["value"], color=PETROFF6[place], ls=DASHES[place], lw=1)
-        last = points.iloc[-1]
-        ends.append((str(series), float(last["gradient_step"]), float(last["value"]), PETROFF6[place]))
-    title(axes, f"paper (32B): {name}", "", "gradient step")
-    axes.set_facecolor("#f4f4f6")
-    label_ends(axes, ends)
+def _overlay(axes: Axes, curves: pd.DataFrame) -> None:
+    """The paper's own curves over the whole panel in pale grey, with a grey scale of their own at the right."""
+    own = axes.figure.add_axes(axes.get_position(), frameon=False, zorder=axes.get_zorder() - 1)  # type: ignore[call-overload]
+    axes.patch.set_visible(False)
+    for series, points in curves.groupby("series", sort=False):
+        dash = ":" if str(series).startswith("w/o") else "-"
+        own.plot(points["gradient_step"], points["value"], color=PAPERS, ls=dash, lw=1.3)
+    own.set_xlim(0, curves["gradient_step"].max())
+    own.set_xticks([])
+    own.grid(False)
+    own.yaxis.tick_right()
+    own.yaxis.set_major_locator(MaxNLocator(3))
+    own.tick_params(axis="y", direction="in", length=2, pad=-3, labelsize=6.5, colors=PAPERS, labelcolor=FAINT)
+    for label in own.get_yticklabels():
+        label.set_horizontalalignment("right")
 
 
-def _caption(figure: PaperFigure, runs: Runs, arms: Sequence[str], axis: str, smooth: int, overlaid: bool) -> str:
+def _caption(figure: PaperFigure, runs: Runs, arms: Sequence[str], axis: str, smooth: int) -> str:
     smoothing = f"training metrics as a moving mean of {smooth} steps" if smooth > 1 else "not smoothed"
-    interval = "95 % t-interval over seeds"
-    band = f"band: {interval}" if len(arms) <= MOST_BANDS else f"the {interval} is in the CSV"
-    text = (
-        f"As the paper's Figure {figure.number} ({figure.about}), by {AXES[axis]}: "
-        f"{seeds_text(runs, arms)}, a thin line each; bold: mean; {band}; {smoothing}."
+    seeds = ", a thin line each" if len(arms) <= MOST_BANDS else ""
+    compared = f" ({' and '.join(arms)})" if figure.technique else ""
+    without = ", dotted without it" if figure.technique else ""
+    return (
+        f"As the paper's Figure {figure.number} ({figure.about}), by {AXES[axis]}{compared}: "
+        f"{seeds_text(runs, arms)}{seeds}; bold: mean (its interval is in the CSV); {smoothing}. Grey, on the grey "
+        f"scale at the right: the paper's own run over its whole length{without}, read off its figures (32B, AIME: "
+        "another model and scale)."
     )
-    return text + (" Shaded panels: the paper's own curves, another model and scale." if overlaid else "")
 
 
 def _in_words(data: pd.DataFrame) -> str:

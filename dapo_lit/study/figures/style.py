@@ -20,11 +20,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
+from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.designs import ladder
 from dapo_lit.techniques import REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
+REFERENCES = ("dapo", "naive_grpo")
+PAPERS = "#b4b4ba"
+"""The paper's own curves behind ours."""
 ON_DARK, ON_PALE = "#fefefe", "#1c1c1f"
 """Text on the cells of a heat map."""
 DASHES = ("-", (0, (6, 1.5)), (0, (2.5, 1.2)), (0, (7, 1.5, 1.5, 1.5)), (0, (1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
@@ -74,24 +78,65 @@ class Look:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """A look for each arm: a ladder's rungs by the sequential map, others by Petroff's colours in the given order."""
+    """A look for each arm: a ladder's rungs by the sequential map, an arm that changes one technique as that technique
+    looks everywhere, others by Petroff's colours in the given order."""
     rungs = [arm.name for arm in ladder()]
     ordered = len(set(arms) & set(rungs)) > max(2, len(arms) // 2)
+    changed = {} if ordered else _one_change(arms)
+    chosen = {arm: technique_look(switch) for arm, switch in changed.items()}
     shades = sequential(len(rungs))
-    chosen: dict[str, Look] = {}
     free = 0
-    for arm in arms:
+    for arm in (arm for arm in arms if arm not in changed):
         if ordered and arm in rungs:
-            place = rungs.index(arm)
-            colour = shades[place]
-        else:
-            place = free
-            colour = "#e42536" if ordered else PETROFF6[place % 6]
+            chosen[arm] = _numbered(rungs.index(arm), shades[rungs.index(arm)])
+            continue
+        while (look := _numbered(free, "#e42536" if ordered else PETROFF6[free % 6])) in chosen.values():
             free += 1
-        # the second round through the six colours shifts dashes and markers, so that no two arms share all three
-        shift = place // 6
-        chosen[arm] = Look(colour, DASHES[(place + shift) % 6], MARKERS[(place + 2 * shift) % 6])
+        chosen[arm] = look
+        free += 1
+    return {arm: chosen[arm] for arm in arms}
+
+
+def _numbered(place: int, colour: str) -> Look:
+    """Dash and marker by number; the second round shifts them, so that no two arms share all three."""
+    shift = place // 6
+    return Look(colour, DASHES[(place + shift) % 6], MARKERS[(place + 2 * shift) % 6])
+
+
+def _one_change(arms: Sequence[str]) -> dict[str, str]:
+    """Arms that are a reference with one technique more or less, where no other arm changes the same one."""
+    found = {
+        arm: switch
+        for arm in arms
+        for switch in REGISTER
+        if arm in {f"{r}{s}{switch}" for r in REFERENCES for s in "+-"}
+    }
+    switches = list(found.values())
+    return {arm: switch for arm, switch in found.items() if switches.count(switch) == 1}
+
+
+def technique_look(switch: str) -> Look:
+    """How a technique is drawn wherever it is: its colour in the register, a dash and a marker of its own for grey."""
+    return _numbered(list(REGISTER).index(switch), REGISTER[switch].colour)
+
+
+WITHOUT = Look(FAINT, DASHES[2], "x")
+"""The arm that a technique is compared with."""
+
+
+def contrast_looks(found: Sequence[Contrast]) -> dict[str, Look]:
+    """A look for each comparison by its label: that of its technique, or the next of Petroff's colours."""
+    chosen: dict[str, Look] = {}
+    for contrast in found:
+        place = len(chosen) % 6
+        own = Look(PETROFF6[place], DASHES[place], MARKERS[place])
+        chosen[contrast.label] = technique_look(contrast.technique) if contrast.technique else own
     return chosen
+
+
+def contrast_name(contrast: Contrast) -> str:
+    """A comparison's name in keys and tables: the technique's label, else the comparison's own."""
+    return REGISTER[contrast.technique].label if contrast.technique else short(contrast.label)
 
 
 def short(arm: str) -> str:
@@ -119,6 +164,8 @@ def new_figure(
     labels: float = 0.1,
     below: float = 0.0,
     above: float = 0.0,
+    over: float = 0.28,
+    under: float = 0.46,
 ) -> tuple[Figure, np.ndarray]:
     """An empty figure (no pyplot, so nothing global) and its axes [rows, columns]; sizes in inches.
 
@@ -126,8 +173,8 @@ def new_figure(
         left: to the left of each panel, for its y labels.
         labels: to the right of each panel, for the names of lines.
         below, above: kept free at the bottom (a key) and at the top (a heading) of the figure.
+        over, under: above each panel for its title, and below it for its x label.
     """
-    over, under = 0.28, 0.46  # a panel's title, and its x label
     tall = height or 2.2 * rows + below + above
     wide = width / columns - left - labels
     high = (tall - below - above) / rows - over - under
@@ -214,6 +261,8 @@ def with_caption(figure: Figure, text: str) -> Figure:
     for axes in figure.axes:
         box = axes.get_position()
         axes.set_position((box.x0, 1 - share * (1 - box.y0), box.width, share * box.height))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 1 - share, 1, share))
     figure.set_size_inches(width, height + room)
     figure.text(0.01, 0.01, "\n".join(lines), fontsize=7.5, va="bottom", ha="left")
     return figure

@@ -1,12 +1,16 @@
-"""One row per technique: metrics with it and without it, all else equal."""
+"""One row per technique: metrics with it and without it, all else equal, and the paired difference."""
 
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from dapo_lit.study.compare.contrasts import difference
 from dapo_lit.study.figures.curve_figures import draw_metric, seeds_text
-from dapo_lit.study.figures.style import Key, looks, new_figure, title
+from dapo_lit.study.figures.difference_figures import draw_difference
+from dapo_lit.study.figures.style import WITHOUT, Key, new_figure, technique_look, title
 from dapo_lit.study.read.curves import AXES
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import is_share, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
@@ -30,10 +34,11 @@ def technique_pairs(runs: Runs, reference: str = "dapo") -> dict[str, tuple[str,
     return {technique: pairs[technique] for technique in REGISTER if technique in pairs}
 
 
-def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference: str = "dapo") -> Figure:
-    """Small multiples: one row per technique, one column per metric, the same range in every panel of a column.
+def plot_techniques(runs: Runs, keys: Sequence[str], reference: str = "dapo") -> Figure:
+    """A row for each technique, and for each metric its curves and, at their right, the paired difference.
 
-    Thin lines are seeds; bold lines are means over seeds, with their 95 % t-bands.
+    Thin lines are seeds, bold lines their means. The difference is taken seed by seed, which takes the base policy out,
+    and has its 95 % t-interval. Panels of a kind have the same range in every row.
 
     Raises:
         StudyError: see technique_pairs; or no usable run logged a metric.
@@ -42,18 +47,29 @@ def plot_techniques(runs: Runs, keys: Sequence[str], x: str = "step", reference:
     for key in keys:
         if not any(len(run.series(key)) for run in runs.usable):
             raise StudyError(f"no usable run logged {key}; logged: {', '.join(runs.keys())}")
-    figure, grid = new_figure(len(pairs), len(keys), height=2.0 * len(pairs) + 0.15, labels=0.62, above=0.15)
+    room = {"height": 1.9 * len(pairs) + 0.15, "labels": 0.62, "above": 0.15}
+    figure, grid = new_figure(len(pairs), 2 * len(keys), width=5.6 * len(keys), **room)
+    window = max(1, int(max(run.metrics.index.max() for run in runs.usable)) // 10)
     for row, (technique, (on, off)) in enumerate(pairs.items()):
-        look = looks([on, off])
+        look, label = {on: technique_look(technique), off: WITHOUT}, REGISTER[technique].label
         names = Key({on: "with", off: "without"}, ())
-        for column, key in enumerate(keys):
-            draw_metric(grid[row, column], runs, key, x, [on, off], look, names)
-            title(grid[row, column], REGISTER[technique].label, key, AXES[x])
+        contrast = difference("", technique, technique, on, off)
+        for place, key in enumerate(keys):
+            curves, change = grid[row, 2 * place : 2 * place + 2]
+            measured_in = "share" if is_share(key) else unit(key)
+            draw_metric(curves, runs, key, "step", [on, off], look, names, shaded=False)
+            title(curves, f"{label}: {in_words(key)}", measured_in, AXES["step"])
+            draw_difference(change, runs, contrast, key, 1 if key.startswith("eval/") else window)
+            title(change, "with - without", "", AXES["step"])
     for column in grid.T:
         limits = [axes.get_ylim() for axes in column]
         for axes in column:
             axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     arms = list(dict.fromkeys(arm for pair in pairs.values() for arm in pair))
-    heading = f"With and without each technique, the others as in {reference} ({seeds_text(runs, arms)}; band: 95 % t)"
+    smoothing = f", moving mean of {window} steps" if window > 1 else ""
+    heading = (
+        f"With and without each technique, the others as in {reference} ({seeds_text(runs, arms)}); "
+        f"paired differences with 95 % t-intervals{smoothing}"
+    )
     figure.suptitle(heading, x=0.01, y=0.998, ha="left", va="top", fontsize=8.5)
     return figure

@@ -1,8 +1,6 @@
-"""The cells of a study while it runs: which are done, running, failed or missing, the time left, and packing."""
+"""The cells of a study while it runs: which are done, running, failed or missing, the time left."""
 
-import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +10,6 @@ from typing import Any
 import pandas as pd
 
 from dapo_lit.study.read.runs import USABLE, Run, Runs
-
-LEAN: dict[str, Any] = {"write_statistics": False, "store_schema": False}
-"""Options of packed Parquet files: without schemas and statistics a table of many columns is a third as large."""
 
 WRITTEN = ("heartbeat", "metrics.jsonl", "run.json")
 SILENT_S = 600.0
@@ -41,18 +36,11 @@ class Cell:
 
 
 def cells(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[Cell]:
-    """Every cell of a study, arms in the order of the design.
-
-    Args:
-        arms, seeds: what the study should have, in addition to what is there.
-    """
-    found = {(run.arm, run.seed): run for run in runs}
-    table = []
-    for arm in dict.fromkeys([*arms, *runs.arms]):
-        for seed in sorted({*seeds, *runs.seeds}):
-            run = found.get((arm, seed))
-            table.append(_cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "no run folder", ""))
-    return table
+    """The cells of a study that were asked for (`arms`, `seeds`) and those that are there."""
+    return [
+        _cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "asked for, no run folder", "")
+        for (arm, seed), run in runs.cells(arms, seeds).items()
+    ]
 
 
 def _cell(run: Run) -> Cell:
@@ -107,41 +95,3 @@ def summary(table: list[Cell]) -> str:
     """`12 done, 1 failed, 2 missing of 15 cells`."""
     counts = pd.Series([cell.state for cell in table]).value_counts()
     return ", ".join(f"{count} {state}" for state, count in counts.items()) + f" of {len(table)} cells"
-
-
-def pack(runs: Runs, folder: Path) -> list[Path]:
-    """Copies what a report needs of every finished run into `folder`, small enough to commit; returns the new cells.
-
-    A cell holds metrics.parquet, config.yaml, overrides.txt, run.json, DONE.json and each benchmark's last evaluation.
-    Each is written to a hidden folder and then renamed, so that no incomplete cell is ever visible.
-    """
-    written = []
-    for run in runs.usable:
-        place = folder / run.arm / f"seed_{run.seed}"
-        draft = folder / run.arm / f".seed_{run.seed}.partial"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        run.metrics.reset_index().to_parquet(
-            draft / "metrics.parquet", compression="zstd", index=False, use_dictionary=False, **LEAN
-        )
-        for name in ("config.yaml", "overrides.txt", "DONE.json"):
-            if (run.folder / name).is_file():
-                shutil.copy2(run.folder / name, draft / name)
-        faults = {"faults": run.faults} if run.faults else {}  # a packed table does not show them
-        (draft / "run.json").write_text(json.dumps({**run.record, **faults}, indent=2) + "\n")
-        if not (draft / "DONE.json").is_file():
-            done = {"config_hash": run.record.get("config_hash"), "status": run.status}
-            (draft / "DONE.json").write_text(json.dumps(done) + "\n")
-        for benchmark in run.benchmarks:
-            last = max((run.folder / "eval" / benchmark).glob("step_*.parquet"))
-            (draft / "eval" / benchmark).mkdir(parents=True)
-            columns = ["problem_id", "sample_index", "correct"]
-            target = draft / "eval" / benchmark / last.name
-            pd.read_parquet(last, columns=columns).to_parquet(target, compression="zstd", index=False, **LEAN)
-        if place.resolve() == run.folder.resolve():
-            shutil.rmtree(draft)
-            continue
-        shutil.rmtree(place, ignore_errors=True)
-        draft.rename(place)
-        written.append(place)
-    return written

@@ -6,15 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from dapo_lit.study.read.runs import Run, StudyError
-
-AXES = {
-    "step": "rollout step",
-    "gradient_step": "gradient step",
-    "tokens_generated": "generated tokens",
-    "tokens_trained": "trained tokens",
-    "wall_s": "wall time (s)",
-}
+from dapo_lit.study.read.run import AXES, Run, StudyError
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:

@@ -27,6 +27,8 @@ def outcome(run: Run, key: str) -> Outcome | None:
         return None
     count = len(series)
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
+    if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
+        points = 1  # the last evaluation has far more samples than those before it
     return Outcome(
         last=float(series.iloc[-points:].mean()),
         points=points,
@@ -44,6 +46,11 @@ def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
         if reduced is not None:
             table[run.arm][run.seed] = reduced.last
     return table
+
+
+def bases(runs: Runs) -> dict[int, int]:
+    """The base policy of each seed."""
+    return {run.seed: run.base for run in runs}
 
 
 def primary_metric(runs: Runs, registered: str | None = None) -> str:
@@ -84,4 +91,6 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
 
 def unit(key: str) -> str:
     """The unit of `amount`."""
-    return "points" if is_share(key) else "nats" if "entropy" in key else "tokens" if "length" in key else ""
+    if is_share(key):
+        return "points"
+    return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""

@@ -27,6 +27,10 @@ class Plan:
     reference: str | None = None
     arms: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    bases: tuple[int, ...] = ()
+    """Base policies that the seeds take in turn; empty: each seed has its own."""
+    family: str | None = None
+    """The family of comparisons that the study decides, unless it has an event; None: the report's choice."""
     budget: Mapping[str, float | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
     alpha: float = 0.05
@@ -45,7 +49,7 @@ class Plan:
         unknown = set(tree) - set(cls.__dataclass_fields__)
         if unknown or "study" not in tree:
             raise StudyError(f"a study's plan: unknown keys {sorted(unknown)}, study={tree.get('study')!r}")
-        lists = {key: tuple(tree[key] or ()) for key in ("arms", "seeds", "declared") if key in tree}
+        lists = {key: tuple(tree[key] or ()) for key in ("arms", "seeds", "bases", "declared") if key in tree}
         return cls(**{**tree, **lists})
 
 

@@ -5,14 +5,15 @@
     runs.missing()      # cells that are not usable, with the reason
 
 A folder is a run if it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run and is skipped.
-Live folders hold metrics.jsonl, packed ones metrics.parquet.
+Live folders hold metrics.jsonl. Packed cells are three tables for a study (packed_cells.py); earlier versions packed
+folders with a metrics.parquet each.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,85 +22,13 @@ import yaml
 
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.read.metrics_file import NOT_FINITE, read_metrics
+from dapo_lit.study.read.metrics_file import read_metrics
+from dapo_lit.study.read.packed_cells import CELLS, read_packed
+from dapo_lit.study.read.run import USABLE, Run, StudyError
 from dapo_lit.techniques import REGISTER
 
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
-
-USABLE = ("finished", "solved", "exhausted")
-"""How a run ends by its own rules; with any other status it has no result."""
-
-
-class StudyError(ValueError):
-    """Runs that cannot be read or may not be compared; the message says which and why."""
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One finished or unfinished run."""
-
-    folder: Path
-    study: str
-    arm: str
-    seed: int
-    status: str
-    record: Mapping[str, Any]
-    """run.json."""
-    config: Mapping[str, Any]
-    """config.yaml, resolved."""
-    metrics: pd.DataFrame
-    """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
-    faults: tuple[str, ...] = ()
-    """What is odd about the files: torn or doubled rows, missing steps, values that are not finite."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.arm}/seed_{self.seed}"
-
-    @property
-    def usable(self) -> bool:
-        return self.status in USABLE and len(self.metrics) > 0
-
-    @property
-    def techniques(self) -> dict[str, bool]:
-        """Every registered switch; those that the run did not know are off. Empty where nothing was recorded."""
-        known = self.recorded_techniques
-        return {switch: bool(known.get(switch)) for switch in REGISTER} if known else {}
-
-    @property
-    def recorded_techniques(self) -> dict[str, bool]:
-        """The switches that the run's config names."""
-        return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
-
-    def series(self, key: str) -> pd.Series:
-        """A metric by step, without the steps at which it was not logged; empty if it never was."""
-        if key not in self.metrics:
-            return pd.Series(dtype=float, name=key)
-        return pd.to_numeric(self.metrics[key], errors="coerce").dropna()
-
-    def spoilt(self, key: str) -> bool:
-        """Whether a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
-        return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
-
-    @cached_property
-    def benchmarks(self) -> tuple[str, ...]:
-        """Benchmarks with per-question files."""
-        return tuple(sorted(p.name for p in (self.folder / "eval").glob("*") if any(p.glob("step_*.parquet"))))
-
-    def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:
-        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named.
-
-        Raises:
-            StudyError: there is no such file.
-        """
-        files = {
-            int(p.stem.removeprefix("step_")): p for p in (self.folder / "eval" / benchmark).glob("step_*.parquet")
-        }
-        chosen = max(files, default=None) if step is None else step
-        if chosen not in files:
-            raise StudyError(f"{self.folder}: no evaluation of {benchmark} at step {chosen}; there are {sorted(files)}")
-        return pd.read_parquet(files[chosen])
 
 
 @dataclass(frozen=True)
@@ -163,21 +92,24 @@ class Runs:
         return table[first + sorted(c for c in table.columns if c not in first)]
 
     def missing(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], str]:
-        """Cells of arms x seeds that have no usable run, with the reason.
+        """Cells that have no usable run, with the reason; `arms` and `seeds` as in `cells`."""
+        return {
+            cell: "no run folder" if run is None else _why_unusable(run)
+            for cell, run in self.cells(arms, seeds).items()
+            if run is None or not run.usable
+        }
+
+    def cells(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], "Run | None"]:
+        """The cells that were asked for and those that are there, arms in the order given, with their runs.
 
         Args:
-            arms, seeds: what the study should have, in addition to what is there.
+            arms, seeds: what was asked for; empty: the arms, the seeds that are there.
         """
-        cells = {(run.arm, run.seed): run for run in self.runs}
-        gaps = {}
-        for arm in dict.fromkeys([*arms, *self.arms]):
-            for seed in sorted({*seeds, *self.seeds}):
-                run = cells.get((arm, seed))
-                if run is None:
-                    gaps[arm, seed] = "no run folder"
-                elif not run.usable:
-                    gaps[arm, seed] = _why_unusable(run)
-        return gaps
+        found = {(run.arm, run.seed): run for run in self.runs}
+        asked = {(arm, seed) for arm in arms or self.arms for seed in seeds or self.seeds}
+        order = list(dict.fromkeys([*arms, *self.arms]))
+        every = sorted({*asked, *found}, key=lambda cell: (order.index(cell[0]), cell[1]))
+        return {cell: found.get(cell) for cell in every}
 
 
 def _why_unusable(run: Run) -> str:
@@ -223,15 +155,10 @@ def load(*paths: str | Path) -> Runs:
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
     for path in map(Path, paths):
-        folders = run_folders(path)
-        if not folders:
-            raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json below it")
-        for folder in folders:
-            try:
-                run = read_run(folder)
-            except (StudyError, OSError) as error:
-                unreadable[str(folder)] = str(error)
-                continue
+        folders, tables = run_folders(path), packed_folders(path)
+        if not folders and not tables:
+            raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json or {CELLS} below it")
+        for run in chain(_readable(folders, unreadable), *map(read_packed, tables)):
             cell = (run.study, run.arm, run.seed)
             twin = found.setdefault(cell, run)
             if not same_experiment(twin.record, twin.config, run.record, run.config):
@@ -244,6 +171,28 @@ def load(*paths: str | Path) -> Runs:
     order = {arm: place for place, arm in enumerate(_design_order(found))}
     runs = sorted(found.values(), key=lambda run: (run.study, order.get(run.arm, len(order)), run.arm, run.seed))
     return Runs(tuple(runs), unreadable)
+
+
+def _readable(folders: Iterable[Path], unreadable: dict[str, str]) -> Iterator[Run]:
+    """The runs of these folders; why others cannot be read goes into `unreadable`."""
+    for folder in folders:
+        try:
+            yield read_run(folder)
+        except (StudyError, OSError) as error:
+            unreadable[str(folder)] = str(error)
+
+
+def packed_folders(path: Path) -> list[Path]:
+    """Folders at or below `path` with packed cells."""
+    return sorted(file.parent for file in path.rglob(CELLS))
+
+
+def study_folder(path: Path) -> Path:
+    """The folder of a study that holds its arms or its packed cells, and study.json: at or below `path`."""
+    if tables := packed_folders(path):
+        return tables[0]
+    folders = run_folders(path)
+    return folders[0].parent.parent if folders else path
 
 
 def _design_order(cells: Iterable[tuple[str, str, int]]) -> list[str]:
@@ -281,7 +230,9 @@ def read_run(folder: Path) -> Run:
     metrics, faults = read_metrics(folder)
     faults = tuple(dict.fromkeys((*record.get("faults", ()), *faults, *(() if config else ("no config.yaml",)))))
     status = str(record.get("status", "unknown"))
-    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults)
+    file = folder / "overrides.txt"
+    overrides = tuple(file.read_text().splitlines()) if file.is_file() else ()
+    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults, overrides)
 
 
 def _read_config(file: Path) -> dict[str, Any]:

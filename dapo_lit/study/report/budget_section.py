@@ -80,12 +80,13 @@ def _ceilings(results: Results) -> list[Part]:
                 ceiling = f"{mean} [{low}, {high}]"
             middle = f"{fit.middle:,.0f}" if np.isfinite(fit.middle) else "–"
             rows.append([arm, ceiling, middle, fit.refusal or "–"])
+    fitted = any(row[1] != "–" for row in rows)
     caption = (
         f"Sigmoid of {results.metric} over generated tokens, all seeds of an arm pooled: ceiling (points, 95 % profile "
         "interval, residuals taken as independent) and the tokens of half the rise. No ceiling is named where the data "
         "do not show it."
     )
-    return [Table("compute_fit", caption, ["arm", "ceiling", "half-way tokens", "why not"], rows)] if rows else []
+    return [Table("compute_fit", caption, ["arm", "ceiling", "half-way tokens", "why not"], rows)] if fitted else []
 
 
 def _reward(results: Results) -> list[Part]:

@@ -2,7 +2,8 @@
 
 import shlex
 
-from dapo_lit.study.compare.statistics import seeds_for_exact, seeds_needed, smallest_effect
+from dapo_lit.study.compare.decision import pairs_needed
+from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
 from dapo_lit.study.read.guard import code_versions, config_differences
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import amount, unit
@@ -53,7 +54,7 @@ def power_section(results: Results) -> list[Part]:
         "the observed spread of paired differences as true. The last column is what the observed effect would need."
     )
     columns = ["comparison", "seeds", "sd of differences", "smallest effect found", "seeds for the observed effect"]
-    seeds, most = seeds_for_exact(len(shown), results.alpha), max(len(r.seeds) for r, _ in shown)
+    seeds, most = pairs_needed(len(shown), results.alpha), max(len(r.seeds) for r, _ in shown)
     family = "1 comparison" if len(shown) == 1 else f"{len(shown)} comparisons"
     exact = (
         f"The exact test adjusted over {family} needs at least {seeds} seeds to reach {results.alpha:g}; this report "
@@ -116,8 +117,7 @@ def train_command(runs: Runs) -> str:
     """
     values: dict[str, list[str]] = {}
     for run in runs:
-        file = run.folder / "overrides.txt"
-        for override in file.read_text().splitlines() if file.is_file() else []:
+        for override in run.overrides:
             key, _, value = override.partition("=")
             if key != "seed" and not key.startswith("logger") and value not in values.setdefault(key, []):
                 values[key].append(value)

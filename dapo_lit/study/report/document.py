@@ -47,12 +47,24 @@ Part = str | Table | Drawing
 """A string is Markdown: a heading, a paragraph, a list."""
 
 
+def is_empty(part: Part) -> bool:
+    """Whether a table has nothing but names and dashes, or a figure no data."""
+    match part:
+        case Table():
+            return all(cell in ("–", "") for row in part.rows for cell in row[1:])
+        case Drawing():
+            return part.data.empty
+    return not part
+
+
 @dataclass
 class Document:
     title: str
     parts: list[Part] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     """What report.json holds."""
+    lead: Sequence[Part] = ()
+    """The first page, which is printed too."""
 
 
 def bullets(items: Sequence[str]) -> str:

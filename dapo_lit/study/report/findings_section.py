@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 
-from dapo_lit.study.compare.contrasts import Comparison
+from dapo_lit.study.compare.contrasts import REGISTERED
+from dapo_lit.study.compare.decision import mcnemar_p
 from dapo_lit.study.compare.emergence import emergence, registered_sentence
-from dapo_lit.study.compare.questions import error_parts, score_array
-from dapo_lit.study.compare.statistics import mcnemar_p, t_interval
+from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
 from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.read.outcomes import amount, outcome, unit
-from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.document import Part, Table, bullets
+from dapo_lit.study.report.evaluation_section import evaluation_section
 from dapo_lit.study.report.results import Results
 from dapo_lit.study.report.sentences import interval, sentence, technique_card
 
@@ -21,10 +20,7 @@ from dapo_lit.study.report.sentences import interval, sentence, technique_card
 def findings_section(results: Results) -> list[Part]:
     """Section 1: a sentence for each comparison of the primary family, and for a registered contrast."""
     heading = "## 1. Findings"
-    registered, family = results.of("registered contrast"), results.of(results.family)
-    # a registered pair that is also one of the family's gets one sentence
-    spoken: list[Comparison] = [r for r in registered if all(r.contrast.pair != f.contrast.pair for f in family)]
-    spoken += family
+    registered, spoken = results.of(REGISTERED), results.of(results.family)
     if not spoken:
         return [heading, "There is one arm only, or no two arms that differ in one technique: nothing is compared."]
     found = emergence(results.runs, results.plan) if registered else None
@@ -32,10 +28,14 @@ def findings_section(results: Results) -> list[Part]:
     for result in spoken:
         act = results.act.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
-        lines.append(sentence(result, results.metric, results.budget, size, act, results.alpha))
+        text = sentence(result, results.metric, results.budget, size, act, results.alpha)
+        absent = results.calibration and results.calibration.verdicts.get(result.contrast.technique or "")
+        undecided = not result.decided(results.alpha)
+        lines.append(f"{text} Phenomenon absent: {absent}." if absent and undecided else text)
     rule = (
         f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
-        "family; everything else is an observed difference. Intervals are t-intervals over seeds and not adjusted."
+        "family that was registered; everything else is an observed difference. Intervals decide nothing: they are "
+        "t-intervals over seeds within base policies, not adjusted, and speak of these base policies only."
     )
     return [heading, bullets(lines), rule]
 
@@ -62,7 +62,18 @@ def card_section(results: Results) -> list[Part]:
             parts += [drawing] if drawing else []
     heat = interactions_figure(results.comparisons, key)
     parts += [heat] if heat else []
-    return parts + _outcomes(results) + _emergence(results) + _question_errors(results)
+    return parts + _by_base(results) + _outcomes(results) + _emergence(results) + evaluation_section(results)
+
+
+def _by_base(results: Results) -> list[Part]:
+    """Each comparison of the family at each base policy, where bases have several seeds."""
+    shown = [r for r in results.of(results.family) if 1 < len(r.by_base) < len(r.seeds)]
+    if not shown:
+        return []
+    bases = sorted({base for r in shown for base in r.by_base})
+    rows = [[r.contrast.label, *(amount(results.metric, r.by_base.get(b), signed=True) for b in bases)] for r in shown]
+    caption = f"Mean difference in {results.metric} at each base policy; a verdict covers these bases only."
+    return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
 
 
 def _outcomes(results: Results) -> list[Part]:
@@ -91,7 +102,7 @@ def _emergence(results: Results) -> list[Part]:
     if found is None:
         return []
     rows = [[arm, found.share(arm), found.mean_time(arm)] for arm in found.times]
-    for result in [*results.of("registered contrast"), *results.of(results.family)]:
+    for result in [*results.of(REGISTERED), *results.of(results.family)]:
         if pair := result.contrast.pair:
             counted = found.pairs(*pair)
             _, first, second, _ = counted
@@ -104,31 +115,8 @@ def _emergence(results: Results) -> list[Part]:
     return [Table("emergence", caption, ["arm or comparison", "reached", "restricted mean steps, or test"], rows)]
 
 
-def _question_errors(results: Results) -> list[Part]:
-    """The parts of the standard error of a benchmark's accuracy, where samples of its questions were recorded."""
-    rows = []
-    benchmark = results.metric.split("/")[1] if results.metric.startswith("eval/") else ""
-    for arm in results.runs.usable.arms if benchmark else []:
-        seen = [run for run in results.runs.of(arm) if run.usable and benchmark in run.benchmarks]
-        try:
-            parts = error_parts(score_array([run.evaluation(benchmark) for run in seen]))
-        except (ValueError, StudyError) as reason:
-            rows.append([arm, "–", "–", "–", str(reason)])
-            continue
-        cells = [amount(results.metric, value) for value in (parts.seeds, parts.questions, parts.sampling)]
-        size = f"{parts.num_seeds} seeds, {parts.num_questions} questions, {parts.num_samples} answers each"
-        rows.append([arm, *cells, size])
-    if not rows or (all(row[1] == "–" for row in rows) and len(results.runs.usable) > 1):
-        return []
-    caption = (
-        f"Standard errors of the last accuracy on {benchmark} (points) by source: training seeds (what the intervals "
-        "here show), questions (another set of such questions; more seeds do not shrink it), sampling of answers."
-    )
-    return [Table("question_errors", caption, ["arm", "seeds", "questions", "sampling", "from"], rows)]
-
-
-def figures_section(results: Results, axes: Sequence[str], paper: pd.DataFrame | None) -> list[Part]:
+def figures_section(results: Results, axes: Sequence[str]) -> list[Part]:
     """Section 3: the paper's figures from these runs."""
-    drawings, absent = paper_figures(results.runs, axes, paper)
+    drawings, absent = paper_figures(results.runs, axes)
     notes = [bullets([f"{text}." for text in absent])] if absent else []
     return ["## 3. The paper's figures from these runs", *drawings, *notes]

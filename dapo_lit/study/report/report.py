@@ -1,17 +1,16 @@
 """A finished study as a report: Markdown, one HTML file, JSON, tables as CSV and LaTeX, figures as PNG, PDF and SVG."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from dapo_lit.study.figures.curve_figures import seeds_text
+from dapo_lit.study.read.calibration_file import read_calibration
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
 from dapo_lit.study.read.registration import late_registration, read_plan
-from dapo_lit.study.read.runs import load, run_folders
+from dapo_lit.study.read.runs import load, study_folder
 from dapo_lit.study.report.budget_section import budget_section
 from dapo_lit.study.report.checks_section import (
     commands_section,
@@ -20,29 +19,27 @@ from dapo_lit.study.report.checks_section import (
     registration,
     versions_section,
 )
-from dapo_lit.study.report.document import Document, bullets, write
+from dapo_lit.study.report.document import Document, bullets, is_empty, write
 from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
 from dapo_lit.study.report.html import write_html
+from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.results import Results, analyse
-
-REPORT_AXES = ("step", "gradient_step", "tokens_generated", "wall_s")
+from dapo_lit.study.report.sentences import missing_text
 
 
 def make_report(
     folders: Sequence[Path],
     out: Path,
     command: str,
-    axes: Sequence[str] = REPORT_AXES,
-    formats: Sequence[str] = ("png", "pdf", "svg"),
-    paper: pd.DataFrame | None = None,
+    axes: Sequence[str] = ("step",),
+    formats: Sequence[str] = ("png",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
-) -> Results:
-    """Reads a study and writes its report into `out`.
+) -> tuple[Results, list[str]]:
+    """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
     Args:
         axes: x-axes of the paper's figures; the first is shown, the others are folded away.
-        paper: the paper's own curves.
         progress: called with a line of text at each stage.
 
     Raises:
@@ -50,33 +47,32 @@ def make_report(
     """
     runs = load(*folders)
     progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
-    home = run_folders(folders[0])[0].parent.parent  # the folder that holds the arms
+    home = study_folder(folders[0])
     plan, edits = read_plan(home)
-    results = analyse(runs, plan, tuple(edits), allow_mixed)
+    results = replace(analyse(runs, plan, tuple(edits), allow_mixed), calibration=read_calibration(runs, home))
     progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
-    document = build(results, command, axes, paper, late_registration(home, runs))
+    document = build(results, command, axes, late_registration(home, runs))
     write(document, out, formats, progress)
     write_html(document, out)
-    return results
+    return results, in_terminal(document.lead)
 
 
-def build(
-    results: Results, command: str, axes: Sequence[str], paper: pd.DataFrame | None = None, late: str | None = None
-) -> Document:
+def build(results: Results, command: str, axes: Sequence[str], late: str | None = None) -> Document:
     """The report's parts in their order."""
     usable = results.runs.usable
     first = (
         f"Primary metric `{results.metric}`, {results.budget}, {seeds_text(usable, usable.arms)}. Arms are compared on "
-        "the mean of a run's last checkpoints, paired by seed."
+        f"the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
     warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
+    lead = page_one(results, findings_section(results))
     parts = [
         first,
         *(warnings if results.warnings else []),
         *registration(results, late),
-        *findings_section(results),
+        *lead,
         *card_section(results),
-        *figures_section(results, axes, paper),
+        *figures_section(results, axes),
         *budget_section(results),
         *health_section(results),
         *power_section(results),
@@ -84,7 +80,7 @@ def build(
         *commands_section(results, command),
     ]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
-    return Document(title, parts, as_json(results))
+    return Document(title, [part for part in parts if not is_empty(part)], as_json(results), lead[1:])
 
 
 def as_json(results: Results) -> dict[str, Any]:

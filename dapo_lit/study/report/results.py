@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dapo_lit.study.compare.claims import register
-from dapo_lit.study.compare.contrasts import Comparison, Contrast, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.emergence import emergence
 from dapo_lit.study.compare.verdicts import Claim
 from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
-from dapo_lit.study.read.outcomes import primary_metric, scores
+from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.study.report.sentences import budget_text
@@ -34,6 +36,8 @@ class Results:
     missing: Mapping[tuple[str, int], str]
     warnings: tuple[str, ...]
     """Reasons to refuse the comparison that were overruled."""
+    calibration: Admitted | None = None
+    """What the calibration of the study's regime says; None without one."""
 
     @property
     def alpha(self) -> float:
@@ -63,8 +67,10 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     metric = primary_metric(runs, plan.metric if plan else None)
     table = scores(runs, metric)
     wanted, reference = _expected(runs, plan)
-    found = contrasts(runs.usable.arms, reference) + _registered(plan)
-    comparisons = compare_all(found, table)
+    found, base_of = contrasts(runs.usable.arms, reference), bases(runs)
+    family = (plan.family if plan else None) or primary_family(found)
+    comparisons = compare_all(found, table, base_of, None if plan and plan.event else family)
+    comparisons += _registered(runs, plan, base_of)
     return Results(
         runs=runs,
         plan=plan,
@@ -72,7 +78,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         metric=metric,
         scores=table,
         comparisons=tuple(comparisons),
-        family=primary_family(comparisons),
+        family=family,
         act=exercised(runs),
         claims=tuple(register(runs, metric)),
         budget=budget_text(runs, plan),
@@ -91,10 +97,12 @@ def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | Non
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
 
 
-def _registered(plan: Plan | None) -> list[Contrast]:
-    """The primary contrast that a plan names with its event, as a family of its own."""
-    event = plan.event if plan else None
-    if not event or "treated" not in event or "control" not in event:
+def _registered(runs: Runs, plan: Plan | None, base_of: Mapping[int, int]) -> list[Comparison]:
+    """The one comparison that a plan with an event decides: who had the event (1) and who had not (0)."""
+    event, found = plan.event if plan else None, emergence(runs, plan)
+    if not event or found is None:
         return []
     treated, control = str(event["treated"]), str(event["control"])
-    return [Contrast("registered contrast", f"{treated} - {control}", None, {treated: 1.0, control: -1.0})]
+    contrast = Contrast(REGISTERED, f"{treated} - {control}", None, {treated: 1.0, control: -1.0})
+    had = {arm: {seed: float(yes) for seed, yes in found.reached(arm).items()} for arm in contrast.weights}
+    return compare_all([contrast], had, base_of, REGISTERED)

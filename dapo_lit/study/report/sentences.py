@@ -1,6 +1,6 @@
 """Results in words that claim no more than the exact test allows."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
@@ -16,7 +16,7 @@ def sentence(
     """One comparison as a sentence with effect, interval, n and budget.
 
     "Improves" and "worsens" need a Holm-adjusted exact p of at most alpha; all else is an observed difference. One
-    seed has no interval. Where a pair crosses between two clusters of outcomes, counts replace the interval.
+    seed has no interval.
 
     Args:
         size: comparisons in the family.
@@ -33,36 +33,20 @@ def sentence(
         text = f"{subject} {words} {key} by {amount(key, abs(mean))} {unit(key)}".rstrip()
     else:
         text = f"{subject}: observed difference in {key} {value}"
-    if result.split and result.split.crossed:
-        text += f", outcomes in two clusters around {amount(key, result.split.threshold)}: {counts(result)}"
-    elif result.estimate.low is None:
+    if result.estimate.low is None:
         text += " (one seed: no interval)"
     else:
         low, high = (amount(key, end, signed=True) for end in (result.estimate.low, result.estimate.high))
         text += f" [{low}, {high}] (95 % t-interval, paired by seed)"
-        if result.split:
-            text += (
-                f", outcomes in two clusters around {amount(key, result.split.threshold)} between which no pair crosses"
-            )
     text += f", n = {n} seed{'s' if n > 1 else ''}"
+    if len(result.by_base) < n:
+        text += f" on {len(result.by_base)} base policies"
     if result.p is not None and result.p_holm is not None:
         text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
     text += f", {budget}."
     if act and act[0] is False:
         text += f" Not exercised in this regime: {act[1]}."
     return text
-
-
-def counts(result: Comparison) -> str:
-    """How many runs of each arm are above the threshold, with the exact McNemar test on pairs."""
-    split = result.split
-    if split is None:
-        return ""
-    total = split.both + split.only_treated + split.only_control + split.neither
-    return (
-        f"{split.both + split.only_treated} of {total} runs above it with, {split.both + split.only_control} without "
-        f"({split.only_treated} pairs only with, {split.only_control} only without; McNemar p {split.p_mcnemar:.3g})"
-    )
 
 
 def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list[list[str]]]:
@@ -81,14 +65,11 @@ def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list
 
 
 def short_estimate(result: Comparison, key: str) -> str:
-    """`+3.1 [0.2, 6.0] n=5`, with counts where pairs cross between two clusters of outcomes."""
+    """`+3.1 [0.2, 6.0] n=5`."""
     estimate = result.estimate
     if estimate is None:
         return "no common seed"
     text = amount(key, estimate.mean, signed=True)
-    if result.split and result.split.crossed:
-        split = result.split
-        return f"{text} (two clusters: +{split.only_treated} / -{split.only_control} pairs) n={estimate.n}"
     if estimate.low is not None:
         text += f" [{amount(key, estimate.low, signed=True)}, {amount(key, estimate.high, signed=True)}]"
     return f"{text} n={estimate.n}"
@@ -101,6 +82,19 @@ def budget_text(runs: Runs, plan: Plan | None) -> str:
     limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
     named = ", ".join(f"{key} {value:g}" for key, value in limits.items() if value is not None)
     return f"at {reached}" + (f" (registered budget: {named})" if named else "")
+
+
+def missing_text(missing: Collection[tuple[str, int]]) -> str:
+    """Which cells have no usable run, arm by arm; empty if none lacks.
+
+    >>> missing_text([("dapo", 3), ("dapo", 4)])
+    ' 2 cells that were asked for have no usable run: dapo at seeds 3, 4.'
+    """
+    if not missing:
+        return ""
+    arms = {arm: [str(seed) for other, seed in missing if other == arm] for arm, _ in missing}
+    named = "; ".join(f"{arm} at seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+    return f" {len(missing)} cells that were asked for have no usable run: {named}."
 
 
 def interval(key: str, estimate: Estimate) -> str:

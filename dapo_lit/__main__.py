@@ -1,0 +1,43 @@
+"""Runs a command by its name: `dapo-lit train +experiment=dapo` is `python -m dapo_lit.train +experiment=dapo`."""
+
+import difflib
+import runpy
+import sys
+from pathlib import Path
+
+COMMANDS = {
+    "train": "train a policy, or the cells of a study with -m",
+    "status": "list the cells of a study",
+    "report": "write the report of a study",
+    "evaluate": "sample a model on a benchmark",
+    "replay": "a recorded step under other switches",
+    "plan": "memory, time and cost of a run before it is launched",
+    "export": "a checkpoint as a Hugging Face folder",
+    "sft": "supervised warm-up, or a task's base policy",
+    "transform": "rewrite problems so that their answers are integers",
+    "check_rewards": "score a file of answers by a rule",
+}
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("--help", "-h"):
+        width = max(map(len, COMMANDS))
+        print("usage: dapo-lit COMMAND [arguments]; dapo-lit COMMAND --help\n")
+        print("\n".join(f"  {command:<{width}}  {does}" for command, does in COMMANDS.items()))
+        return
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}"
+        sys.exit(_refused(f"{name}: no such command; {hint}"))
+    sys.argv[:2] = [str(Path(__file__).with_name(f"{name}.py"))]
+    runpy.run_module(f"dapo_lit.{name}", run_name="__main__", alter_sys=True)
+
+
+def _refused(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Runs the cells of a study, several at a time: each worker process takes whole blocks of a seed over all arms.
+
+Workers are forked, so that the imports are paid once. What they print goes into a log each; the parent prints one line
+a cell.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dapo_lit.config import Config
+
+FORK = multiprocessing.get_context("fork")
+FAILED_SILENTLY = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    arm: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.arm}/seed_{self.seed}"
+
+
+def workers_for(config: Config, cells: int) -> int:
+    """How many cells to run at once: `study.workers`, else one a core, or one where a GPU is shared."""
+    if config.study and config.study.workers:
+        return min(config.study.workers, cells)
+    if config.trainer.accelerator != "cpu" or config.rollout.engine != "torch" or config.trainer.cpu.auto:
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)) // config.trainer.threads, cells))
+
+
+def next_cell(cells: Sequence[Cell], taken: Sequence[int], seed: int | None) -> int | None:
+    """The place of the cell to run next: of this worker's seed, else of a seed that nobody started, else any.
+
+    >>> cells = [Cell(arm, seed) for seed in (0, 1) for arm in ("a", "b")]
+    >>> next_cell(cells, [1, 0, 0, 0], 0), next_cell(cells, [1, 0, 0, 0], None), next_cell(cells, [1, 0, 1, 1], 1)
+    (1, 2, 1)
+    """
+    free = [place for place, is_taken in enumerate(taken) if not is_taken]
+    started = {cell.seed for cell, is_taken in zip(cells, taken, strict=True) if is_taken}
+    own = [place for place in free if cells[place].seed == seed]
+    fresh = [place for place in free if cells[place].seed not in started]
+    return next(iter([*own, *fresh, *free]), None)
+
+
+def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, logs: Path) -> int:
+    """Runs every cell and returns the largest of their exit codes.
+
+    Args:
+        run: runs one cell and returns its exit code.
+        logs: the folder for what the workers print; with one worker everything is printed here.
+    """
+    if workers == 1:
+        return max([run(cell) for cell in cells], default=0)
+    logs.mkdir(parents=True, exist_ok=True)
+    taken, results = FORK.Array("b", len(cells)), FORK.Queue()
+    started = [
+        FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
+    ]
+    print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
+    for process in started:
+        process.start()
+    stopped = _forward_stop(started)
+    codes = _follow(cells, started, results, logs)
+    for process in started:
+        process.join()
+    if stopped:
+        raise SystemExit(0)  # asked to stop; the cells saved themselves
+    lost = [cell for place, cell in enumerate(cells) if place not in codes]
+    for cell in lost:
+        print(f"{cell}: its process ended without a result; see {logs}/worker_*.log", file=sys.stderr)
+    return max([*codes.values(), *([FAILED_SILENTLY] if lost else [])], default=0)
+
+
+def in_child(run: Callable[[], int]) -> int:
+    """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork."""
+    process = FORK.Process(target=lambda: sys.exit(run()))
+    process.start()
+    process.join()
+    return process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED_SILENTLY
+
+
+def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results: Any, log: Path) -> None:
+    """A worker: takes cells until none is left."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's; a run installs its own
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    seed = None
+    while True:
+        with taken.get_lock():
+            place = next_cell(cells, list(taken), seed)
+            if place is None:
+                return
+            taken[place] = 1
+        seed, start = cells[place].seed, time.monotonic()
+        code = run(cells[place])
+        sys.stdout.flush()
+        results.put((place, code, time.monotonic() - start))
+
+
+def _forward_stop(processes: Sequence[Any]) -> list[int]:
+    """Passes SIGTERM and the signals of a job's end on to the workers; the list fills with those received."""
+    received: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        received.append(number)
+        for process in processes:
+            if process.is_alive():
+                os.kill(process.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, on_signal)
+    return received
+
+
+def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any, logs: Path) -> dict[int, int]:
+    """Prints a line for every cell that ends, with the time left, until all workers have ended; place -> exit code."""
+    codes: dict[int, int] = {}
+    start = time.monotonic()
+    while True:
+        alive = any(process.is_alive() for process in processes)  # before the queue is read to its end
+        while not results.empty():
+            place, code, seconds = results.get()
+            codes[place] = code
+            left = (time.monotonic() - start) / len(codes) * (len(cells) - len(codes))
+            end = "done" if code == 0 else f"FAILED, see {logs}/worker_*.log"
+            rest = f", about {left / 60:.0f} min left" if left >= 30 else ""
+            print(f"[{len(codes)}/{len(cells)}] {cells[place]}: {end} in {seconds:.0f} s{rest}", flush=True)
+        if not alive:
+            return codes
+        time.sleep(0.2)

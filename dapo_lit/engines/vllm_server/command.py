@@ -1,0 +1,39 @@
+"""The command that starts a server of vLLM for a policy, and the folder that the server starts from."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import torch
+from transformers import PretrainedConfig
+
+from dapo_lit.engines.vllm_server.client import TOKEN
+from dapo_lit.engines.vllm_server.settings import ServerSettings
+
+
+def write_config(config: PretrainedConfig, dtype: torch.dtype, folder: Path) -> Path:
+    """A folder with the policy's config, named by its content, so that no other policy's is taken for it."""
+    content = config.to_json_string(use_diff=False)
+    digest = hashlib.blake2b(f"{content}{dtype}".encode(), digest_size=4).hexdigest()
+    made = folder.absolute() / f"model_{digest}"
+    config.save_pretrained(made)
+    return made
+
+
+def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, host: str, port: str) -> str:
+    """The shell command of one of `settings.urls`; host and port may be variables of the shell."""
+    each = -(-settings.max_batch_size // len(settings.urls))
+    options = [
+        f"--host {host} --port {port}",
+        "--load-format dummy --skip-tokenizer-init --tokens-only",
+        f"--dtype {str(dtype).removeprefix('torch.')}",
+        f"--max-model-len {settings.max_model_tokens} --max-num-seqs {each}",
+        "--logprobs-mode processed_logprobs",
+    ]
+    if os.environ.get(TOKEN):  # each reads it from its own environment, where no list of processes shows it
+        options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
+    if settings.fp32_head:
+        options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
+    if settings.transfer == "nccl":
+        options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
+    return f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} {' '.join(options)}"

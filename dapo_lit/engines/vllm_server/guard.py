@@ -1,0 +1,33 @@
+"""Lets only those who know the token reach a server of vLLM: `vllm serve ... --middleware` takes this class.
+
+vLLM's own `--api-key` guards the routes that sample, but not those that set weights. Both read VLLM_API_KEY. Imports
+nothing of the trainer, because a server loads it.
+"""
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+OPEN = ("/health",)
+"""A scheduler asks for it without the token."""
+
+
+class TokenGuard:
+    """Answers 401 to a request without `Authorization: Bearer <VLLM_API_KEY>`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._wanted = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        given = dict(scope.get("headers") or ()).get(b"authorization", b"")
+        if scope["type"] != "http" or scope["path"] in OPEN or secrets.compare_digest(given, self._wanted):
+            await self._app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b'{"error": "wrong or missing token"}'})

@@ -1,0 +1,72 @@
+"""The servers of a run, as one rank uses them: which it samples from, which it gives orders to, which are lost.
+
+With as many servers as ranks or more, rank r of N has every N-th server, starting with the r-th. With fewer, ranks
+share them, and the first rank of a server gives its orders. A rank whose servers are all lost samples from the others.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.ranks import Ranks
+
+
+class Servers:
+    """Indices are those of `client.urls`."""
+
+    def __init__(self, client: ServerClient, ranks: Ranks) -> None:
+        self.client = client
+        self._ranks = ranks
+        count = len(client.urls)
+        self._led = list(range(ranks.rank, count, ranks.size))
+        self._own = self._led or [ranks.rank % count]
+        self.lost: set[int] = set()
+
+    @property
+    def usable(self) -> list[int]:
+        """Those that this rank samples from now; empty if every server is lost."""
+        every = range(len(self.client.urls))
+        return [i for i in self._own if i not in self.lost] or [i for i in every if i not in self.lost]
+
+    @property
+    def led(self) -> list[str]:
+        """Addresses of the servers that this rank gives orders to."""
+        return [self.client.urls[i] for i in self._led if i not in self.lost]
+
+    def order(self, path: str, body: dict[str, Any] | None = None) -> list[Any]:
+        """A POST to the servers that this rank leads; what each answers. Raises ServerError of the first that fails."""
+        return self.client.post_all(path, body, self.led)
+
+    def lose(self, index: int, error: Exception) -> None:
+        """Takes no more samples from a server until it answers again at a sync."""
+        if index not in self.lost:
+            self.lost.add(index)
+            print(f"a server is lost, and its requests go to the others ({error})", flush=True)
+
+    def agree(self, check: Callable[[str], None], wait_s: float) -> None:
+        """Every rank takes the same servers for lost: those that fail `check` now. A collective, between steps.
+
+        Raises ServerError if none is left for `wait_s` seconds.
+        """
+        before, until = set().union(*self._ranks.gather(self.lost)), time.monotonic() + wait_s
+        while True:
+            failing = {index for index in self._led if not _passes(check, self.client.urls[index])}
+            self.lost = set().union(*self._ranks.gather(failing))
+            if self.usable or self._ranks.first(lambda: time.monotonic() >= until):
+                break
+            time.sleep(0.5)
+        if self._ranks.rank == 0:
+            for index in sorted(self.lost ^ before):
+                what = "is lost, and left out" if index in self.lost else "answers again"
+                print(f"{self.client.urls[index]} {what}", flush=True)
+        if not self.usable:
+            raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
+
+
+def _passes(check: Callable[[str], None], url: str) -> bool:
+    try:
+        check(url)
+    except (ServerError, ValueError):
+        return False
+    return True

@@ -1,0 +1,31 @@
+"""The table of what was checked before the first step, one row a check, for trainings and evaluations.
+
+The checks themselves are next to what they check: reward_check.py, policy_check.py, tokenizer_check.py,
+idle_settings.py. A check that refuses raises; what is only suspicious is a warning below the table.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+WIDTH = 11
+"""Of the column of names."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found."""
+
+    words: str
+    warnings: tuple[str, ...] = ()
+
+
+def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
+    """Runs the checks in their order and prints a row for each as it ends; the first that raises ends them."""
+    print("before the first step (preflight=false skips this)", flush=True)
+    warnings: list[str] = []
+    for name, check in checks.items():
+        finding = check()
+        print(f"  {name:<{WIDTH}}{finding.words}", flush=True)
+        warnings += finding.warnings
+    for warning in warnings:
+        print(f"warning: {warning}", flush=True)

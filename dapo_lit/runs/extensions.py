@@ -1,0 +1,38 @@
+"""Classes that the config names: loggers, and callbacks of Lightning's or of the user's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from dapo_lit.config import ConfigError
+
+EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
+"""Extras of this package that bring what a logger of Lightning's needs."""
+
+
+def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
+    """The object that `_target_` and its arguments describe; `{run}` in a text stands for the run folder.
+
+    Raises:
+        ConfigError: there is no such class, it lacks a library, or it refuses the arguments.
+    """
+    target = str(settings.get("_target_", ""))
+    if "." not in target:
+        raise ConfigError(f"{key}: needs _target_, a class such as lightning.pytorch.callbacks.Timer")
+    try:
+        return instantiate({name: _placed(value, run) for name, value in settings.items()})
+    except InstantiationException as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        extra = EXTRAS.get(target.rpartition(".")[2])
+        if extra and isinstance(cause, ImportError):
+            raise ConfigError(f"logger={extra} needs a library: pip install 'dapo_lit[{extra}]'") from None
+        raise ConfigError(f"{key}: {target}: {str(cause).splitlines()[0]}") from None
+
+
+def _placed(value: Any, run: Path) -> Any:
+    return value.replace("{run}", str(run)) if isinstance(value, str) else value

@@ -1,0 +1,206 @@
+"""Whether a regime can tell: its phenomena, a placebo, and an extreme dose that must move an outcome.
+
+A technique is admitted if the outcome that was named beforehand moves by at least two standard deviations of a paired
+difference, in the direction that was named, with an interval that excludes 0, and the placebo does not do as much.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dapo_lit.study.compare.contrasts import by_seed, difference
+from dapo_lit.study.compare.decision import pairs_needed
+from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval, seeds_needed, smallest_effect
+from dapo_lit.study.read.health import ends
+from dapo_lit.study.read.outcomes import bases, outcome
+from dapo_lit.study.read.runs import Run, Runs, StudyError
+
+LEAST_D = 2.0
+"""The smallest standardised effect of an extreme dose that admits a technique."""
+TWO_POINTS = 0.02
+PLACEBO = "@rollout.noise_stream=1"
+"""What the placebo's name adds to that of the arm that it repeats."""
+
+
+@dataclass(frozen=True)
+class Phenomenon:
+    """A change that a technique could act on, in the arm that shows it most."""
+
+    name: str
+    metric: str
+    present: bool
+    arm: str
+    first: float
+    """Mean over seeds of the first tenth of a run."""
+    last: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A paired difference between two arms."""
+
+    arms: tuple[str, str]
+    """Treated and control."""
+    outcome: str
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+    d: float | None
+    """The mean over the standard deviation of the differences within base policies."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Large, with an interval on one side of 0."""
+        sided = self.low is not None and self.high is not None and self.low * self.high > 0
+        return sided and self.d is not None and abs(self.d) >= LEAST_D
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the positive control of a technique showed."""
+
+    technique: str
+    admitted: bool
+    reason: str
+    doses: tuple[Effect, ...]
+    """Each dose minus the first; the last is the extreme one."""
+    placebo: Effect | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a regime can tell and what not."""
+
+    regime: str
+    reference: str
+    seeds: tuple[int, ...]
+    bases: tuple[int, ...]
+    steps: int
+    phenomena: tuple[Phenomenon, ...]
+    techniques: tuple[Verdict, ...]
+    metric: str
+    """The primary metric, for which the next three are given."""
+    sd: float | None
+    """Standard deviation of a paired difference within base policies, pooled over the placebo and the doses."""
+    smallest: Mapping[int, float]
+    """Pairs -> the smallest effect that they find with a power of 80 %."""
+    seeds_for_two_points: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration:
+    """Reads the runs of a calibration.
+
+    Raises:
+        StudyError: the placebo or a dose has no finished run.
+    """
+    usable, reference = runs.usable, str(regime["reference"])
+    for arm in [reference, reference + PLACEBO, *(a for c in regime["techniques"].values() for a in c["doses"])]:
+        if not usable.of(arm):
+            raise StudyError(f"the calibration of {regime['name']} has no finished run of {arm}")
+    verdicts = [_verdict(usable, reference, name, control) for name, control in regime["techniques"].items()]
+    pairs = {(reference + PLACEBO, reference), *(e.arms for v in verdicts for e in v.doses)}
+    spreads = [e.sd for a, b in sorted(pairs) if (e := _estimate(usable, a, b, metric, None)) and e.sd]
+    sd = (sum(s**2 for s in spreads) / len(spreads)) ** 0.5 if spreads else None
+    needed = seeds_needed(TWO_POINTS / sd) if sd else None
+    return Calibration(
+        regime=str(regime["name"]),
+        reference=reference,
+        seeds=usable.seeds,
+        bases=tuple(sorted(set(bases(usable).values()))),
+        steps=max(int(run.metrics.index.max()) for run in usable),
+        phenomena=tuple(found for row in PHENOMENA if (found := _phenomenon(usable, *row))),
+        techniques=tuple(verdicts),
+        metric=metric,
+        sd=sd,
+        smallest={n: sd * (smallest_effect(n) or 0) for n in (6, 12, 20)} if sd else {},
+        seeds_for_two_points=max(needed, pairs_needed(1)) if needed else None,
+    )
+
+
+def _verdict(runs: Runs, reference: str, technique: str, control: Mapping[str, Any]) -> Verdict:
+    key, steps = str(control["outcome"]), control.get("steps")
+    first, *others = map(str, control["doses"])
+    doses = tuple(e for dose in others if (e := _effect(runs, dose, first, key, steps)))
+    placebo = _effect(runs, reference + PLACEBO, reference, key, steps)
+    reason = _against(doses[-1] if doses else None, placebo, str(control["direction"]), key)
+    return Verdict(
+        technique, reason is None, reason or f"its extreme dose moves {key} and the placebo does not", doses, placebo
+    )
+
+
+def _against(extreme: Effect | None, placebo: Effect | None, direction: str, key: str) -> str | None:
+    """Why a technique is not admitted; None where it is."""
+    if extreme is None or placebo is None:
+        return f"no pair of runs logged {key}"
+    if not extreme.stands_out:
+        return f"its extreme dose does not move {key} by {LEAST_D:g} standard deviations"
+    if (extreme.mean > 0) != (direction == "up"):
+        return f"its extreme dose moves {key}, but not {direction}"
+    return f"the placebo moves {key} as well" if placebo.stands_out else None
+
+
+def _effect(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Effect | None:
+    estimate = _estimate(runs, treated, control, key, steps)
+    if estimate is None:
+        return None
+    d = estimate.mean / estimate.sd if estimate.sd else None
+    return Effect((treated, control), key, estimate.n, estimate.mean, estimate.low, estimate.high, d)
+
+
+def _estimate(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Estimate | None:
+    table = {
+        arm: {run.seed: v for run in runs.of(arm) if (v := window_mean(run, key, steps)) is not None}
+        for arm in (treated, control)
+    }
+    found, base_of = by_seed(difference("", "", None, treated, control), table), bases(runs)
+    return fixed_bases_interval(list(found.values()), [base_of[s] for s in found]) if found else None
+
+
+def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:
+    """A metric averaged over rollout steps; over the run's last values where no steps are named; None without any."""
+    if steps is None:
+        reduced = outcome(run, key)
+        return reduced.last if reduced else None
+    values = run.series(key).loc[steps[0] : steps[1]]
+    return None if values.empty or run.spoilt(key) else float(values.mean())
+
+
+PHENOMENA: tuple[tuple[str, str, str], ...] = (
+    ("entropy falls by half", "rollout/entropy", "halves"),
+    ("answers become alike", "rollout/unique_frac", "halves"),
+    ("groups become all correct", "rollout/groups_all_correct_frac", "reaches 0.2"),
+    ("length doubles or halves", "rollout/length_mean", "doubles or halves"),
+    ("written steps emerge", "task/steps_frac", "doubles"),
+    ("answers are truncated", "rollout/truncated_frac", "reaches 0.05"),
+)
+"""Name, metric, and what counts as present in the mean of an arm."""
+
+
+def _phenomenon(runs: Runs, name: str, metric: str, rule: str) -> Phenomenon | None:
+    """The arm in which a phenomenon is strongest; None where no run logged the metric."""
+    changes = []
+    for arm in runs.arms:
+        pairs = [pair for run in runs.of(arm) if (pair := ends(run, metric))]
+        if pairs:
+            first, last = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
+            strength, present = _strength(rule, first, last)
+            changes.append((strength, Phenomenon(name, metric, present, arm, first, last)))
+    return max(changes, key=lambda change: change[0])[1] if changes else None
+
+
+def _strength(rule: str, first: float, last: float) -> tuple[float, bool]:
+    """How strong a change is, and whether it counts as present."""
+    ratio = (last + 1e-9) / (first + 1e-9)
+    match rule.split():
+        case ["reaches", level]:
+            return max(first, last), max(first, last) >= float(level)
+        case ["halves"]:
+            return 1 / ratio, ratio <= 0.5
+        case ["doubles"]:
+            return ratio, ratio >= 2
+        case _:
+            return max(ratio, 1 / ratio), not 0.5 < ratio < 2

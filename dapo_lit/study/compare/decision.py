@@ -1,0 +1,89 @@
+"""The one rule by which a study decides: the exact sign-flip test over pairs of runs, Holm-adjusted over its family.
+
+A pair is two runs with the same seed, and so with the same base policy. If a technique did nothing, the two could
+change places; the test counts how many of the 2^n ways to do so give a mean difference as large. Intervals decide
+nothing. For an event, which a run has (1) or has not (0), this test is McNemar's.
+
+Which family a study decides is registered before its first run; other comparisons are shown without a verdict.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from dapo_lit.study.compare.statistics import Array
+
+
+def sign_flip_p(differences: Sequence[float] | Array) -> float:
+    """Exact two-sided p of the mean of paired differences over all 2^n sign flips.
+
+    Valid whatever the distribution of outcomes, because the two runs of a pair could change places if the arms were
+    equal. The smallest p that n pairs can give is 2 / 2^n.
+
+    >>> sign_flip_p([1.0, 2.0, 3.0])
+    0.25
+
+    Raises:
+        ValueError: more than 44 differences (2^22 sums a half); none.
+    """
+    x = np.asarray(differences, dtype=float)
+    if not 0 < len(x) <= 44:
+        raise ValueError(f"the exact sign-flip test takes 1 to 44 differences, got {len(x)}")
+    left, right = _signed_sums(x[: len(x) // 2]), np.sort(_signed_sums(x[len(x) // 2 :]))
+    limit = abs(float(np.sum(x))) - 1e-9 * float(np.sum(np.abs(x)))  # sums that are equal but for rounding count
+    if limit <= 0:
+        return 1.0
+    above = len(right) - np.searchsorted(right, limit - left, side="left")
+    return float(2 * np.sum(above) / 2.0 ** len(x))
+
+
+def _signed_sums(x: Array) -> Array:
+    sums = np.zeros(1)
+    for value in x:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def by_bases(differences: Sequence[float] | Array, bases: Sequence[int]) -> list[float]:
+    """Differences weighted so that their mean is the mean over base policies, whatever the pairs of each.
+
+    >>> by_bases([1.0, 1.0, 4.0], [0, 0, 1])
+    [0.75, 0.75, 6.0]
+    """
+    _, inverse, counts = np.unique(np.asarray(bases), return_inverse=True, return_counts=True)
+    weights = len(inverse) / (len(counts) * counts[inverse])
+    return [float(value) for value in np.asarray(differences, dtype=float) * weights]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values of one family, in the given order.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, dtype=float)
+    order = np.argsort(p, kind="stable")
+    raised = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(raised, 1)
+    return [float(value) for value in adjusted]
+
+
+def mcnemar_p(only_first: int, only_second: int) -> float:
+    """Exact two-sided McNemar test on the discordant pairs of two arms with yes/no outcomes.
+
+    >>> mcnemar_p(0, 6)
+    0.03125
+    """
+    discordant = only_first + only_second
+    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def pairs_needed(comparisons: int, alpha: float = 0.05) -> int:
+    """The fewest pairs with which the test can reach alpha after Holm over this many comparisons.
+
+    >>> pairs_needed(5), pairs_needed(1)
+    (8, 6)
+    """
+    return int(np.ceil(np.log2(2 * comparisons / alpha)))

@@ -1,0 +1,55 @@
+"""A comparison over the steps of training: the paired difference of arms with its interval."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from dapo_lit.study.compare.contrasts import Contrast
+from dapo_lit.study.read.curves import curve
+from dapo_lit.study.read.runs import Runs
+
+
+def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> pd.DataFrame:
+    """A comparison's value at every step that all its runs of a seed logged [steps, seeds]; empty without a pair.
+
+    Args:
+        smooth: rows of a centred moving mean, taken over each run before the difference.
+    """
+    cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.spoilt(key)}
+    columns: dict[int, pd.Series] = {}
+    for seed in runs.seeds:
+        arms = [(weight, cells.get((arm, seed))) for arm, weight in contrast.weights.items()]
+        parts = [weight * curve(run, key, "step", smooth) for weight, run in arms if run]
+        if len(parts) == len(arms) and all(len(part) for part in parts):
+            table = pd.concat(parts, axis=1, join="inner")
+            if len(table):
+                columns[seed] = table.sum(axis=1)
+    return pd.DataFrame(columns)
+
+
+def difference_band(differences: pd.DataFrame, base_of: Mapping[int, int] | None = None) -> pd.DataFrame:
+    """Mean difference at each step with its pointwise 95 % t-interval: columns x, mean, low, high, n.
+
+    Bases weigh the same, and only the spread within them counts, where a base has several seeds. Steps that some pair
+    lacks are left out.
+    """
+    whole = differences.dropna()
+    values, seeds = whole.to_numpy(dtype=float), [int(seed) for seed in whole.columns]
+    codes = np.array([(base_of or {}).get(seed, seed) for seed in seeds])
+    groups = [codes == base for base in np.unique(codes)]
+    if len(groups) == len(seeds):
+        groups = [np.full(len(seeds), True)] if seeds else []
+    if not groups or not len(whole):
+        return pd.DataFrame({name: [] for name in ("x", "mean", "low", "high", "n")}, dtype=float)
+    means = np.stack([values[:, group].mean(axis=1) for group in groups])
+    freedom = len(seeds) - len(groups)
+    half = np.full(len(whole), np.nan)
+    if freedom > 0:
+        within = sum(np.sum((values[:, g] - m[:, None]) ** 2, axis=1) for g, m in zip(groups, means, strict=True))
+        scale = sum(1 / g.sum() for g in groups) ** 0.5 / len(groups)
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(within / freedom) * scale
+    mean = means.mean(axis=0)
+    places = whole.index.to_numpy(dtype=float)
+    return pd.DataFrame({"x": places, "mean": mean, "low": mean - half, "high": mean + half, "n": len(seeds)})

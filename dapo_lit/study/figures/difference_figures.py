@@ -1,0 +1,183 @@
+"""The figure of a report's first page: with minus without each technique over the steps, a panel for each metric.
+
+Drawn at the width of a paper's column (80 mm), where its text has 7 points. Techniques differ in colour, dash and
+marker, so that it reads in grey.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from dapo_lit.study.compare.contrasts import Contrast, contrasts
+from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
+from dapo_lit.study.figures.drawing import Drawing
+from dapo_lit.study.figures.style import (
+    COLUMN_IN,
+    FAINT,
+    INK,
+    Look,
+    contrast_looks,
+    contrast_name,
+    draw_band,
+    new_figure,
+    with_caption,
+)
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import amount, bases, is_share, unit
+from dapo_lit.study.read.runs import Runs, StudyError
+
+MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
+"""Lines of a panel; with more than two, intervals are bars at five steps instead of bands."""
+LEFT, TEXT = 0.42, 7
+
+
+def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
+    """The paired difference of each comparison in each metric over the steps; None where no seed has a pair.
+
+    Args:
+        found: at most six are drawn.
+        keys: the metrics, a panel each.
+    """
+    usable, base_of = runs.usable, bases(runs)
+    window = max(1, int(max((run.metrics.index.max() for run in usable), default=0)) // 10)
+    bands = {}
+    for key in keys:
+        for contrast in found[:MOST_LINES]:
+            smooth = 1 if key.startswith("eval/") else window
+            band = difference_band(paired_differences(usable, contrast, key, smooth), base_of)
+            band = band[band["x"] > 0]
+            if len(band):
+                bands[key, contrast.label] = band * [1, *[100 if is_share(key) else 1] * 3, 1]
+    shown = [key for key in keys if any(key == k for k, _ in bands)]
+    if not shown:
+        return None
+    lines = [c for c in found[:MOST_LINES] if any(c.label == label for _, label in bands)]
+    figure = _draw(bands, shown, lines)
+    pairs = sorted({int(band["n"].iloc[-1]) for band in bands.values()})
+    caption = (
+        f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, pairs))} pairs): mean and "
+        f"95 % t-interval, {'bands' if len(lines) <= MOST_BANDS else 'bars'} not adjusted and cut where they leave the "
+        f"panel; above 0, more with it. Shares in points{_smoothing(window)}."
+    )
+    if len(found) > len(lines):
+        caption += f" {len(lines)} of {len(found)} comparisons; the tables have all."
+    data = pd.concat(
+        [band.assign(metric=key, comparison=label) for (key, label), band in bands.items()], ignore_index=True
+    )
+    return Drawing("differences", caption, _in_words(bands), figure, data)
+
+
+def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = None) -> Figure:
+    """`differences_figure` of every technique that these runs compare, with its caption, for notebooks.
+
+    Raises:
+        StudyError: no two arms differ in one technique, or no seed has both.
+    """
+    known = [contrast for contrast in contrasts(runs.usable.arms, reference) if contrast.technique]
+    family = known[0].family if known else None
+    drawing = differences_figure(runs, [c for c in known if c.family == family], keys)
+    if drawing is None:
+        raise StudyError(f"no pair of arms that differ in one technique, of {', '.join(runs.arms)}")
+    return with_caption(drawing.figure, drawing.caption)
+
+
+def draw_difference(axes: Axes, runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> None:
+    """One comparison's paired difference in one metric over the steps, in a panel of its own."""
+    band = difference_band(paired_differences(runs.usable, contrast, key, smooth), bases(runs))
+    if len(band):
+        _panel(axes, {contrast.label: band}, contrast_looks([contrast]))
+
+
+def _smoothing(window: int) -> str:
+    return f"; training metrics as a moving mean of {window} steps" if window > 1 else ""
+
+
+def _draw(bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], lines: Sequence[Contrast]) -> Figure:
+    columns = min(2, len(keys))
+    rows = -(-len(keys) // columns)
+    below = 0.15 * -(-len(lines) // 2) + 0.2
+    room = {"left": LEFT, "labels": 0.06, "below": below, "over": 0.32, "under": 0.2}
+    figure, grid = new_figure(rows, columns, width=COLUMN_IN, height=1.2 * rows + below, **room)
+    look = contrast_looks(lines)
+    end = max(float(band["x"].iloc[-1]) for band in bands.values())
+    for place, axes in enumerate(grid.flat):
+        if place >= len(keys):
+            axes.remove()
+            continue
+        key = keys[place]
+        _panel(axes, {c.label: bands[key, c.label] for c in lines if (key, c.label) in bands}, look)
+        wide = axes.get_position().width * COLUMN_IN
+        text = in_words(key) + (f" ({unit(key)})" if unit(key) else "")
+        title = "\n".join(textwrap.wrap(text, 26)[:2])
+        axes.set_title(title, loc="left", fontsize=TEXT, color=INK, x=-(LEFT - 0.04) / wide, y=1.0, linespacing=1.0)
+        axes.set_xlim(0, 1.04 * end)
+        if place >= len(keys) - columns:
+            axes.set_xlabel("rollout step", fontsize=TEXT)
+    handles = [
+        Line2D([], [], color=look[c.label].colour, ls=look[c.label].dash, marker=look[c.label].marker, ms=3, lw=1.3)
+        for c in lines
+    ]
+    names = [contrast_name(c) for c in lines]
+    figure.legend(
+        handles,
+        names,
+        loc="lower left",
+        ncol=2,
+        fontsize=TEXT,
+        handlelength=2.6,
+        columnspacing=1.0,
+        borderpad=0,
+        frameon=False,
+    )
+    return figure
+
+
+def _panel(axes: Axes, bands: Mapping[str, pd.DataFrame], look: Mapping[str, Look]) -> None:
+    axes.axhline(0, color=FAINT, lw=0.8, zorder=1)
+    for place, (label, whole) in enumerate(bands.items()):
+        style = look[label]
+        apart = 0.015 * float(whole["x"].iloc[-1]) * (place - (len(bands) - 1) / 2)
+        band = whole.assign(x=whole["x"] + apart) if len(whole) <= BARS else whole  # else bars have steps of their own
+        every = max(1, len(band) // BARS)
+        line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
+        start = (place * every) // max(1, len(bands))
+        axes.plot(band["x"], band["mean"], **line, ms=2.6, lw=1.2, markevery=(start, every))
+        if len(bands) <= MOST_BANDS:
+            draw_band(axes, band["x"], band["low"], band["high"], style.colour)
+        else:
+            bars = band.iloc[start::every]
+            axes.vlines(bars["x"], bars["low"], bars["high"], color=style.colour, lw=0.8, alpha=0.8)
+    axes.set_ylim(*_limits(bands))
+    axes.tick_params(labelsize=TEXT, pad=2, length=2)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _limits(bands: Mapping[str, pd.DataFrame]) -> tuple[float, float]:
+    """All means and zero, and half of the intervals' ends."""
+    means = np.concatenate([band["mean"] for band in bands.values()])
+    lows, highs = (np.concatenate([band[end] for band in bands.values()]) for end in ("low", "high"))
+    lows, highs = lows[np.isfinite(lows)], highs[np.isfinite(highs)]
+    low = min(0.0, means.min(), np.quantile(lows, 0.25) if len(lows) else 0.0)
+    high = max(0.0, means.max(), np.quantile(highs, 0.75) if len(highs) else 0.0)
+    margin = 0.08 * ((high - low) or 1.0)
+    return float(low - margin), float(high + margin)
+
+
+def _in_words(bands: Mapping[tuple[str, str], pd.DataFrame]) -> str:
+    """The last difference of every line as text."""
+    parts = []
+    for (key, label), band in bands.items():
+        last = band.iloc[-1] / (100 if is_share(key) else 1)
+        interval = (
+            "" if np.isnan(last["low"]) else f" [{amount(key, last['low'], True)}, {amount(key, last['high'], True)}]"
+        )
+        parts.append(f"{label}, {in_words(key)}: {amount(key, float(last['mean']), True)}{interval}")
+    return "At the last step: " + "; ".join(parts) + "."

@@ -1,0 +1,141 @@
+"""Packed cells: the finished runs of a study as three Parquet tables in one folder, small enough to commit.
+
+    cells.parquet     a row a cell: arm, seed, and run.json, config and command line as text
+    metrics.parquet   a row a step of every cell; metrics as float32, the five axes exact
+    samples.parquet   a row a sample of the last evaluation of each benchmark
+
+Thirty runs take about 0.6 MB. Earlier versions packed a folder a cell, which `load` still reads.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dapo_lit.study.read.run import AXES, Run, StudyError
+
+CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
+CELL = ["arm", "seed"]
+SAMPLE = ["problem_id", "sample_index", "correct"]
+
+
+def read_packed(folder: Path) -> list[Run]:
+    """The runs that are packed in this folder.
+
+    Raises:
+        StudyError: a table is missing or cannot be read.
+    """
+    try:
+        cells = pd.read_parquet(folder / CELLS)
+        metrics, samples = _by_cell(pd.read_parquet(folder / METRICS)), _by_cell(pd.read_parquet(folder / SAMPLES))
+        return [_run(folder, row, metrics, samples) for row in cells.to_dict("records")]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise StudyError(f"{folder}: packed cells cannot be read ({type(error).__name__}: {error})") from None
+
+
+def packed_config(folder: Path, arm: str, seed: int) -> dict[str, Any] | None:
+    """The config of a finished cell that is packed in this folder; None if it is not there."""
+    if not (folder / CELLS).is_file():
+        return None
+    cells = pd.read_parquet(folder / CELLS, columns=[*CELL, "config"])
+    found = cells[(cells["arm"] == arm) & (cells["seed"] == seed)]
+    return json.loads(str(found["config"].iloc[0])) if len(found) else None
+
+
+def write_packed(runs: Iterable[Run], folder: Path) -> None:
+    """Writes these runs, and no others, as the packed cells of `folder`; cells.parquet last."""
+    listed = list(runs)
+    cells = [
+        {
+            "arm": run.arm,
+            "seed": run.seed,
+            "run": json.dumps({**run.record, **({"faults": run.faults} if run.faults else {})}),
+            "config": json.dumps(run.config),
+            "overrides": "\n".join(run.overrides),
+        }
+        for run in listed
+    ]
+    metrics = [_labelled(run.metrics.reset_index(), run) for run in listed]
+    samples = [
+        _labelled(run.evaluation(name)[SAMPLE], run).assign(benchmark=name) for run in listed for name in run.benchmarks
+    ]
+    empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(_numeric(pd.concat(metrics, ignore_index=True)), folder / METRICS)
+    _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
+    _write(pd.DataFrame(cells), folder / CELLS)
+
+
+def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
+    """Adds finished runs to the packed cells of `folder`; returns those that were added or replaced.
+
+    Args:
+        before: the cells that are packed there. Folders of earlier versions are replaced by the tables.
+    """
+    kept = {(run.arm, run.seed): run for run in before}
+    added = [run for run in runs if run.folder.resolve() != (folder / run.arm / f"seed_{run.seed}").resolve()]
+    write_packed({**kept, **{(run.arm, run.seed): run for run in added}}.values(), folder)
+    for run in before:
+        if (run.folder / METRICS).is_file():
+            shutil.rmtree(run.folder)
+            if not any(run.folder.parent.iterdir()):
+                run.folder.parent.rmdir()
+    return added
+
+
+def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], samples: dict[Any, pd.DataFrame]) -> Run:
+    record, cell = json.loads(row["run"]), (row["arm"], row["seed"])
+    own = samples.get(cell)
+    return Run(
+        folder=folder / row["arm"] / f"seed_{row['seed']}",
+        study=str(record.get("study", "")),
+        arm=row["arm"],
+        seed=int(row["seed"]),
+        status=str(record.get("status", "unknown")),
+        record=record,
+        config=json.loads(row["config"]),
+        metrics=metrics[cell].set_index("step"),
+        faults=tuple(record.get("faults", ())),
+        overrides=tuple(row["overrides"].splitlines()),
+        packed_samples={} if own is None else {str(name): part for name, part in own.groupby("benchmark")},
+    )
+
+
+def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:
+    return {cell: part.drop(columns=CELL) for cell, part in table.groupby(CELL, sort=False)}
+
+
+def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
+    return table.assign(arm=run.arm, seed=run.seed)
+
+
+def _numeric(table: pd.DataFrame) -> pd.DataFrame:
+    """Metrics as float32; labels and the five axes as they are."""
+    exact = {*CELL, *AXES}
+    return pd.DataFrame(
+        {key: table[key] if key in exact else pd.to_numeric(table[key]).astype("float32") for key in table.columns}
+    )
+
+
+def _write(table: pd.DataFrame, file: Path) -> None:
+    """Floats are stored byte by byte, which compresses better; a reader sees the old file or the new one."""
+    floats = [key for key in table.columns if table[key].dtype.kind == "f"]
+    texts = [key for key in table.columns if key not in floats]
+    draft = file.with_name(f".{file.name}.partial")
+    pq.write_table(
+        pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),
+        draft,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=texts,
+        use_byte_stream_split=floats,
+        write_statistics=False,
+        store_schema=False,
+    )
+    os.replace(draft, file)

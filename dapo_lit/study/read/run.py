@@ -1,0 +1,115 @@
+"""One run as it was read: its record, config and metrics, and what is odd about its files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dapo_lit.study.read.metrics_file import NOT_FINITE
+from dapo_lit.techniques import REGISTER
+
+AXES = {
+    "step": "rollout step",
+    "gradient_step": "gradient step",
+    "tokens_generated": "generated tokens",
+    "tokens_trained": "trained tokens",
+    "wall_s": "wall time (s)",
+}
+"""The five axes of budget, which every row of a run has."""
+
+USABLE = ("finished", "solved", "exhausted")
+"""How a run ends by its own rules; with any other status it has no result."""
+
+
+class StudyError(ValueError):
+    """Runs that cannot be read or may not be compared; the message says which and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One finished or unfinished run."""
+
+    folder: Path
+    study: str
+    arm: str
+    seed: int
+    status: str
+    record: Mapping[str, Any]
+    """run.json."""
+    config: Mapping[str, Any]
+    """config.yaml, resolved."""
+    metrics: pd.DataFrame
+    """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
+    faults: tuple[str, ...] = ()
+    """What is odd about the files: torn or doubled rows, missing steps, values that are not finite."""
+    overrides: tuple[str, ...] = ()
+    """The command line that started it, without the command."""
+    packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """The last evaluation of each benchmark, where the run was read from a packed table."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/seed_{self.seed}"
+
+    @property
+    def base(self) -> int:
+        """The seed of the base policy that the run started from, its own seed where its config does not say; 0 for the
+        one policy of a path."""
+        if (self.config.get("policy") or {}).get("path"):
+            return 0
+        return int((self.config.get("task") or {}).get("base_seed", self.seed))
+
+    @property
+    def usable(self) -> bool:
+        return self.status in USABLE and len(self.metrics) > 0
+
+    @property
+    def techniques(self) -> dict[str, bool]:
+        """Every registered switch; those that the run did not know are off. Empty where nothing was recorded."""
+        known = self.recorded_techniques
+        return {switch: bool(known.get(switch)) for switch in REGISTER} if known else {}
+
+    @property
+    def recorded_techniques(self) -> dict[str, bool]:
+        """The switches that the run's config names."""
+        return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
+
+    def series(self, key: str) -> pd.Series:
+        """A metric by step, without the steps at which it was not logged; empty if it never was."""
+        if key not in self._series:
+            column = self.metrics[key] if key in self.metrics else pd.Series(dtype=float, name=key)
+            self._series[key] = pd.to_numeric(column, errors="coerce").dropna()
+        return self._series[key]
+
+    @cached_property
+    def _series(self) -> dict[str, pd.Series]:
+        return {}
+
+    def spoilt(self, key: str) -> bool:
+        """Whether a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
+        return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
+
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Benchmarks whose samples were kept."""
+        files = {p.name for p in (self.folder / "eval").glob("*") if any(p.glob("step_*.parquet"))}
+        return tuple(sorted(files | self.packed_samples.keys()))
+
+    def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:
+        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named.
+
+        Raises:
+            StudyError: there is no such file.
+        """
+        if step is None and benchmark in self.packed_samples:
+            return self.packed_samples[benchmark]
+        files = {
+            int(p.stem.removeprefix("step_")): p for p in (self.folder / "eval" / benchmark).glob("step_*.parquet")
+        }
+        chosen = max(files, default=None) if step is None else step
+        if chosen not in files:
+            raise StudyError(f"{self.folder}: no evaluation of {benchmark} at step {chosen}; there are {sorted(files)}")
+        return pd.read_parquet(files[chosen])

@@ -1,0 +1,153 @@
+"""The first page of a report: whether the regime can tell, what moved and at what price, in one figure.
+
+`page_one` gives it as parts of the document, `in_terminal` the same as plain text.
+"""
+
+import re
+from collections.abc import Sequence
+
+from dapo_lit.study.compare.contrasts import Contrast
+from dapo_lit.study.compare.moved import Moved, moved
+from dapo_lit.study.compare.price import price
+from dapo_lit.study.figures.difference_figures import differences_figure
+from dapo_lit.study.figures.style import contrast_name
+from dapo_lit.study.read.curves import AXES
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import amount, bases, unit
+from dapo_lit.study.report.document import Part, Table
+from dapo_lit.study.report.results import Results
+from dapo_lit.techniques import REGISTER
+
+ROWS, PANELS = 8, 6
+ALWAYS = ("rollout/entropy", "rollout/length_mean")
+"""Metrics that the figure shows in any case, after the primary one."""
+
+
+def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
+    """Can this regime tell, what was decided, what moved, in one figure, and at what price.
+
+    Args:
+        decided: the section of the registered comparisons, its heading first.
+    """
+    heading, *sentences = decided
+    parts: list[Part] = [heading, can_tell(results), *sentences]
+    if not (found := family(results)):
+        return parts
+    effects = moved(results.runs, found, bases(results.runs))
+    drawing = differences_figure(results.runs, found, panels(results.metric, effects))
+    return [*parts, *_moved(effects, results.alpha), *([drawing] if drawing else []), *_price(results, found)]
+
+
+def family(results: Results) -> list[Contrast]:
+    """The comparisons that the findings describe."""
+    return [result.contrast for result in results.of(results.family) if result.seeds]
+
+
+def can_tell(results: Results) -> str:
+    """What the regime's calibration says about each technique, and which switches had next to nothing to act on."""
+    start, found = "**Can this regime tell?**", results.calibration
+    if found is None:
+        text = (
+            f"{start} Not calibrated: no positive control shows what could have been found, so that what is undecided "
+            "here may also be beyond this regime."
+        )
+    else:
+        names = {"yes": [], "no": []}  # type: dict[str, list[str]]
+        for switch, why in found.verdicts.items():
+            label = REGISTER[switch].label if switch in REGISTER else switch
+            names["no" if why else "yes"].append(f"{label} ({why})" if why else label)
+        text = f"{start} Regime {found.regime}, calibrated with {found.pairs} pairs an arm"
+        text += f": for {', '.join(names['yes'])}." if names["yes"] else ": for no technique."
+        text += f" Phenomenon absent: {'; '.join(names['no'])}." if names["no"] else ""
+        others = [c.technique for c in family(results) if c.technique and c.technique not in found.verdicts]
+        text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
+    idle = [f"{REGISTER[switch].label} ({words})" for switch, (state, words) in results.act.items() if state is False]
+    return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
+
+
+def panels(metric: str, effects: Sequence[Moved]) -> list[str]:
+    """The primary metric, entropy and length, then what moved most; metrics that say the same are shown once."""
+    chosen = [metric, *ALWAYS]
+    for effect in effects:
+        if len(chosen) < PANELS and in_words(effect.key) not in map(in_words, chosen) and not _twin(effect.key, chosen):
+            chosen.append(effect.key)
+    return chosen
+
+
+def _twin(key: str, chosen: Sequence[str]) -> bool:
+    """Whether a metric is no panel: it repeats one that is shown (reward is accuracy again), or is of the optimiser."""
+    name = key.rpartition("/")[2]
+    if name.startswith("reward") or "@" in name or not key.startswith(("rollout/", "eval/", "task/")):
+        return True
+    return any(name.partition("_")[0] == other.rpartition("/")[2].partition("_")[0] for other in chosen)
+
+
+def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
+    if not effects:
+        return ["**What moved?** At least two seeds with all arms are needed to say."]
+    clear = [effect for effect in effects if effect.p <= alpha]
+    metrics, comparisons = len({e.key for e in effects}), len({e.contrast.label for e in effects})
+    looked = f"{metrics} metrics" + (f" x {comparisons} comparisons" if comparisons > 1 else "")
+    n = effects[0].estimate.n
+    if clear:
+        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}); the largest:"
+    else:
+        text = f"**What moved?** Nothing that stands out of {looked}; the largest:"
+        if 2 / 2**n > alpha:
+            text += f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})."
+    caption = (
+        "Largest standardised effects over all metrics of the policy and its training. Exploratory: none of them was "
+        f"chosen beforehand; p is adjusted over all {looked} by the maximum statistic of exact sign flips. d: mean "
+        f"difference in standard deviations of the pairs. 95 % t-intervals, n = {n} pairs, not adjusted."
+    )
+    columns = ["comparison", "metric", "with - without", "d", "adjusted p"]
+    return [text, Table("moved", caption, columns, [_row(effect) for effect in effects[:ROWS]])]
+
+
+def _row(effect: Moved) -> list[str]:
+    value = amount(effect.key, effect.estimate.mean, signed=True)
+    if effect.estimate.low is not None:
+        low, high = (amount(effect.key, end, signed=True) for end in (effect.estimate.low, effect.estimate.high))
+        value += f" [{low}, {high}]"
+    name = contrast_name(effect.contrast)
+    return [name, in_words(effect.key), f"{value} {unit(effect.key)}".strip(), f"{effect.size:+.1f}", f"{effect.p:.3g}"]
+
+
+def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
+    """Cost ratios, and the difference at equal budget, on the five axes."""
+    key, rows = results.metric, []
+    for contrast in found:
+        prices = price(results.runs, contrast, key)
+        cells = []
+        for axis in AXES:
+            one = prices.get(axis)
+            text = f"x{one.ratio:.2f}" if one else "–"
+            if one and one.at_equal:
+                text += f"; {amount(key, one.at_equal.mean, signed=True)}"
+                low, high = one.at_equal.low, one.at_equal.high
+                text += (
+                    f" [{amount(key, low, signed=True)}, {amount(key, high, signed=True)}]" if low is not None else ""
+                )
+            cells.append(text)
+        rows.append([contrast_name(contrast), *cells])
+    caption = (
+        f"At what price? Budget used with the technique over that without it, and the difference in {in_words(key)} "
+        f"({unit(key) or 'its unit'}, 95 % t-interval) at the largest budget that all runs of a seed reached, on each "
+        "axis. Generated tokens include those of discarded groups."
+    )
+    return [Table("price", caption, ["comparison", *AXES.values()], rows)]
+
+
+def in_terminal(parts: Sequence[Part], width: int = 118) -> list[str]:
+    """Text and tables of a document as lines for a terminal; figures are left out."""
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            lines += [re.sub(r"[*`#]|^- ", "", line).strip() for line in part.splitlines()]
+        elif isinstance(part, Table):
+            cells = [list(part.columns), *map(list, part.rows)]
+            widths = [max(len(row[i]) for row in cells) for i in range(len(part.columns))]
+            lines += [
+                "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
+            ]
+    return [line[: 2 * width] for line in lines]

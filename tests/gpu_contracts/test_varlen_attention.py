@@ -1,0 +1,85 @@
+"""The attention of a GPU: the operator of torch with a reference kernel, against each sequence in a row of its own."""
+
+import inspect
+
+import pytest
+import torch
+from test_attention import FAMILIES, LENGTHS, build, gradient, tokens
+from torch._subclasses.fake_tensor import FakeTensorMode
+from varlen_kernel import in_use
+
+from dapo_lit.policy.attention import has_variable_length_kernel, layout, packed_hidden
+from dapo_lit.policy.sharding import checkpoint_layers
+
+CASES = [name for name in FAMILIES if "capped" not in name]
+
+
+def test_a_gpu_in_half_precision_has_the_kernel_and_nothing_else_has():
+    with FakeTensorMode():
+        for dtype, device, expected in (
+            (torch.bfloat16, "cuda", True),
+            (torch.float16, "cuda", True),
+            (torch.float32, "cuda", False),
+            (torch.bfloat16, "cpu", False),
+        ):
+            assert has_variable_length_kernel(torch.empty(1, dtype=dtype, device=device)) == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shares_prompts", [False, True])
+def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, shares_prompts, monkeypatch):
+    """Grouped heads, a window of 7 tokens, unequal lengths, and responses that continue a shared prompt."""
+    if shares_prompts:
+        prompt, other, *responses = tokens([11, 4, 6, 1, 20, 9])
+        segments, parents = [prompt, *responses[:3], other, responses[3]], [-1, 0, 0, 0, -1, 4]
+    else:
+        segments, parents = tokens(LENGTHS), None
+    weights = torch.randn(sum(map(len, segments)), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    separate = build(FAMILIES[name])
+    states = []
+    for index, segment in enumerate(segments):
+        before = segments[parents[index]] if parents and parents[index] >= 0 else segment[:0]
+        states.append(separate.base_model(torch.cat([before, segment])[None]).last_hidden_state[0, len(before) :])
+    apart = torch.cat(states)
+    reference = gradient(separate, apart, weights)
+    model = build(FAMILIES[name])
+    with in_use(monkeypatch) as calls:
+        packed = packed_hidden(model, torch.cat(segments), layout([len(s) for s in segments], parents))
+        found = gradient(model, packed, weights)
+    assert calls == ["forward"] * 3 + ["backward"] * 3  # one a layer
+    torch.testing.assert_close(packed, apart, rtol=0, atol=1e-12)
+    assert (found - reference).norm() < 1e-7 * reference.norm()  # transformers' norms round to float32
+
+
+def test_keys_and_values_of_grouped_heads_are_not_repeated_where_torch_can_group_them(monkeypatch):
+    from torch.nn.attention import varlen
+
+    widths, original = [], varlen.varlen_attn
+
+    def recorded(query, key, *args, enable_gqa: bool = False, **kwargs):
+        widths.append((query.shape[1], key.shape[1]))
+        return original(query, key, *args, **({"enable_gqa": True} if enable_gqa else {}), **kwargs)
+
+    can_group = "enable_gqa" in varlen.varlen_attn.__kwdefaults__
+    if not can_group:
+        recorded.__signature__ = inspect.signature(original)
+    monkeypatch.setattr(varlen, "varlen_attn", recorded)
+    with in_use(monkeypatch):
+        packed_hidden(build(FAMILIES["qwen3, grouped heads"]), torch.cat(tokens(LENGTHS)), layout(LENGTHS))
+    assert widths == [(4, 2 if can_group else 4)] * 3
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama, one key head"])
+def test_selective_checkpointing_keeps_attention_and_every_other_product(family, monkeypatch):
+    """The gradient is that without checkpointing; attention runs once a layer, twice if whole layers are recomputed."""
+    ids, weights = torch.cat(tokens(LENGTHS)), torch.ones(sum(LENGTHS), 50, dtype=torch.float64)
+    found, calls_of = {}, {}
+    for recomputed in ("none", "selective", "full"):
+        model = build(FAMILIES[family])
+        checkpoint_layers(model, recomputed)
+        with in_use(monkeypatch) as calls:
+            found[recomputed] = gradient(model, packed_hidden(model, ids, layout(LENGTHS)), weights)
+            calls_of[recomputed] = calls.count("forward")
+    assert calls_of == {"none": 3, "selective": 3, "full": 6}
+    for recomputed in ("selective", "full"):
+        torch.testing.assert_close(found[recomputed], found["none"], rtol=0, atol=0)

@@ -1,0 +1,149 @@
+"""What vLLM is given on every rank of a node, checked with the classes of the installed vLLM; no engine starts."""
+
+import inspect
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+from dapo_lit.engines.vllm_engine import engine as module
+from dapo_lit.engines.vllm_engine.engine import VllmEngine
+from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
+
+vllm = pytest.importorskip("vllm", reason="make test-gpu-contracts runs these")
+REAL_LLM = vllm.LLM
+GIB = 2**30
+SETTINGS = VllmSettings(max_model_tokens=2048, max_batch_size=16, kv_cache_gb=20.0)
+SEVEN_B = int(14.2 * GIB)
+"""Bytes of the weights of a 7B policy in bfloat16."""
+CONFIG = Qwen2Config(
+    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=4096,
+)  # fmt: skip
+
+
+class RecordingLLM:
+    """Takes what the installed `LLM` takes, and says what its executor would do."""
+
+    made: ClassVar[list["RecordingLLM"]] = []
+
+    def __init__(self, **given):
+        from vllm.engine.arg_utils import EngineArgs
+
+        accepted = inspect.signature(REAL_LLM.__init__).parameters
+        names = {field.name for field in fields(EngineArgs)}
+        unknown = set(given) - set(accepted) - names
+        assert not unknown, f"this vLLM does not know {sorted(unknown)}"
+        self.given = given
+        self.arguments = EngineArgs(**{name: value for name, value in given.items() if name in names})
+        self.made.append(self)
+
+    def place(self, device: str) -> tuple[int, int]:
+        """Global and local rank of the worker, by vLLM's own executor."""
+        from vllm.v1.executor.abstract import Executor
+
+        backend = self.arguments.distributed_executor_backend or "uni"  # as ParallelConfig has it for one GPU
+        parallel = SimpleNamespace(distributed_executor_backend=backend)
+        kind = Executor.get_class(SimpleNamespace(parallel_config=parallel))
+        executor = object.__new__(kind)
+        executor.vllm_config = SimpleNamespace(device_config=SimpleNamespace(device=torch.device(device)))
+        _, rank, local_rank = executor._distributed_args()
+        return rank, local_rank
+
+
+def start(monkeypatch: pytest.MonkeyPatch, settings: VllmSettings, host: Host, local_rank: int | None) -> RecordingLLM:
+    """VllmEngine on a host, with `LLM` recorded."""
+    monkeypatch.setattr(vllm, "LLM", RecordingLLM)
+    monkeypatch.setattr(Host, "here", lambda: host)
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: host.gpu_bytes > 0)
+    monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
+    for name, value in (("RANK", host.rank), ("LOCAL_RANK", local_rank)):
+        if local_rank is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, str(value))
+    RecordingLLM.made = []
+    VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
+    [made] = RecordingLLM.made
+    return made
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
+@pytest.mark.parametrize("rank", [0, 3, 5, 8, 15])
+def test_every_rank_of_two_nodes_takes_its_own_gpu_and_the_ranks_of_an_engine_one_seed(
+    tensor_parallel, rank, monkeypatch
+):
+    host = Host(gpu_bytes=80 * GIB, grouped=True, rank=rank)
+    made = start(monkeypatch, replace(SETTINGS, tensor_parallel=tensor_parallel), host, local_rank=rank % 8)
+    assert made.place("cuda") == (rank, rank % 8)
+    assert made.arguments.tensor_parallel_size == tensor_parallel
+    assert made.arguments.seed == rank // tensor_parallel
+
+
+def test_a_process_of_its_own_takes_the_first_gpu_and_no_launcher(monkeypatch):
+    made = start(monkeypatch, SETTINGS, Host(gpu_bytes=80 * GIB), local_rank=None)
+    assert made.place("cuda") == (0, 0)
+    assert "distributed_executor_backend" not in made.given
+
+
+def test_a_group_without_a_local_rank_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="LOCAL_RANK"):
+        start(monkeypatch, SETTINGS, Host(gpu_bytes=80 * GIB, grouped=True), local_rank=None)
+
+
+@pytest.mark.parametrize("gpu_bytes", [0, 80 * GIB])
+@pytest.mark.parametrize(
+    "changes", [{}, {"sleeps": True}, {"eager": False}, {"fp32_head": True}, {"memory_frac": 0.5}, {"kv_cache_gb": 1.0}]
+)
+def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, gpu_bytes, monkeypatch):
+    settings = replace(SETTINGS, **changes)
+    found = start(monkeypatch, settings, Host(gpu_bytes=gpu_bytes), local_rank=None).arguments
+    assert found.max_model_len == 2048
+    assert found.max_num_seqs == 16
+    assert found.kv_cache_memory_bytes == settings.kv_cache_gb * GIB
+    assert found.enforce_eager == settings.eager
+    assert found.enable_sleep_mode == settings.sleeps
+    assert found.enable_prefix_caching
+    assert (found.dtype, found.load_format, found.logprobs_mode) == ("bfloat16", "dummy", "processed_logprobs")
+    assert found.hf_overrides == ({"head_dtype": "float32"} if settings.fp32_head else {})
+    if gpu_bytes == 0:
+        assert found.block_size == 32
+    if settings.memory_frac:
+        assert found.gpu_memory_utilization == (0.5 if gpu_bytes else type(found)().gpu_memory_utilization)
+
+
+def free_enough(options: dict, total: int, used_by_trainer: int) -> bool:
+    """vLLM's own check when a worker starts."""
+    from vllm.v1.worker.utils import request_memory
+
+    snapshot = SimpleNamespace(total_memory=total, free_memory=total - used_by_trainer, device_="cuda:0")
+    default = 0.92
+    wanted = options.get("gpu_memory_utilization", default)
+    try:
+        request_memory(snapshot, SimpleNamespace(gpu_memory_utilization=wanted))
+    except ValueError:
+        return False
+    return True
+
+
+def test_an_engine_restarts_beside_a_trainer_that_leaves_room_for_it():
+    total = 80 * GIB
+    options = llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(total), SEVEN_B)
+    trainer = 31 * GIB
+    assert free_enough(options, total, trainer)
+    assert not free_enough({}, total, trainer)  # as vLLM's default has it
+    assert not free_enough(options, total, total - SEVEN_B - 20 * GIB)  # nothing left for activations
+
+
+def test_the_memory_that_is_asked_for_is_weights_cache_and_a_reserve_of_one_gpu():
+    shared = replace(SETTINGS, tensor_parallel=4)
+    options = llm_options(Path("m"), torch.bfloat16, shared, Host(80 * GIB), 4 * SEVEN_B)
+    assert options["gpu_memory_utilization"] == pytest.approx((SEVEN_B + 24 * GIB) / (80 * GIB))
+    assert math.ceil(80 * GIB * options["gpu_memory_utilization"]) < 0.5 * 80 * GIB
+    with pytest.raises(ValueError, match=r"lower rollout.vllm.kv_cache_gb or raise rollout.vllm.tensor_parallel"):
+        llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(24 * GIB), SEVEN_B)

@@ -1,0 +1,66 @@
+"""The head of a GPU: products of 16-bit matrices whose float32 sums are not rounded, with torch's own overloads."""
+
+import pytest
+import torch
+from test_head import LOSSES, TOKENS, Case, relative
+
+from dapo_lit.policy import head
+from dapo_lit.policy.head import Head, has_wide_products, scores, token_loss
+
+
+@pytest.fixture(scope="module")
+def products():
+    """`mm` and `addmm` with `out_dtype`, which torch has on GPUs only, on the CPU; their names as they are called."""
+    calls: list[str] = []
+    library = torch.library.Library("aten", "IMPL")
+
+    def mm(a, b, out_dtype):
+        calls.append("mm")
+        assert a.dtype == b.dtype == torch.bfloat16
+        return a.to(out_dtype) @ b.to(out_dtype)
+
+    def addmm(total, a, b, out_dtype, *, beta=1, alpha=1):
+        calls.append("addmm")
+        assert total.dtype == out_dtype == torch.float32
+        return beta * total + alpha * (a.to(out_dtype) @ b.to(out_dtype))
+
+    library.impl("mm.dtype", mm, "CPU")
+    library.impl("addmm.dtype", addmm, "CPU")
+    yield calls
+    library._destroy()
+
+
+def test_log_probs_and_gradients_of_bf16_weights_lose_nothing_to_rounded_logits(products, monkeypatch):
+    monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device: 7)
+    monkeypatch.setattr(head, "has_wide_products", lambda tensor: tensor.dtype == torch.bfloat16)
+    case, loss = Case(torch.bfloat16), LOSSES["clip"]
+    _, logprobs, of_hidden, of_weight = case.reference(loss)
+    leaves = [x.clone().requires_grad_() for x in (case.hidden, case.weight)]
+    products.clear()
+    total, found, _ = token_loss(
+        leaves[0],
+        Head(leaves[1]),
+        case.targets,
+        lambda new, s: loss(new, case.old[s].float(), case.advantages[s]) * case.weights[s],
+        temperature=0.8,
+    )
+    total.backward()
+    chunks = -(-TOKENS // 7)
+    assert products == ["mm", "addmm"] * chunks  # logits, gradient of the head; that of hidden states is bf16
+    torch.testing.assert_close(found.double(), logprobs, rtol=0, atol=5e-6)  # with rounded logits: 1e-2
+    assert relative(leaves[0].grad, of_hidden) < 5e-3  # bf16 has 8 bits
+    assert relative(leaves[1].grad, of_weight) < 5e-3
+    again = scores(case.hidden, Head(case.weight), case.targets, temperature=0.8)[0]
+    torch.testing.assert_close(again, found, rtol=0, atol=0)
+
+
+def test_the_products_of_a_gpu_in_16_bits_are_wide_and_no_others():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        for dtype, device, expected in (
+            (torch.bfloat16, "cuda", True),
+            (torch.float32, "cuda", False),
+            (torch.bfloat16, "cpu", False),
+        ):
+            assert has_wide_products(torch.empty(1, 1, dtype=dtype, device=device)) == expected

@@ -1,0 +1,106 @@
+"""The package as a library: a Lightning trainer of one's own, as docs/library.md shows it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+import dapo_lit
+from dapo_lit import DAPOModule, RolloutDataModule, compose
+from dapo_lit.config import ConfigError
+
+SMALL = ("+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2")
+METRIC = "eval/four_sums/avg@2"
+
+
+class Seen(Callback):
+    """Keeps what a callback of one's own can read after each step."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.rows.append({key: float(value) for key, value in trainer.callback_metrics.items()})
+
+
+@pytest.fixture(scope="module")
+def fitted(cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    config = compose(*SMALL, "budget.steps=6", "algorithm.optimizer.lr=0.01")
+    seen = Seen()
+    kept = ModelCheckpoint(folder / "kept", monitor=METRIC, mode="max", save_top_k=1)
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        devices=1,
+        logger=CSVLogger(folder, name="", version="log"),
+        log_every_n_steps=1,
+        val_check_interval=2,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[seen, kept, EarlyStopping("rollout/accuracy", mode="max", patience=2, stopping_threshold=1.01)],
+    )
+    module = DAPOModule(config)
+    trainer.fit(module, RolloutDataModule(config))
+    return trainer, module, seen, kept, folder
+
+
+def test_metrics_reach_callbacks_loggers_and_the_trainer(fitted):
+    trainer, module, seen, _, folder = fitted
+    assert [row["step"] for row in seen.rows] == [1, 2, 3, 4, 5, 6][: len(seen.rows)]
+    assert len(seen.rows) == module.counters.step >= 2
+    for key in ("rollout/accuracy", "loss/policy", "policy/entropy", "sampling/rounds", "perf/tokens_per_s"):
+        assert key in seen.rows[-1]
+    assert 0 <= float(trainer.callback_metrics[METRIC]) <= 1
+    header = (folder / "log" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"rollout/accuracy", "loss/policy", METRIC} <= set(header)
+
+
+def test_a_kept_checkpoint_is_loaded_with_its_config_and_validated(fitted, tmp_path):
+    _, module, _, kept, _ = fitted
+    assert Path(kept.best_model_path).is_file()
+    loaded = DAPOModule.load_from_checkpoint(kept.best_model_path)
+    assert loaded.config == module.config
+    trainer = Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path)
+    (found,) = trainer.validate(loaded, RolloutDataModule(loaded.config), verbose=False)
+    assert found[METRIC] == pytest.approx(float(kept.best_model_score))  # same weights, same random numbers
+
+
+def test_the_last_checkpoint_holds_the_weights_of_the_module(fitted, tmp_path):
+    trainer, module, *_ = fitted
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = DAPOModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    for name, tensor in module.policy.state_dict().items():
+        assert torch.equal(loaded.policy.state_dict()[name], tensor)
+
+
+def test_a_data_module_is_refused_a_second_time(fitted):
+    trainer, module, *_ = fitted
+    with pytest.raises(RuntimeError, match="make another one"):
+        trainer.validate(module, trainer.datamodule, verbose=False)
+
+
+def test_processes_that_the_module_does_not_know_of_are_refused():
+    module = DAPOModule(compose(*SMALL))
+    module._trainer = type("TwoProcesses", (), {"world_size": 2})()
+    with pytest.raises(ConfigError, match="trainer=fsdp"):
+        module.on_fit_start()
+
+
+def test_the_names_are_listed_and_others_are_refused():
+    assert {"DAPOModule", "RolloutDataModule", "compose"} <= set(dir(dapo_lit))
+    with pytest.raises(AttributeError, match="has no attribute 'DAPOModul'"):
+        dapo_lit.DAPOModul  # noqa: B018
+
+
+def test_the_script_of_the_page_runs(cache, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "library.md"
+    (script,) = re.findall(r'```python title="own_trainer.py"\n(.*?)```', page.read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script.replace("budget.steps=20", "budget.steps=2"), "own_trainer.py", "exec"), {})
+    assert METRIC in capsys.readouterr().out

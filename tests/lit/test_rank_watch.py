@@ -1,0 +1,133 @@
+"""A rank that has died or hangs is named, and the others end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from threading import Event
+
+import pytest
+import torch.distributed as dist
+from command_line import SMALL, Command
+
+from dapo_lit.lit.processes import lost_rank_named
+from dapo_lit.ranks import LostRankError
+from dapo_lit.ranks import watch as rank_watch
+from dapo_lit.ranks.watch import RankWatch
+
+TWO_RANKS = (
+    *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
+    "trainer.threads=1", "evaluation.every=0", "budget.steps=5000", "trainer.checkpoint_every=1000",
+)  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_rank_that_is_killed_in_a_step_ends_the_other_within_a_minute_by_name(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        ranks.append(Command(*TWO_RANKS, cwd=tmp_path))
+    rows, deadline = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0" / "metrics.jsonl", time.monotonic() + 200
+    while not (rows.is_file() and rows.read_text().count("\n") > 2):
+        assert all(rank.poll() is None for rank in ranks), [rank.output("stderr") for rank in ranks]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    first, second = ranks
+    second.send_signal(signal.SIGKILL)
+    ended = first.wait(timeout=60)
+    assert ended.returncode == 1
+    message = f"rank 1 (process {second.pid}) has ended; continue with resume=true"
+    assert f"error: {message}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert message in (rows.parent / "run.json").read_text()
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The exit codes of the watches, by the line that each printed; ticks are short."""
+    found: dict[str, int] = {}
+    printed: list[str] = []
+    monkeypatch.setattr(rank_watch, "TICK_S", 0.02)
+    monkeypatch.setattr(rank_watch, "LEAVE_S", 0.1)
+    monkeypatch.setattr("builtins.print", lambda text, **_: printed.append(text))
+
+    def leave(code: int) -> None:
+        found[printed.pop()] = code
+        raise SystemExit  # ends the thread
+
+    monkeypatch.setattr(os, "_exit", leave)
+    return found
+
+
+def wait_for(ends: dict[str, int], count: int) -> list[str]:
+    deadline = time.monotonic() + 20
+    while len(ends) < count:
+        assert time.monotonic() < deadline, ends
+        time.sleep(0.01)
+    assert set(ends.values()) == {1}
+    return sorted(ends)
+
+
+def stores(size: int) -> list[dist.TCPStore]:
+    first = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=10))
+    return [first, *(dist.TCPStore("127.0.0.1", first.port, is_master=False) for _ in range(size - 1))]
+
+
+def test_a_rank_that_hangs_ends_all_others_with_one_verdict(ends):
+    made = stores(3)
+    made[2].set("process/2", "another machine 7")  # joined, and silent ever after
+    made[2].add("beat/2", 1)
+    watches = [RankWatch(rank, 3, []) for rank in (0, 1)]
+    made[1].set("process/1", "another machine 8")
+    for watch, store in zip(watches, made, strict=False):
+        watch.joined(store)
+    lines = wait_for(ends, 2)
+    lost = "error: rank 2 gave no sign of life for 0 s"
+    assert [line.split(";")[0] for line in lines] == [lost, lost]
+    assert ["rank 0 ends" in lines[0], "rank 1 ends" in lines[1]] == [True, True]
+    with pytest.raises(LostRankError, match="rank 2 gave no sign of life"), lost_rank_named(watches[0].lost):
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_ranks_that_live_are_left_alone_also_at_their_end(ends):
+    made = stores(2)
+    watches = [RankWatch(rank, 2, []) for rank in (0, 1)]
+    made[1].set("process/1", "another machine 8")
+    for watch, store in zip(watches, made, strict=True):
+        watch.joined(store)
+    Event().wait(1.0)
+    assert all(watch._thread.is_alive() for watch in watches)
+    for watch in watches:
+        watch.close()
+    assert not ends
+    assert watches[0].lost() is None
+
+
+def test_a_child_that_dies_before_there_is_a_group_ends_the_run_and_the_other_children(ends):
+    dying, waiting = ([sys.executable, "-c", code] for code in ("exit(3)", "import time; time.sleep(60)"))
+    children = [subprocess.Popen(command) for command in (dying, waiting)]
+    RankWatch(0, 3, children)
+    [line] = wait_for(ends, 1)
+    assert line.startswith(f"error: rank 1 (process {children[0].pid}) ended with exit code 3; rank 0 ends as well")
+    assert children[1].wait(10) == -signal.SIGKILL
+
+
+def test_a_rank_whose_starter_has_died_ends(ends, monkeypatch):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    monkeypatch.setenv(rank_watch.STARTED_BY, str(gone.pid))
+    RankWatch(1, 2, [])
+    [line] = wait_for(ends, 1)
+    assert f"rank 0 (process {gone.pid}) has ended; rank 1 ends as well" in line

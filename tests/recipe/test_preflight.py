@@ -1,0 +1,63 @@
+"""The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.config import ConfigError
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.recipe.preflight import Finding, run_checks
+
+ROWS = ["weights", "device", "problems", "policy", "tokenizer", "rewards", "switches", "engine"]
+
+
+def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
+    parts = Parts(compose("algorithm.clip.high=0.2"))
+    with parts.verifier:
+        parts.check()
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "before the first step (preflight=false skips this)"
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
+    assert list(rows) == ROWS
+    assert rows["weights"] == "float32 weights, learning rate 0.001"
+    assert rows["problems"].startswith("4 to train on, 4 held out")
+    assert rows["policy"].startswith("qwen2, ")
+    assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")
+    assert "clip_higher" in rows["switches"]
+    assert rows["switches"].endswith("; 1 settings have no effect")
+    assert rows["engine"] == "torch, float32"
+    (warning,) = (line for line in lines if not line.startswith("  "))
+    assert warning.startswith("warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
+
+
+def test_a_rule_that_cannot_read_the_reference_is_warned_about(compose, capsys, monkeypatch):
+    parts = Parts(compose())
+    monkeypatch.setitem(sys.modules["dapo_lit.recipe.reward_check"].FORMATS, "number", "no number {}x")
+    with parts.verifier:
+        monkeypatch.setattr(parts.verifier, "extraction", "hash")
+        parts.check()
+    assert "counts the reference answer as wrong in all of 4 problems" in capsys.readouterr().out
+
+
+def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
+    settings = ("reward.function=reward_functions.absent", "policy.dtype=bfloat16")
+    parts = Parts(compose(*settings, "preflight=false"))
+    with parts.verifier:
+        parts.check()
+    assert capsys.readouterr().out == ""
+    parts = Parts(compose(*settings))
+    with pytest.raises(ConfigError, match="16-bit weights"):
+        parts.check()
+
+
+def test_a_refusal_comes_after_the_rows_before_it_and_ends_the_checks(capsys):
+    def refused() -> Finding:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        run_checks({"a": lambda: Finding("fine", ("but",)), "b": refused, "c": lambda: Finding("never")})
+    out = capsys.readouterr().out
+    assert "  a          fine\n" in out
+    assert "never" not in out

@@ -1,0 +1,102 @@
+"""What a regime can tell, on synthetic runs with a known answer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_runs import write_run
+
+from dapo_lit.study.arm_names import read_arm
+from dapo_lit.study.compare.calibration import calibrate
+from dapo_lit.study.read.runs import StudyError, load
+from dapo_lit.study.report.calibration_page import close_calibration, screening
+
+FREE, BOUND = "dapo@clip.high=5", "dapo@clip.high=0.1"
+CONTROL = {"outcome": "task/steps_frac", "direction": "up", "steps": [1, 20], "doses": [BOUND, FREE]}
+REGIME: dict[str, Any] = {
+    "name": "made_up",
+    "reference": FREE,
+    "screen": {"task/steps_frac": [0.0, 0.2]},
+    "techniques": {"clip_higher": CONTROL},
+}
+
+
+def write(folder: Path, regime: dict[str, Any], steps_of: dict[str, float]) -> Path:
+    """Six pairs on three bases; arm -> the step at which written steps take over."""
+    for arm, step in steps_of.items():
+        for seed in range(6):
+            keys = {"regime": regime, "task.base_seed": seed % 3}
+            write_run(
+                folder,
+                read_arm(arm),
+                seed,
+                study="calibrate",
+                keys=keys,
+                emergence=step + (seed % 2 if arm != FREE else 0),
+            )
+    return folder / "calibrate"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return write(tmp_path, REGIME, {FREE: 5, f"{FREE}@rollout.noise_stream=1": 5, BOUND: 15})
+
+
+def test_an_extreme_dose_that_moves_the_named_outcome_admits_its_technique(runs: Path) -> None:
+    found = calibrate(load(runs), REGIME, "eval/chain_sum/avg@4")
+    (verdict,) = found.techniques
+    assert verdict.admitted, verdict.reason
+    (dose,) = verdict.doses
+    assert dose.arms == (FREE, BOUND)
+    assert (dose.n, found.bases) == (6, (0, 1, 2))
+    assert dose.mean > 0.2
+    assert dose.d is not None
+    assert dose.d >= 2
+    assert verdict.placebo is not None
+    assert not verdict.placebo.stands_out
+    present = {p.name: p.present for p in found.phenomena}
+    assert present["written steps emerge"]
+    assert found.sd is not None
+    assert found.smallest[6] > found.smallest[12] > found.smallest[20] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "arms", "reason"),
+    [
+        ({"direction": "down"}, {}, "but not down"),
+        ({}, {BOUND: 5}, "does not move task/steps_frac by 2 standard deviations"),
+        ({}, {f"{FREE}@rollout.noise_stream=1": 12}, "the placebo moves task/steps_frac as well"),
+        ({"outcome": "task/unheard_of"}, {}, "no pair of runs logged task/unheard_of"),
+    ],
+)
+def test_a_technique_is_not_admitted_where_its_control_fails(
+    tmp_path: Path, change: dict[str, str], arms: dict[str, float], reason: str
+) -> None:
+    regime = {**REGIME, "techniques": {"clip_higher": {**CONTROL, **change}}}
+    folder = write(tmp_path, regime, {FREE: 5, f"{FREE}@rollout.noise_stream=1": 5, BOUND: 15, **arms})
+    (verdict,) = calibrate(load(folder), regime, "eval/chain_sum/avg@4").techniques
+    assert not verdict.admitted
+    assert reason in verdict.reason
+
+
+def test_a_calibration_writes_its_answer_and_an_unfinished_one_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
+    text = close_calibration([runs])
+    assert "clip_higher: can be told apart here" in text
+    stored = json.loads((runs / "calibration.json").read_text())
+    assert stored["techniques"][0]["admitted"] is True
+    page = (runs / "calibration.md").read_text()
+    assert "| written steps emerge | present | task/steps_frac |" in page
+    assert "An effect of 2 points needs" in page
+    folder = write(tmp_path / "other", REGIME, {FREE: 5, BOUND: 15})
+    with pytest.raises(StudyError, match=r"no finished run of dapo@clip.high=5@rollout.noise_stream=1"):
+        close_calibration([folder])
+
+
+def test_the_screening_looks_at_the_first_value_of_each_base_and_takes_the_first_three(tmp_path: Path) -> None:
+    for base in range(5):
+        keys = {"regime": REGIME, "task.base_seed": base}
+        write_run(tmp_path, read_arm(FREE), base, study="screen", keys=keys, emergence=0 if base == 1 else 9)
+    text = screening([tmp_path / "screen"])
+    assert "fails task/steps_frac" in text.splitlines()[2]
+    assert text.splitlines()[-1] == "bases: [0, 2, 3] (4 of 5 pass)"

@@ -1,0 +1,107 @@
+"""What moved, and the paired difference over steps: exact on small numbers, calibrated on noise."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_runs import write_study
+
+from dapo_lit.study.compare.contrasts import difference
+from dapo_lit.study.compare.moved import max_t_p, moved, standardised
+from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
+from dapo_lit.study.compare.price import price
+from dapo_lit.study.compare.statistics import t_interval
+from dapo_lit.study.read.metric_words import WORDS, in_words, is_outcome
+from dapo_lit.study.read.runs import Runs, load
+
+CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dapo-clip_higher")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return load(write_study(tmp_path_factory.mktemp("moved"), "emergence", seeds=range(5), steps=12, every=3))
+
+
+def test_one_metric_has_the_p_of_its_own_t_over_all_flips() -> None:
+    values = np.array([[2.0], [1.0], [4.0]])
+    # t of (2, 1, 4) is 2.65; of the other three sign patterns only -(2, 1, 4) is as far from 0
+    assert max_t_p(values, [0, 1, 2])[0] == 0.25
+    assert max_t_p(np.array([[2.0], [-2.0], [0.5]]), [0, 1, 2])[0] == 1.0
+
+
+def test_more_metrics_make_p_larger_and_repeating_a_metric_does_not() -> None:
+    rng = np.random.default_rng(0)
+    one = rng.normal(1, 1, (8, 1))
+    alone = max_t_p(one, range(8))[0]
+    assert max_t_p(np.hstack([one, one]), range(8))[0] == alone
+    assert max_t_p(np.hstack([one, rng.normal(0, 1, (8, 20))]), range(8))[0] > alone
+
+
+def test_noise_is_called_moved_in_at_most_one_study_of_twenty() -> None:
+    rng = np.random.default_rng(1)
+    found = [float(np.min(max_t_p(rng.standard_t(3, (8, 12)), range(8)))) <= 0.05 for _ in range(300)]
+    assert np.mean(found) < 0.08  # 3.3 % of 300 is the most that 2^8 flips can give
+
+
+def test_only_the_spread_within_bases_counts_where_bases_have_several_seeds() -> None:
+    values = np.array([[1.0], [1.2], [5.0], [5.2]])
+    bases = [0, 0, 1, 1]
+    within = (4 * 0.1**2 / 2) ** 0.5
+    assert standardised(values, bases)[0] == pytest.approx(3.1 / within)
+    assert standardised(values, bases)[0] > 5 * standardised(values, range(4))[0]
+
+
+def test_the_effects_of_a_technique_are_sorted_and_leave_out_what_a_switch_reports_of_itself(runs: Runs) -> None:
+    found = moved(runs, [CLIP])
+    assert [abs(f.size) for f in found] == sorted((abs(f.size) for f in found), reverse=True)
+    keys = {f.key for f in found}
+    assert "rollout/entropy" in keys
+    assert not any(key.startswith(("clip/", "sampling/", "reward/")) for key in keys)
+    assert "rollout/repetition_frac" not in keys  # constant in these runs
+    entropy = next(f for f in found if f.key == "rollout/entropy")
+    assert entropy.estimate.mean > 0
+    assert entropy.size == pytest.approx(entropy.estimate.mean / float(entropy.estimate.sd or 0))
+
+
+def test_a_difference_over_steps_is_with_minus_without_at_each_step(runs: Runs) -> None:
+    table = paired_differences(runs, CLIP, "rollout/entropy")
+    assert list(table.columns) == [0, 1, 2, 3, 4]
+    on, off = (runs.of(arm)[2].series("rollout/entropy") for arm in ("dapo", "dapo-clip_higher"))
+    pd.testing.assert_series_equal(table[2], on - off, check_names=False)
+    band = difference_band(table)
+    last = t_interval(table.iloc[-1].to_numpy())
+    assert band.iloc[-1]["low"] == pytest.approx(last.low)
+    assert band.iloc[-1]["high"] == pytest.approx(last.high)
+
+
+def test_bases_weigh_the_same_in_a_band_however_many_seeds_they_have() -> None:
+    table = pd.DataFrame({0: [1.0], 1: [1.2], 2: [1.1], 3: [5.0]}, index=[1])
+    band = difference_band(table, {0: 7, 1: 7, 2: 7, 3: 8})
+    assert band["mean"][0] == pytest.approx((1.1 + 5.0) / 2)
+    assert band["high"][0] - band["low"][0] < 1.0  # 4 between the bases is no noise
+    assert difference_band(pd.DataFrame()).empty
+    assert np.isnan(difference_band(pd.DataFrame({0: [1.0]}, index=[1]))["low"][0])
+
+
+def test_a_price_is_a_ratio_on_each_of_the_five_axes(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "leave_one_out", seeds=(0, 1, 2), steps=12, every=3))
+    sampling = difference("", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")
+    prices = price(runs, sampling, "eval/chain_sum/avg@4")
+    assert list(prices) == ["step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s"]
+    assert prices["gradient_step"].ratio == 1.0
+    assert prices["tokens_generated"].ratio == pytest.approx(1 / 0.6, rel=1e-3)
+    assert prices["wall_s"].ratio == pytest.approx(1.3)
+    at_steps, at_tokens = prices["step"].at_equal, prices["tokens_generated"].at_equal
+    assert at_steps
+    assert at_tokens
+    assert at_tokens.mean < at_steps.mean
+
+
+def test_metrics_have_names_in_words() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    assert [key for key in WORDS if f"| `{key}` |" not in page] == []
+    outcomes = [key for key in page.split("| `") if is_outcome(key.split("`")[0])]
+    named = [key.split("`")[0] for key in outcomes]
+    assert len(named) > 25
+    assert [key for key in named if in_words(key) == key] == []

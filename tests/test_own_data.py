@@ -1,0 +1,88 @@
+"""Data, reward, callback and logger of one's own, without touching the package: one short run with all of them."""
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dapo_lit.recipe.parts import Parts
+from dapo_lit.train import train
+
+TRL_REWARD = '''
+def closeness(prompts, completions, solution, **columns):
+    """As TRL calls it: everything by name, a number for each completion."""
+    assert columns["difficulty"] == ["easy"] * len(prompts)
+    return [1.0 if text.strip() == right else -0.5 for text, right in zip(completions, solution)]
+'''
+CALLBACK = """
+from pathlib import Path
+
+from lightning import Callback
+
+
+class Steps(Callback):
+    def __init__(self, file):
+        self.file = Path(file)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        accuracy = float(trainer.callback_metrics["rollout/accuracy"])
+        with self.file.open("a") as lines:
+            lines.write(f"{batch.step} {accuracy}\\n")
+"""
+
+
+@pytest.fixture
+def run(compose, tmp_path, monkeypatch) -> Path:
+    (tmp_path / "own_trl_reward.py").write_text(TRL_REWARD)
+    (tmp_path / "own_callbacks.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    sums = [
+        {"prompt": f"{a}+{b}=", "solution": a + b, "difficulty": "easy"} for a, b in ((1, 2), (2, 2), (3, 1), (4, 3))
+    ]
+    chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in sums]
+    for name, rows in (("train", sums[:2] + chats[2:]), ("heldout", sums)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = compose(
+        f"policy.path={Parts(compose()).policy_folder}",
+        "policy.random_init=false",
+        "task.name=file",
+        "task.columns={problem: prompt, answer: solution}",
+        f"task.path={tmp_path / 'train.jsonl'}",
+        f"task.eval_path={tmp_path / 'heldout.jsonl'}",
+        "task.label=own",
+        "reward.function=own_trl_reward.closeness",
+        "logger=csv",
+        "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",
+        "+callbacks=best_checkpoint",
+        "logger.rollouts_every=1",
+        "budget.steps=2",
+    )
+    train(config, [])
+    return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
+
+
+def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert "eval/own/avg@2" in rows[-1]
+
+    completions = pd.concat(pd.read_parquet(file) for file in (run / "rollouts").glob("*.parquet"))
+    right = completions["response"].str.strip() == completions["answer"]
+    assert set(completions["answer"]) <= {"3", "4", "7"}
+    assert (completions["correct"] == right).all()
+    assert set(completions.loc[~right, "reward"]) == {-0.5}
+
+    steps = [line.split() for line in (run / "steps.txt").read_text().splitlines()]
+    assert [int(step) for step, _ in steps] == [1, 2]
+    assert [float(accuracy) for _, accuracy in steps] == [pytest.approx(row["rollout/accuracy"]) for row in rows[1:]]
+
+    with next((run / "csv").rglob("metrics.csv")).open() as file:
+        logged = list(csv.DictReader(file))
+    assert [row["step"] for row in logged] == ["0", "1", "2"]
+    assert float(logged[2]["rollout/accuracy"]) == pytest.approx(rows[2]["rollout/accuracy"])
+    assert float(logged[0]["eval/own/avg@2"]) == pytest.approx(rows[0]["eval/own/avg@2"])
+
+    best = max(rows[1:], key=lambda row: (row["rollout/accuracy"], -row["step"]))
+    assert [file.name for file in (run / "best").iterdir()] == [f"step_{best['step']}.ckpt"]

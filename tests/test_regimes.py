@@ -1,0 +1,53 @@
+"""The shipped regimes: each composes with its arms in either order of the options, and has its place on the page."""
+
+import re
+
+import hydra
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from dapo_lit.cli.regime_study import regime_design
+from dapo_lit.cli.study_launch import composed_arm
+from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.config.identity import flatten
+
+REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
+PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
+
+
+def composed(*overrides: str) -> tuple[DictConfig, Config]:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = hydra.compose("config", list(overrides))
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return tree, parse({str(key): value for key, value in container.items()})
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_regime_names_itself_its_place_on_the_page_and_three_bases(name):
+    _, config = composed(f"+regime={name}", "seed=100")
+    regime = config.regime
+    assert regime is not None
+    assert (regime.name, regime.page) == (name, f"docs/regimes.md#{name}")
+    assert f"\n## {name}\n" in PAGE
+    assert re.search(rf"^\| \[`{name}`\]\(#{name}\) ", PAGE, re.MULTILINE)
+    assert len(regime.bases) >= 3
+    assert config.task.base_seed == regime.bases[100 % len(regime.bases)]
+    assert config.budget.steps == regime.steps
+    for control in regime.techniques.values():
+        assert control.steps is not None
+        assert control.steps[0] <= control.steps[1] <= regime.steps
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_the_doses_of_a_regime_differ_in_nothing_but_their_own_settings(name):
+    tree, config = composed(f"+regime={name}", "+study=calibrate", "seed=100")
+    assert composed("+study=calibrate", f"+regime={name}", "seed=100")[1] == config
+    arms = {arm.name: flatten(composed_arm(tree, arm).model_dump()) for arm in regime_design(config).arms}
+    assert config.regime is not None
+    for control in config.regime.techniques.values():
+        weakest, *others = (arms[dose] for dose in control.doses)
+        for other in others:
+            differing = {key for key in weakest if weakest[key] != other[key]} - {"study.arm"}
+            assert differing
+            assert all(key.startswith("algorithm.") for key in differing)

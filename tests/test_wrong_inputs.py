@@ -1,0 +1,102 @@
+"""A mistake on any command line gives one line that says what is wrong and what to do, and exit code 2."""
+
+import json
+from importlib.util import find_spec
+
+import pytest
+from command_line import run_cli
+
+SUMS = "+experiment=four_sums"
+FILE = ("+experiment=hf", "policy.path=models/none")
+WRONG = [
+    # a key, a value, a group
+    ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh: unknown key; did you mean algorithm.clip.high?"),
+    ("train", ["+speed=1"], "speed: unknown key; known here: seed"),
+    ("train", ["four_sums"], "four_sums: not key=value"),
+    ("train", ["seed=[1"], "seed=[1: not readable"),
+    ("train", ["seed=one"], "seed: Input should be a valid integer"),
+    ("train", ["budget=5"], "budget: "),
+    ("train", ["study_name=../x"], "study_name: '../x' is no folder below runs_dir"),
+    ("train", ["+experiment=dappo"], "did you mean +experiment=dapo?"),
+    ("train", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
+    ("train", ["policy=hf"], "policy.path is needed: A hub id, a Hugging Face folder"),
+    ("train", ["resume=true"], "there is no run in"),
+    # a study
+    ("train", ["-m", "+study=tabel1"], "did you mean table1?"),
+    ("train", ["study=table1"], "write +study=table1"),
+    ("train", ["+study=placebo"], "without -m runs one cell"),
+    ("train", ["-m", "+study=placebo", "seed=a"], "seed=a: a seed is an integer"),
+    # data, model, reward
+    ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl: no such file; set task.path"),
+    ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl, line 1: has no `problem`"),
+    ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problem: prompt, answer: solutoin}"], "has no `solutoin`"),
+    ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problm: prompt}"], "task.columns.problm"),
+    ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
+    ("train", [SUMS, "task.template=plian"], "did you mean plain?"),
+    ("train", [SUMS, "reward.function=nowhere.reward"], "the module 'nowhere'"),
+    ("train", [SUMS, "evaluation.benchmarks=[aime_2042]"], "aime_2042"),
+    ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
+    # callbacks and loggers
+    ("train", [SUMS, "+callbacks=best"], "did you mean +callbacks=best_checkpoint?"),
+    ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine: nowhere.Mine: "),
+    ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is no lightning.Callback"),
+    ("train", [SUMS, "+callbacks.mine={every: 3}"], "callbacks.mine: needs _target_"),
+    # the other commands
+    ("evaluate", ["benchmark=aime_2042"], "aime_2042"),
+    ("evaluate", ["runs/none", "benchmark=gsm8k_test"], "runs/none"),
+    ("export", ["runs/none"], "output is needed: The folder to write"),
+    ("export", ["runs/none", "output=out"], "runs/none: no config.yaml"),
+    ("export", ["runs/empty/dapo/seed_0", "output=out"], "runs/empty/dapo/seed_0/config.yaml"),
+    ("transform", [], "data is needed: "),
+    ("transform", ["none.jsonl"], "none.jsonl: no such file"),
+    ("sft", ["none.jsonl"], "none.jsonl"),
+    ("plan", ["hardware=h9000"], "there is no such hardware"),
+    ("replay", ["runs/none", "step=one"], "step=one: a step is a number"),
+    ("replay", ["runs/none", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
+    ("replay", ["runs/none", "step=1"], "runs/none"),
+    ("status", [], "folders"),
+    ("status", ["runs/none"], "runs/none"),
+    ("report", ["runs/none"], "runs/none"),
+    ("report", ["runs", "axes=speed"], "speed is not one of"),
+    ("check_rewards", ["none.jsonl"], "none.jsonl"),
+    ("check_rewards", ["bad.jsonl"], "bad.jsonl:2: no JSON"),
+    ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
+    ("__main__", ["trian"], "trian: no such command; did you mean train?"),
+]  # fmt: skip
+if find_spec("tensorboard") is None:
+    WRONG.append(("train", [SUMS, "logger=tensorboard"], "pip install 'dapo_lit[tensorboard]'"))
+
+
+@pytest.fixture(scope="module")
+def folder(cache, tmp_path_factory):
+    """Files with mistakes, and an older run that none of the mistakes may touch."""
+    place = tmp_path_factory.mktemp("wrong")
+    (place / "trl.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "solution": "2"}) + "\n")
+    (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
+    (place / "bad.jsonl").write_text('{"pred": "1", "gold": "1"}\n{\n')
+    empty = place / "runs" / "empty" / "dapo" / "seed_0"
+    empty.mkdir(parents=True)
+    (empty / "config.yaml").touch()
+    older = place / "runs" / "four_sums" / "dapo" / "seed_0"
+    older.mkdir(parents=True)
+    (older / "run.json").write_text("{}")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"), WRONG, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_mistake_is_one_line_and_exit_code_2(folder, command, arguments, message):
+    done = run_cli(*arguments, cwd=folder, module=f"dapo_lit.{command}")
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(("error: ", "refused: "))
+    assert sorted(path.name for path in (folder / "runs" / "four_sums" / "dapo").glob("seed*")) == ["seed_0"]
+
+
+def test_there_are_mistakes_in_every_command():
+    from dapo_lit.__main__ import COMMANDS
+
+    assert {command for command, *_ in WRONG} == {*COMMANDS, "__main__"}
+    assert len(WRONG) >= 25

@@ -1,0 +1,137 @@
+"""The job of two training and two sampling machines on loopback: its script, a fake scheduler, real servers of vLLM.
+
+One of the servers and then one of the trainers is killed in the middle of the run.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fake_slurm
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN = (
+    "+experiment=four_sums",
+    "policy.architecture.hidden_size=64",  # heads of 32
+    "policy.name=micro_heads_of_32",
+    "rollout.max_batch_size=16",
+    "trainer=fsdp",
+    "trainer.accelerator=cpu",
+    "trainer.sharding.dtype=null",
+    "trainer.threads=1",
+    "trainer.timeout_min=5",
+    "trainer.checkpoint_every=1",
+    "algorithm.num_prompts=6",
+    "algorithm.minibatch_prompts=3",
+    "evaluation.samples=1",
+    "evaluation.every=0",
+    "logger.progress=none",
+    "logger.completions_every=0",
+    "nodes.sample=2",
+    "nodes.gpus=0",
+    "slurm.health_s=600",
+)
+OPTIONS = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
+DEADLINE_S = 1500
+
+
+class Job:
+    """A job that the fake scheduler runs."""
+
+    def __init__(self, folder: Path, train: int, *overrides: str) -> None:
+        self.folder, self.log = folder, folder / f"job_{train}_{len(list(folder.glob('job_*')))}.log"
+        environment = os.environ | {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            "SLURM_JOB_ID": "4242",
+            "SLURM_JOB_NODELIST": ",".join(f"127.0.0.{n + 1}" for n in range(train + 2)),
+            "FAKE_SLURM_LOG": str(folder / "slurm.log"),
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        command = [sys.executable, "-m", "dapo_lit.launch_slurm", *RUN, f"nodes.train={train}", *overrides]
+        written = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert written.returncode == 0, written.stdout + written.stderr
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                ["bash", "dapo_lit_job.sh"], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while not happened():
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < until, self.log.read_text()[-4000:]
+            time.sleep(0.2)
+
+    def end(self) -> None:
+        """Ends what is left of the job."""
+        for process in processes(self.folder):
+            os.kill(process, signal.SIGKILL)
+
+
+def processes(folder: Path, *words: str) -> list[int]:
+    """Processes of the jobs in a folder, with these words in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                line = (entry / "cmdline").read_text().replace("\0", " ")
+                if all(word in line for word in words) and "pytest" not in line:
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def steps(folder: Path) -> list[int]:
+    return [
+        json.loads(line)["step"] for file in folder.rglob("metrics.jsonl") for line in file.read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(cache, tmp_path_factory):
+    made = tmp_path_factory.mktemp("nodes").resolve()
+    fake_slurm.install(made / "bin", OPTIONS)
+    yield made
+    for process in processes(made):
+        os.kill(process, signal.SIGKILL)
+
+
+def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(folder):
+    job = Job(folder, 2, "budget.steps=60")
+    try:
+        job.wait_for(lambda: max(steps(folder), default=0) >= 2)
+        [server] = processes(folder, "api_server", "--host 127.0.0.3")
+        os.kill(server, signal.SIGKILL)
+        killed_at = max(steps(folder))
+        job.wait_for(lambda: max(steps(folder)) >= killed_at + 2)
+        assert "lost" in job.log.read_text()
+        job.wait_for(lambda: "the server at 127.0.0.3:8000 ended and is started again" in job.log.read_text())
+        job.wait_for(lambda: "http://127.0.0.3:8000 answers again" in job.log.read_text())
+        trainer = max(processes(folder, "dapo_lit.train"))
+        os.kill(trainer, signal.SIGKILL)
+        code = job.process.wait(DEADLINE_S)
+        assert code != 0, job.log.read_text()[-2000:]
+        until = time.monotonic() + 60
+        while processes(folder):  # the job leaves nothing running
+            assert time.monotonic() < until, processes(folder)
+            time.sleep(0.5)
+        reached = max(steps(folder))
+        again = Job(folder, 1, f"budget.steps={reached + 2}")
+        assert again.process.wait(DEADLINE_S) == 0, again.log.read_text()[-4000:]
+        assert "continuing from" in again.log.read_text()
+        done = steps(folder)
+        assert sorted(set(done)) == list(range(reached + 3))  # no step is missing
+    finally:
+        job.end()
