@@ -11,7 +11,7 @@ BENCH := .venv-bench
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean
+.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -76,6 +76,22 @@ test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and o
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
 	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)
 
+OLDEST := .venv-oldest
+
+# torch 2.11 with transformers 5.17, as GPU machines have them; make test-oldest PYTHON=python3.12
+$(OLDEST)/.ready: pyproject.toml requirements.lock
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -v -E '^(transformers|huggingface_hub|tokenizers|hf-xet)==' requirements.lock > $(OLDEST)/requirements.lock
+	$(OLDEST)/bin/pip install -q --disable-pip-version-check torch==2.11.0 'transformers==5.17.*' -r $(OLDEST)/requirements.lock
+	$(OLDEST)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready  ## the tests with the oldest torch and transformers that are supported
+	$(OLDEST)/bin/python -m pytest tests tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
+
+test-gpu-faults: $(VLLM_READY)  ## put faults of GPU paths into a copy, one at a time: each must fail the contract suite
+	PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/gpu_contracts/faults_on_gpus.py $(ARGS)
+
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -115,6 +131,24 @@ bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrite
 	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
+
+# PART=a ... g, or several; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
+PART ?= a b c d e f g
+GPU_PYTHON ?= $(BIN)/python
+GPU_SCRIPTS = $(foreach part,$(PART),$(wildcard benchmarks/gpu/$(part)_*.py))
+
+gpu:  ## measure on a GPU, part by part (PART=a ... g), each within 9 minutes; DRY=1: dry runs on a CPU
+	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g"; exit 2; }
+	@for script in $(GPU_SCRIPTS); do \
+	    echo "== $$script"; \
+	    timeout $(if $(DRY),200,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
+	done
+
+# at most 64 MB: what a machine with torch, transformers, lightning and pandas lacks
+gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a network in build/gpu_wheels
+	mkdir -p build/gpu_wheels
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w build/gpu_wheels hydra-core==1.3.8 omegaconf==2.3.* antlr4-python3-runtime==4.9.3 pydantic gguf math-verify==0.9.0 latex2sympy2_extended
+	du -sh build/gpu_wheels
 
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)

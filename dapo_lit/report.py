@@ -26,7 +26,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
     parser.add_argument("--axes", default="step", help=f"x-axes of the figures, of {', '.join(AXES)}")
-    parser.add_argument("--formats", default="png", help="files of each figure, of png, pdf, svg")
+    parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )

@@ -6,7 +6,8 @@ Prints a table of the policy before and after, and the paths of the run and its 
 import sys
 from collections.abc import Iterable
 
-from dapo_lit.cli.command import run_command
+from dapo_lit.cli.cells import in_child
+from dapo_lit.cli.command import reported, run_command
 from dapo_lit.config import Config
 
 
@@ -16,10 +17,10 @@ def train(config: Config, overrides: list[str]) -> None:
     train(config, overrides)
 
 
-def check_study(configs: Iterable[Config]) -> None:
-    from dapo_lit.commands.train import check_study
+def check_study(configs: Iterable[Config]) -> int:
+    from dapo_lit.commands.train import check_study  # here, so that the processes of the cells inherit the imports
 
-    check_study(configs)
+    return in_child(lambda: reported(lambda: check_study(configs)))
 
 
 def print_findings(config: Config) -> None:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ GOOD = (
 )
 """Outcomes in which nothing that was not damaged is lost or changed."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PATIENCE_S = 1200
+"""Seconds for a command to end; many, because the machine may be busy."""
 MOST_DISTURBANCES = 6
 """Of one run; it is then left to finish."""
 
@@ -128,7 +130,7 @@ def disturb(
             time.sleep(0.005)
         if process.poll() is None:
             process.send_signal(number)
-        ended = process.wait(timeout=120)
+        ended = process.wait(timeout=PATIENCE_S)
         if ended.returncode == 0 and "stopped on request" not in ended.stdout:
             return sent, True
         if number == signal.SIGTERM and "Traceback" in ended.stderr:
@@ -155,7 +157,7 @@ def signal_sweep(
         sent, finished = disturb(chain, arguments, number, moments)
         waiting = waiting[len(sent) :]
         if not finished:
-            ended = run_cli(*arguments, "resume=auto", cwd=chain)
+            ended = run_cli(*arguments, "resume=auto", cwd=chain, timeout=PATIENCE_S)
             assert ended.returncode == 0, ended.stderr
         differs = difference(chain, whole)
         rows = (chain / RUN / "metrics.jsonl").read_bytes()
@@ -180,14 +182,14 @@ def small_disk(folder: Path, size: int) -> Iterator[Callable[[], None]]:
     try:
         yield enlarge
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a process that is ending may look into it
 
 
 def disk_case(folder: Path, whole: Path, arguments: tuple[str, ...], size: int) -> Case:
     """A run on a disk that becomes full, and then is given room."""
     folder.mkdir()
     with small_disk(folder, size) as enlarge:
-        ended = run_cli(*arguments, cwd=folder)
+        ended = run_cli(*arguments, cwd=folder, timeout=PATIENCE_S)
         at = f"{num_rows(folder)} rows"
         message = ended.stderr.strip().splitlines()
         if ended.returncode == 0:
@@ -198,7 +200,7 @@ def disk_case(folder: Path, whole: Path, arguments: tuple[str, ...], size: int) 
             outcome = f"names no file: {message[-1:]}"
         else:
             enlarge()
-            again = run_cli(*arguments, "resume=auto", cwd=folder)
+            again = run_cli(*arguments, "resume=auto", cwd=folder, timeout=PATIENCE_S)
             differs = difference(folder, whole) if again.returncode == 0 else again.stderr.strip().splitlines()[-1]
             outcome = f"one line names the file; resumed, {f'differs in {differs}' if differs else 'equal'}"
     return Case("disk", f"{size / 2**20:.2f} MiB", at, outcome)
@@ -220,8 +222,8 @@ def damage_case(folder: Path, killed: Path, whole: Path, arguments: tuple[str, .
     """
     shutil.copytree(killed, folder)
     (folder / file).write_bytes(DAMAGES[damage]((folder / file).read_bytes()))
-    status = run_cli(str(RUN.parents[1]), cwd=folder, module="dapo_lit.status")
-    resumed = run_cli(*arguments, "resume=true", cwd=folder)
+    status = run_cli(str(RUN.parents[1]), cwd=folder, module="dapo_lit.status", timeout=PATIENCE_S)
+    resumed = run_cli(*arguments, "resume=true", cwd=folder, timeout=PATIENCE_S)
     if tracebacks := [name for name, done in (("status", status), ("train", resumed)) if "Traceback" in done.stderr]:
         outcome = f"traceback of {' and '.join(tracebacks)}"
     elif resumed.returncode == 0:
@@ -261,7 +263,7 @@ def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> tuple[str, float]
     while process.poll() is None:
         spent = processor_s(process.pid) or spent
         time.sleep(0.005)
-    ended = process.wait()
+    ended = process.wait(PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, spent
 
@@ -295,9 +297,9 @@ def sweep(folder: Path, kills: int, signals: int, disks: int, workers: int) -> t
         )
     cases: list[Case] = []
     with ThreadPoolExecutor(workers) as pool:
-        for number, found in enumerate(pool.map(lambda work: work(), works)):
-            cases += found
-            print(f"{number + 1} of {len(works)}: {found[-1].sweep}, {len(cases)} cases", flush=True)
+        for done in as_completed([pool.submit(work) for work in works]):
+            cases += done.result()
+            print(f"{len(cases)} cases; {done.result()[-1]}", flush=True)
     return cases, run_s
 
 

@@ -230,7 +230,7 @@ def test_values_that_cannot_work_are_named(overrides, message):
         (["policy=tiny"], "policy=tiny has no weights of its own; give ckpt="),
         (["benchmark.template=boxed"], "Set benchmark.extraction=boxed"),
         (
-            ["benchmark.template=gsm8k_few_shot"],
+            ["benchmark.template=gsm8k_few_shot", "benchmark.extraction=hash"],
             "benchmark.template=gsm8k_few_shot does not fit the policy's tokenizer",
         ),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "its longest prompt has"),

@@ -168,7 +168,7 @@ def run_command(
     config_name: str,
     positional: str | None = None,
     renamed: Mapping[str, str] | None = None,
-    before_study: Callable[[Iterable[Config]], None] = lambda configs: None,
+    before_study: Callable[[Iterable[Config]], int] = lambda configs: 0,
     after_study: Callable[[Config], None] = lambda config: None,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
@@ -179,7 +179,8 @@ def run_command(
     Args:
         positional: the key that an argument without `=` is the value of; None: there is no such argument.
         renamed: old names of keys, which still work.
-        before_study: called with the configs of a study's cells before several run side by side and print into logs.
+        before_study: called with the configs of a study's cells before several run side by side and print into logs;
+            anything but 0 is the exit code.
         after_study: called once all cells of a study were run.
     """
     codes: list[int] = []
@@ -219,15 +220,15 @@ def run_study(
     study: "Sweep",
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
-    before_study: Callable[[Iterable[Config]], None],
+    before_study: Callable[[Iterable[Config]], int],
 ) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
-    from dapo_lit.cli.cells import Cell, in_child, run_cells, workers_for
+    from dapo_lit.cli.cells import Cell, run_cells, workers_for
     from dapo_lit.cli.study_launch import compose, with_arm
 
     workers = workers_for(study.config, len(study.cells))
     configs = (with_arm(compose(study.overrides(cell))) for cell in study.cells)
-    if workers > 1 and (code := in_child(lambda: reported(lambda: before_study(configs)))):
+    if workers > 1 and (code := before_study(configs)):
         return code
 
     def run_cell(cell: Cell) -> int:
@@ -259,7 +260,7 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.ranks import LostRankError
+        from dapo_lit.ranks import LostRankError  # loads torch, as what raised this has
 
         if isinstance(error, LostRankError):
             print(f"error: {error}", file=sys.stderr)

@@ -172,6 +172,8 @@ class Vllm(Section):
     """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
     """Compute logits in float32 whatever the dtype of the weights."""
+    deterministic: bool
+    """On a GPU: kernels whose result for a sequence does not depend on the batch, so that a step can be repeated."""
     sleep: Annotated[bool, EXECUTION]
     """On a GPU: free the memory of weights and cache while the policy trains."""
 

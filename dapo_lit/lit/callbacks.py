@@ -1,5 +1,6 @@
 """After each rollout step: evaluation, the metrics row, files, and the check whether to stop."""
 
+import time
 from typing import Any
 
 from lightning import Callback, Trainer

@@ -86,6 +86,7 @@ def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int 
         request_s=server.request_s,
         wait_s=server.wait_s,
         fp32_head=rollout.vllm.fp32_head,
+        deterministic=rollout.vllm.deterministic,
     )
 
 
@@ -116,5 +117,6 @@ def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int |
         fp32_head=rollout.vllm.fp32_head,
         eager=rollout.vllm.eager,
         sleeps=rollout.vllm.sleep,
+        deterministic=rollout.vllm.deterministic,
         memory_frac=rollout.vllm.gpu_memory_utilization,
     )

@@ -18,6 +18,7 @@ from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
 from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, prepare_base
+from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
@@ -70,7 +71,7 @@ class Parts:
                 "weights": lambda: check_dtype(self.config),
                 "device": self._check_device,
                 "problems": self._check_problems,
-                "policy": lambda: check_policy(self.policy),
+                "policy": self._check_policy,
                 "tokenizer": self._check_tokenizer,
                 "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
                 "switches": lambda: check_switches(self.config),
@@ -91,6 +92,16 @@ class Parts:
         return Finding(
             f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"
         )
+
+    def _check_policy(self) -> Finding:
+        config, found = self.config, check_policy(self.policy)
+        by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
+        if by_layer or config.compute_dtype != config.policy.dtype:
+            try:
+                decoder_layers(self.policy)
+            except ValueError as error:
+                raise ConfigError(f"policy.path={self.policy_folder}: {error}") from None
+        return found
 
     def _check_tokenizer(self) -> Finding:
         everything = [*self.problems.train, *self.problems.heldout]

@@ -7,7 +7,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import SampleRequest
 from dapo_lit.engines.samples import NO_TOKENS, PartialSample, Sample, SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
-from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.rollout.records import Completion, Group, check_independent
 
 
 @dataclass
@@ -112,6 +112,7 @@ class OpenGroups:
         group.partial.pop(key.sample_index, None)
         if group.finished:
             group.group.completions = [group.scored[i] for i in range(group.num_samples)]
+            check_independent([completion.sample for completion in group.group.completions])
             if not self._in_rounds:
                 self._resolve(place)
 

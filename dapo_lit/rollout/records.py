@@ -1,8 +1,11 @@
 """What flows through one rollout step: prompts, completions, groups, and the collected step."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import ArrayRecord, Sample, TokenIds
@@ -84,6 +87,31 @@ class Group(ArrayRecord):
         """Whether dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
         a group pass whose answers are all wrong and differ in length."""
         return self.mixed if filter_on == "correctness" else not self.equal_rewards
+
+
+IMPOSSIBLE = -60.0
+"""Log-probability (nats) below which identical samples are taken for a fault: one group in 10^26."""
+
+
+class IdenticalSamplesError(RuntimeError):
+    """The samples of a group are one sample: they were drawn from the same noise."""
+
+
+def check_independent(samples: Sequence[Sample]) -> None:
+    """Raises IdenticalSamplesError where independent samples would hardly be identical.
+
+    If the first response has probability p, the G - 1 others equal it with probability p^(G - 1). A group of a nearly
+    certain answer is identical by right.
+    """
+    first = samples[0]
+    if len(samples) < 2 or any(not np.array_equal(s.response_ids, first.response_ids) for s in samples[1:]):
+        return
+    chance = (len(samples) - 1) * float(np.sum(first.rollout_logprobs, dtype=np.float64))
+    if chance < IMPOSSIBLE:
+        raise IdenticalSamplesError(
+            f"all {len(samples)} responses to {first.key.problem_id} in step {first.key.step} are identical, which "
+            f"independent samples would be with log-probability {chance:.0f}: the engine gives them the same noise"
+        )
 
 
 @dataclass

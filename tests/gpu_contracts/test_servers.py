@@ -137,6 +137,9 @@ def test_a_step_completes_on_the_other_server_when_one_is_killed_and_the_killed_
         assert all(len(s.response_ids) == 20 for s in samples)  # nothing of the broken responses is kept twice
         assert len(servers[1].engine.sampled) == 4  # its own two, and the two of the other
         assert capsys.readouterr().out.count("a server is lost") == 1
+        seeds = [{body["sampling_params"]["seed"] for body in server.engine.sampled} for server in servers]
+        assert seeds[0] < seeds[1]  # drawn again from the same noise
+        assert len(seeds[1]) == 4  # each sample from noise of its own
         servers[0].engine.label = "default"
         servers[0].start()
         made.sync_weights(tensors(made), 1)

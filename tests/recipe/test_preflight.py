@@ -1,6 +1,7 @@
 """The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def test_a_rule_that_cannot_read_the_reference_is_warned_about(compose, capsys, 
         monkeypatch.setattr(parts.verifier, "extraction", "hash")
         parts.check()
     assert "counts the reference answer as wrong in all of 4 problems" in capsys.readouterr().out
+
+
+def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(compose, monkeypatch):
+    for overrides, said in (((), None), (("policy.freeze_frac=0.5",), r"'qwen2' are not found.*policy\.freeze_frac=0")):
+        parts = Parts(compose(*overrides))
+        with parts.verifier:
+            monkeypatch.setattr(parts.policy.config, "num_hidden_layers", 7)
+            with nullcontext() if said is None else pytest.raises(ConfigError, match=said):
+                parts._check_policy()
 
 
 def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from dapo_lit.report import main as report
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.style import PAPERS
+from dapo_lit.study.read.calibration_file import read_calibration
 from dapo_lit.study.read.registration import Plan, read_plan, register
-from dapo_lit.study.read.runs import load
+from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.checks_section import train_command
 from dapo_lit.study.report.document import Table, is_empty, markdown
+from dapo_lit.study.report.findings_section import findings_section
 from dapo_lit.study.report.html import dark
 from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.report import build
@@ -148,13 +151,33 @@ def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_price(
     assert "3 pairs cannot reach 0.05 (the smallest p is 0.25)" in page
 
 
+def test_the_first_sentence_is_that_of_the_regimes_calibration(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "joint"}})
+    assert read_calibration(load(folder), folder) is None
+    (tmp_path / "calibrate_joint").mkdir()
+    file = tmp_path / "calibrate_joint" / "calibration.json"
+    verdicts = [
+        {"technique": "clip_higher", "admitted": False, "reason": "its extreme dose does not move it"},
+        {"technique": "token_level_loss", "admitted": True, "reason": ""},
+    ]
+    file.write_text(json.dumps({"regime": "joint", "seeds": list(range(6)), "techniques": verdicts}))
+    results = replace(analyse(load(folder)), calibration=read_calibration(load(folder), folder))
+    first, sentence = page_one(results, findings_section(results))[1:3]
+    assert "Regime joint, calibrated with 6 pairs an arm: for token-level loss." in str(first)
+    assert "Phenomenon absent: clip-higher (its extreme dose does not move it)." in str(first)
+    assert str(sentence).endswith("Phenomenon absent: its extreme dose does not move it.")
+    file.write_text("{}")
+    with pytest.raises(StudyError, match=r"calibration\.json: cannot be read"):
+        read_calibration(load(folder), folder)
+
+
 def test_the_largest_effect_leads_the_table_and_is_named_in_words(tmp_path: Path) -> None:
     folder = write_study(tmp_path, "emergence", seeds=range(6), steps=12, every=3)
     results = analyse(load(folder))
     rows = next(part.rows for part in page_one(results, ["## 1."]) if isinstance(part, Table) and part.name == "moved")
     assert rows[0][0] == "clip-higher"
     assert {row[1] for row in rows[:4]} >= {"distinct responses in a group", "entropy"}
-    assert float(rows[0][4]) == 2 / 2**6
+    assert rows[0][4] == "0.0312"  # 2 of the 64 flips
     assert abs(float(rows[0][3])) >= abs(float(rows[1][3])) > 3
 
 

@@ -40,6 +40,12 @@ SETTINGS = {
 }
 
 
+NO_KERNELS = (
+    "rollout.vllm.deterministic=true: only for GPUs has vLLM kernels that do not depend on the batch; set it to false, "
+    "or take rollout=torch, which repeats a run bit for bit on a CPU"
+)
+
+
 def check_installed() -> str:
     """The version of vLLM that is installed.
 
@@ -91,6 +97,8 @@ def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: Vllm
     check_installed()
     check_heads(config)
     check_cache(config, dtype, settings)
+    if settings.deterministic and not torch.cuda.is_available():
+        raise ValueError(NO_KERNELS)
 
 
 class VllmEngine(RolloutEngine):
@@ -104,6 +112,9 @@ class VllmEngine(RolloutEngine):
         self.version_of_vllm = check_installed()
         self._model = ServedModel(config)
         check_cache(self._model.config, dtype, settings)
+        if settings.deterministic and not torch.cuda.is_available():
+            raise ValueError(NO_KERNELS)
+        self.reproducible = settings.deterministic
         self.settings = settings
         self.concurrency = settings.max_batch_size
         self._eos_ids = list(eos_ids)
@@ -118,6 +129,8 @@ class VllmEngine(RolloutEngine):
         """Of the last sync_weights; None before the first."""
 
     def _start(self) -> Any:
+        if self.settings.deterministic:  # read by vLLM when it is imported
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
         try:

@@ -29,6 +29,8 @@ class VllmSettings:
     """No compilation and no CUDA graphs: starts in seconds."""
     sleeps: bool = False
     """On a GPU: gives the memory of weights and cache back while the trainer works."""
+    deterministic: bool = False
+    """Kernels whose result for a sequence does not depend on the batch (VLLM_BATCH_INVARIANT), which GPUs have."""
     memory_frac: float | None = None
     """Share of the GPU that vLLM wants free when it starts; None: computed."""
 

@@ -36,4 +36,5 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
     if settings.transfer == "nccl":
         options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
-    return f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} {' '.join(options)}"
+    invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
+    return f"{invariant}VLLM_SERVER_DEV_MODE=1 vllm serve {model} {' '.join(options)}"

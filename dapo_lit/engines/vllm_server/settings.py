@@ -25,3 +25,4 @@ class ServerSettings:
     wait_s: float = 0.0
     """Seconds to wait for a server that does not answer yet."""
     fp32_head: bool = False
+    deterministic: bool = False

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from fontTools import subset
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
@@ -45,6 +44,8 @@ def latin_font() -> str:
     A PDF embeds the letters that it uses. To take them out of the whole font takes longer than to draw the figure;
     other letters still come from there.
     """
+    from fontTools import subset  # only a PDF needs it
+
     name = "DejaVu Sans Latin"
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

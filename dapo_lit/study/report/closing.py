@@ -8,7 +8,7 @@ from dapo_lit.study.report.report import make_report
 
 
 def close(study: str, folders: Sequence[Path], command: str) -> str:
-    """Writes a small report (one axis, PNG) or a calibration into the first folder; returns what was found as text.
+    """Writes a small report or a calibration into the first folder; returns what was found as text.
 
     Raises:
         StudyError: no cell has finished, or the runs may not be compared.
@@ -18,6 +18,6 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
     if study == "calibrate":
         return close_calibration(folders)
     out = folders[0] / "report"
-    results, found = make_report(folders, out, command, axes=("step",), formats=("png",))
+    results, found = make_report(folders, out, command)
     missing = [f"{len(results.missing)} cells are missing; the findings are of those that have ended"]
     return "\n".join([*found, *(missing if results.missing else []), f"report: {out / 'report.html'}"])

@@ -73,7 +73,8 @@ def bullets(items: Sequence[str]) -> str:
 
 
 def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg")) -> str:
-    """The report as Markdown; figures and tables link to their files."""
+    """The report as Markdown; figures and tables link to their files, which pages show as PNG if there are such."""
+    shown = "png" if "png" in formats else formats[0]
     texts = [f"# {document.title}"]
     for part in document.parts:
         match part:
@@ -83,9 +84,9 @@ def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg"))
             case Drawing(name, caption, alt, folded=""):
                 files = " ".join(f"[{kind}](figures/{name}.{kind})" for kind in ("csv", *formats))
                 alt = alt.replace("[", "(").replace("]", ")")
-                texts += [f"![{alt}](figures/{name}.png)", f"*{caption}* {files}"]
+                texts += [f"![{alt}](figures/{name}.{shown})", f"*{caption}* {files}"]
             case Drawing(name, folded=heading):
-                texts.append(f"[{heading}](figures/{name}.png)")
+                texts.append(f"[{heading}](figures/{name}.{shown})")
             case _:
                 texts.append(part)
     return "\n\n".join(texts) + "\n"

@@ -32,7 +32,7 @@ def make_report(
     out: Path,
     command: str,
     axes: Sequence[str] = ("step",),
-    formats: Sequence[str] = ("png",),
+    formats: Sequence[str] = ("svg",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> tuple[Results, list[str]]:

@@ -1,0 +1,114 @@
+"""Part d: the trainer without an engine at the shapes of Qwen2.5, random weights, long-tailed lengths.
+
+Tokens a second, useful MFU (operations of the parameters and of causal attention, recomputation not counted, over the
+rate of a large product) and the peak of memory next to what `dapo_lit.plan` predicts. Published: prime-rl 11.9k
+tokens/s and 11 % (0.6B, 16k tokens, one H100), 10.1k and 27 % at 64k. Weights and optimiser states are in bf16 here.
+"""
+
+import argparse
+from typing import Any
+
+import hydra
+import numpy as np
+import torch
+from c_head import product_rate
+from omegaconf import OmegaConf
+from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from dapo_lit.config import config_folder, parse_as
+from dapo_lit.config.forecast import PlanConfig
+from dapo_lit.forecast.memory import training_memory
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import policy_loss
+from dapo_lit.policy.sharding import checkpoint_layers
+from dapo_lit.step.balance import cost_of
+from dapo_lit.step.optimizer_steps import update_kernel
+
+CASES = (
+    ("qwen2_5_0_5b", 16384, "none"), ("qwen2_5_0_5b", 65536, "selective"), ("qwen2_5_1_5b", 16384, "none"),
+    ("qwen2_5_1_5b", 65536, "full"), ("qwen2_5_7b", 16384, "full"), ("qwen2_5_7b", 65536, "full"),
+)  # fmt: skip
+
+
+def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
+    overrides = [
+        f"policy={policy}", "policy.dtype=bfloat16", "trainer=fsdp", "trainer.devices=1",
+        f"trainer.micro_batch_tokens={tokens}",
+        f"trainer.activation_checkpointing={recomputed}", "rollout=vllm", "rollout.vllm.placement=server",
+        "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f",
+    ]  # fmt: skip
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra.compose("plan", overrides), resolve=True)
+    return parse_as({str(k): v for k, v in tree.items()}, PlanConfig)  # type: ignore[union-attr]
+
+
+def lengths_of(tokens: int) -> list[int]:
+    """Long-tailed lengths (log-normal, spread 0.8) that add up to `tokens`."""
+    draw, found = np.random.default_rng(0), list[int]()
+    while (left := tokens - sum(found)) > 0:
+        found.append(min(left, int(np.clip(draw.lognormal(np.log(tokens / 24), 0.8), 16, tokens / 2))))
+    return found
+
+
+def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: argparse.Namespace) -> dict[str, Any]:
+    config = planned(policy, tokens, recomputed)
+    architecture = dict(config.policy.architecture or {})
+    if args.tiny:
+        architecture |= {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+                         "vocab_size": 512}  # fmt: skip
+    shape = AutoConfig.for_model(architecture.pop("model_type"), **architecture)
+    compute = torch.bfloat16 if ON_GPU else torch.float32
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
+    checkpoint_layers(model, recomputed)  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}, 1))
+    lengths = lengths_of(tokens)
+    ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)
+    packed, rows = layout(lengths, device=DEVICE), torch.arange(tokens // 10, tokens - 1, device=DEVICE)
+
+    def step() -> None:
+        loss, _, _ = policy_loss(
+            model, ids, packed, rows, ids[rows + 1], lambda new, part: -new / tokens, temperature=1.0
+        )
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    memory = peak_bytes(step)
+    ms = milliseconds(step, 1 if args.tiny else 5)
+    cost = cost_of(shape)
+    useful = 6 * (sum(map(cost, lengths)) + len(rows) * shape.vocab_size * shape.hidden_size)
+    predicted = None if args.tiny else training_memory(config, quick=True).peak * 2**30
+    return {
+        "ms": ms, "tokens_per_s": tokens / ms * 1e3, "mfu": useful / ms * 1e3 / peak, "peak_bytes": memory,
+        "planned_bytes": predicted, "sequences": len(lengths),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
+    args = parser.parse_args()
+    cases = [("qwen2_5_0_5b", 512, "none"), ("qwen2_5_0_5b", 512, "selective")] if args.tiny else list(CASES)
+    peak, rows, results = product_rate(256 if args.tiny else 8192, torch.bfloat16 if ON_GPU else torch.float32), [], {}
+    for index, (policy, tokens, recomputed) in enumerate(cases):
+        if index not in args.cases or not time_left(args):
+            continue
+        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}"
+        try:
+            of = results[name] = measure_case(policy, tokens, recomputed, peak, args)
+        except torch.OutOfMemoryError as error:
+            results[name] = {"error": str(error)[:200]}
+            rows.append([name, "out of memory", "", "", "", ""])
+            continue
+        finally:
+            torch.cuda.empty_cache()
+        gb = ["" if of[key] is None else f"{of[key] / 1e9:.1f}" for key in ("peak_bytes", "planned_bytes")]
+        rows.append([name, f"{of['ms']:.0f}", f"{of['tokens_per_s']:,.0f}", f"{100 * of['mfu']:.1f} %", *gb])
+    header = ["shape", "ms a step", "tokens/s", "useful MFU", "peak GB", "planned GB"]
+    finish("d_trainer", args, header, rows, results | {"product_rate": peak})
+
+
+if __name__ == "__main__":
+    main()

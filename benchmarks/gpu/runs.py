@@ -1,0 +1,42 @@
+"""Trainings as a user starts them, for the parts that need whole runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from part import ON_GPU
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_DEVICE = ("trainer.accelerator=gpu",) if ON_GPU else ("trainer.accelerator=cpu",)
+QUIET = ("logger.progress=none", "logger.completions_every=0", "trainer.grad_noise=false")
+
+
+def begin(folder: Path, *overrides: str, log: str = "log.txt") -> "subprocess.Popen[bytes]":
+    """Starts `dapo_lit.train` in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "dapo_lit.train", *ON_DEVICE, *QUIET, *overrides]
+    with (folder / log).open("ab") as output:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def train(folder: Path, *overrides: str) -> None:
+    """Raises RuntimeError with the end of the log if the run fails."""
+    process = begin(folder, *overrides)
+    if process.wait():
+        raise RuntimeError((folder / "log.txt").read_text()[-3000:])
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the only run below a folder, the last one of each step."""
+    [file] = folder.rglob("metrics.jsonl")
+    found = {(row := json.loads(line))["step"]: row for line in file.read_text().splitlines()}
+    return [found[step] for step in sorted(found)]
+
+
+def learned(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what the clock or the machine decides."""
+    return {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/", "memory/"))}

@@ -1,0 +1,144 @@
+"""Faults that only a GPU, NCCL or several servers would show, each put back into a copy: the contract suite must fail.
+
+make test-gpu-faults              # all, in the environment of vLLM
+make test-gpu-faults ARGS=sleep   # those with a word in their name
+"""
+
+from mutations import Fault, main
+
+START = "tests/gpu_contracts/test_vllm_start.py"
+SLEEP = "tests/gpu_contracts/test_vllm_sleep.py"
+SERVERS = "tests/gpu_contracts/test_servers.py"
+ATTENTION = "tests/gpu_contracts/test_varlen_attention.py"
+
+FAULTS_ON_GPUS = (
+    Fault(
+        "engines of a node all go to the first GPU at tensor parallelism 1",
+        "engines/vllm_engine/options.py",
+        "    if host.grouped:\n",
+        "    if settings.tensor_parallel > 1:\n",
+        (START, "-k", "own_gpu"),
+    ),
+    Fault(
+        "an engine wants 92 % of the GPU to be free",
+        "engines/vllm_engine/options.py",
+        'options["gpu_memory_utilization"] = memory_frac(settings, host.gpu_bytes, weight_bytes)',
+        "memory_frac(settings, host.gpu_bytes, weight_bytes)",
+        (START, "-k", "restarts"),
+    ),
+    Fault(
+        "the log-probs are those of the raw logits",
+        "engines/vllm_engine/options.py",
+        '"logprobs_mode": "processed_logprobs",',
+        '"logprobs_mode": "raw_logprobs",',
+        (START, "-k", "names_of_the_installed"),
+    ),
+    Fault(
+        "the ranks of an engine have different seeds",
+        "engines/vllm_engine/options.py",
+        '"seed": host.rank // settings.tensor_parallel,',
+        '"seed": host.rank,',
+        (START, "-k", "own_gpu"),
+    ),
+    Fault(
+        "waking maps weights and cache at once",
+        "engines/vllm_engine/engine.py",
+        "self._llm.wake_up(tags=[part])",
+        'self._llm.wake_up(tags=["weights", "kv_cache"])',
+        (SLEEP, "-k", "loaded_before"),
+    ),
+    Fault(
+        "the cache stays asleep after a sync",
+        "engines/vllm_engine/engine.py",
+        '        self._wake("kv_cache")\n        if self._llm.reset_prefix_cache()',
+        "        if self._llm.reset_prefix_cache()",
+        (SLEEP, "-k", "loaded_before"),
+    ),
+    Fault(
+        "selective checkpointing recomputes attention",
+        "policy/sharding.py",
+        ' or "varlen_attn" in str(operator)',
+        "",
+        (ATTENTION, "-k", "selective"),
+    ),
+    Fault(
+        "keys and values are repeated for grouped heads",
+        "policy/attention.py",
+        'if repeats > 1 and "enable_gqa" in',
+        'if repeats > 99 and "enable_gqa" in',
+        (ATTENTION, "-k", "not_repeated"),
+    ),
+    Fault(
+        "the window of the kernel is one token too wide",
+        "policy/attention.py",
+        "window - 1, 0)",
+        "window, 0)",
+        (ATTENTION, "-k", "separate_sequences and window"),
+    ),
+    Fault(
+        "logits in 16 bits are rounded on a GPU too",
+        "policy/head.py",
+        "    if has_wide_products(weight):\n        logits = ",
+        "    if has_wide_products(weight) and weight.dim() == 3:\n        logits = ",
+        ("tests/gpu_contracts/test_wide_products.py",),
+    ),
+    Fault(
+        "AdamW is not fused",
+        "step/optimizer_steps.py",
+        'return {"fused": True} if',
+        "return {} if",
+        ("tests/gpu_contracts/test_update_kernel.py",),
+    ),
+    Fault(
+        "the workers of the second server get the ranks of the first",
+        "engines/vllm_server/transfer.py",
+        "1 + sum(sizes[:index])",
+        "1 + index",
+        (SERVERS, "-k", "nccl"),
+    ),
+    Fault(
+        "more ranks than servers is refused",
+        "engines/vllm_server/servers.py",
+        "self._own = self._led or [ranks.rank % count]",
+        "self._own = [self._led[0], *self._led[1:]]",
+        (SERVERS, "-k", "orders"),
+    ),
+    Fault(
+        "every rank gives its server orders",
+        "engines/vllm_server/servers.py",
+        "self._led = list(range(ranks.rank, count, ranks.size))",
+        "self._led = list(range(ranks.rank % count, count, ranks.size))",
+        (SERVERS, "-k", "orders"),
+    ),
+    Fault(
+        "a lost server ends the step",
+        "engines/vllm_server/stream.py",
+        "if not self._servers.usable:\n            raise error",
+        "if self._servers.lost:\n            raise error",
+        (SERVERS, "-k", "killed_one_returns"),
+    ),
+    Fault(
+        "requests to a server have no seed of their own",
+        "engines/vllm_server/stream.py",
+        '"seed": request_seed(self._sampling.seed, request.key, num_tokens),',
+        '"seed": 1,',
+        (SERVERS, "-k", "killed_one_returns"),
+    ),
+    Fault(
+        "the plan leaves out the engine that stays on the GPU",
+        "forecast/memory.py",
+        " + sum(self.engine.values())",
+        "",
+        ("tests/test_plan.py", "-k", "48_gb"),
+    ),
+    Fault(
+        "the mismatch alarm goes by the dtype of the shards",
+        "lit/callbacks.py",
+        "return (trainer.sharding.dtype if trainer.strategy == \"fsdp\" else None) or config.policy.dtype",
+        "return config.policy.dtype",
+        ("tests/lit/test_mismatch_alarm.py",),
+    ),
+)  # fmt: skip
+
+if __name__ == "__main__":
+    main(FAULTS_ON_GPUS)
