@@ -43,6 +43,10 @@ def paid(question: RewardProblem, answer: str) -> float | None:
         return None
 
 
+def shown(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.2g}" if ms >= 0.1 else f"{ms:.3f}"
+
+
 def row(name: str, questions: list[RewardProblem], made_ms: float) -> str:
     own, nonsense, spent = [], [], []
     for question in questions:
@@ -54,7 +58,7 @@ def row(name: str, questions: list[RewardProblem], made_ms: float) -> str:
     given = max((score for score in nonsense if score is not None), default=0.0)
     fails = "" if None not in nonsense else ", scorer fails"
     check = sum(spent[1:]) / len(spent[1:])  # the first call may load something
-    return f"| `{name}` | {right} of {len(own)} | {given:.2g}{fails} | {made_ms:.2g} | {check:.2g} |\n"
+    return f"| `{name}` | {right} of {len(own)} | {given:.2g}{fails} | {shown(made_ms)} | {shown(check)} |\n"
 
 
 def main() -> None:
