@@ -21,7 +21,7 @@ ARROWS = {
     "answers": set(),
     "config": {"techniques"},
     "data": set(),
-    "tasks": {"data"},
+    "tasks": {"data", "rewards"},
     "rewards": {"answers"},
     "policy": {"objective"},
     "engines": {"ranks"},

@@ -79,6 +79,11 @@ class Config(Section):
                 "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
                 "or a hub id"
             )
+        if self.task.name == "reasoning_gym" and not self.task.dataset:
+            raise ValueError(
+                "task.dataset is needed for task.name=reasoning_gym: the name of a generator, such as countdown; "
+                "docs/reasoning_gym.md lists them"
+            )
         return self
 
     @model_validator(mode="after")

@@ -86,12 +86,14 @@ class Difficulty(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "parity", "four_sums", "arithmetic", "file"]
+    name: Literal["chain_sum", "parity", "string_programs", "four_sums", "arithmetic", "reasoning_gym", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
     """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
+    dataset: str | None
+    """The generator, for `reasoning_gym`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
     columns: dict[Literal["problem", "answer", "id"], str] | None

@@ -33,11 +33,12 @@ from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.tasks import chain_sum, four_sums, parity
+from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
 CHARACTERS = {
     "chain_sum": chain_sum.CHARACTERS,
     "parity": parity.CHARACTERS,
+    "string_programs": string_programs.CHARACTERS,
     "four_sums": four_sums.CHARACTERS,
 }
 """Vocabularies of the base policies."""
@@ -305,6 +306,8 @@ def base_stages(task: Task) -> tuple[Stage, ...]:
         mixture = stages[-1]["mixture"]
         if task.name == "parity":
             mixture["chains"] = share
+        elif task.name == "string_programs":
+            mixture |= {"immediate": 1 - share, "worked": share, "rambling": 0.0}
         else:
             mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
     try:
@@ -316,4 +319,6 @@ def base_stages(task: Task) -> tuple[Stage, ...]:
 def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
     if task.name == "parity":
         return parity.Mixture(**shares, strings=parity.Strings(**task.options))
+    if task.name == "string_programs":
+        return string_programs.Mixture(**shares, programs=string_programs.Programs(**task.options))
     return chain_sum.Mixture(**shares, sums=chain_sum.Sums(**task.options))

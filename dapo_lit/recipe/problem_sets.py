@@ -8,7 +8,7 @@ from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, select
 from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, reasoning_gym, string_programs
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,17 @@ def _generated_problems(task: Task) -> Problems:
                 return Problems(
                     arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
                     arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+                )
+            case "string_programs":
+                programs = string_programs.Programs(**task.options)
+                return Problems(
+                    string_programs.problems(task.num_problems or 20_000, held_out=False, programs=programs),
+                    string_programs.problems(task.num_heldout, held_out=True, programs=programs),
+                    string_programs.has_written_steps,
+                )
+            case "reasoning_gym":
+                return Problems(
+                    *reasoning_gym.splits(str(task.dataset), task.num_problems or 2_000, task.num_heldout, task.options)
                 )
             case _:
                 if task.options:

@@ -1,0 +1,89 @@
+"""Programs are judged by running them, in the verifier's workers; problems and demonstrations fit each other."""
+
+from itertools import islice
+
+import pytest
+
+from dapo_lit.recipe.problem_sets import problems as problem_sets
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.tasks import string_programs
+from dapo_lit.tasks.string_programs import CHARACTERS, Mixture, Programs, problems, reward, run
+
+MIXTURE = {"immediate": 0.5, "worked": 0.4, "rambling": 0.1, "immediate_wrong": 0.3, "worked_wrong": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "result"),
+    [
+        ("reverse", "abc", "cba"),
+        ("drop 1; upper", "abc", "BC"),
+        ("take 2; double", "abc", "abab"),
+        ("rotate 1", "abc", "bca"),
+        ("rotate 4", "abc", "bca"),
+        ("sort; `", "cab", None),
+        ("drop", "abc", None),
+        ("reverse 2", "abc", None),
+        ("__import__('os')", "abc", None),
+        ("double; double; double; double; double; double; double", "abc", None),
+        ("; ".join(["reverse"] * 9), "abc", None),
+    ],
+)
+def test_a_program_does_its_steps_or_is_refused(program, text, result):
+    if result is None:
+        with pytest.raises(string_programs.ProgramError):
+            run(program, text)
+    else:
+        assert run(program, text) == result
+
+
+def test_any_program_that_is_right_on_the_hidden_pairs_too_is_right():
+    pairs = [["ab", "AB"], ["cd", "CD"], ["xyz", "XYZ"], ["q", "Q"]]
+    question = RewardProblem("a", "", "reverse; reverse; upper", {"pairs": pairs})
+    texts = ["#upper", "reverse:ba#reverse; upper;reverse", "#take 2;upper", "#make it big", "upper"]
+    assert reward([question] * len(texts), texts) == [True, True, False, False, False]
+
+
+def test_the_problems_are_solved_by_their_own_answers_in_a_worker():
+    drawn = problems(20, held_out=False, programs=Programs(max_steps=3))
+    pairs = [(Reference(p.id, p.answer, p.problem, p.meta), f"#{p.answer}") for p in drawn]
+    wrong = [(reference, "#") for reference, _ in pairs]
+    with Verifier(
+        rule="numeric", extraction="hash", function="dapo_lit.tasks.string_programs.reward", workers=1
+    ) as verifier:
+        scores = verifier.score([*pairs, *wrong])
+    assert [score.value for score in scores] == [1.0] * 20 + [-1.0] * 20
+
+
+def test_held_out_problems_are_not_trained_on_and_the_config_says_how_many_there_are(compose):
+    found = problem_sets(compose("+experiment=string_programs", "task.num_problems=500", small=False))
+    train, heldout = {p.problem for p in found.train}, {p.problem for p in found.heldout}
+    assert (len(train), len(heldout)) == (500, 200)
+    assert not train & heldout
+
+
+def test_demonstrations_use_the_vocabulary_and_are_right_as_often_as_the_mixture_says():
+    mixture = Mixture(**MIXTURE)
+    drawn = list(islice(mixture.stream(0), 400))
+    assert {*"".join(d.prompt + d.response for d in drawn)} <= {*CHARACTERS}
+    finished = [d for d in drawn if d.ends]
+    assert len(drawn) - len(finished) == pytest.approx(40, abs=20)
+    right = [_is_right_on_shown(d.prompt, d.response.rpartition("#")[2]) for d in finished]
+    assert sum(right) / len(right) == pytest.approx(1 - (0.5 * 0.3 + 0.4 * 0.1) / 0.9, abs=0.07)
+    assert mixture.recipe() != Mixture(**MIXTURE, programs=Programs(max_steps=3)).recipe()
+
+
+def _is_right_on_shown(prompt: str, program: str) -> bool:
+    pairs = [pair.split(">") for pair in prompt.rstrip("=").split("|")]
+    return all(run(program, before) == after for before, after in pairs)
+
+
+def test_written_steps_are_told_from_an_immediate_answer():
+    assert string_programs.has_written_steps("drop 1:bX;reverse:Xb#drop 1;reverse")
+    assert not string_programs.has_written_steps("#drop 1;reverse")
+
+
+@pytest.mark.parametrize("options", [{"min_steps": 0}, {"min_steps": 3, "max_steps": 2}, {"max_letters": 2}])
+def test_ranges_that_make_no_problems_are_refused(options):
+    with pytest.raises(ValueError, match=r"programs need|3 letters"):
+        Programs(**options)
