@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
-from dapo_lit.lit.step_row import step_row
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish
 from dapo_lit.policy.critic import Critic
@@ -37,6 +36,7 @@ from dapo_lit.step.forward import PolicyForward
 from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.step_row import step_row
 from dapo_lit.step.token_axis import TokenAxis
 from dapo_lit.step.updates import StepUpdates
 

@@ -183,7 +183,8 @@ def test_the_largest_effect_leads_the_table_and_is_named_in_words(tmp_path: Path
 
 def test_what_is_found_reads_in_a_terminal() -> None:
     lines = in_terminal(["## 1. A\n\n- **b** `c`", Table("t", "", ["x", "yy"], [["1", "2"], ["333", "4"]])])
-    assert lines == ["1. A", "", "b c", "  x    yy", "  1    2", "  333  4"]
+    assert lines == ["1. A", "", "- b c", "  x    yy", "  1    2", "  333  4"]
+    assert in_terminal(["a b c"], width=4) == ["a b", "  c"]
 
 
 def test_tables_of_dashes_are_left_out() -> None:
@@ -310,6 +311,7 @@ def test_the_command_names_the_study_and_sweeps_over_what_the_runs_were_started_
     for file in folder.glob("*/*/overrides.txt"):
         clip = str(file.parent.parent.name == "dapo").lower()
         file.write_text(f"+experiment=x\nalgorithm.techniques.clip_higher={clip}\nseed=0\n")
+    runs = load(folder)
     assert train_command(runs).startswith("python -m dapo_lit.train -m +experiment=x algorithm.techniques.clip_higher=")
     assert "false,true" in train_command(runs) or "true,false" in train_command(runs)
 

@@ -85,22 +85,28 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     changed = {} if ordered else _one_change(arms)
     chosen = {arm: technique_look(switch) for arm, switch in changed.items()}
     shades = sequential(len(rungs))
-    free = 0
+    place = 0
     for arm in (arm for arm in arms if arm not in changed):
         if ordered and arm in rungs:
             chosen[arm] = _numbered(rungs.index(arm), shades[rungs.index(arm)])
             continue
-        while (look := _numbered(free, "#e42536" if ordered else PETROFF6[free % 6])) in chosen.values():
-            free += 1
-        chosen[arm] = look
-        free += 1
+        lines = {(look.dash, look.marker) for look in chosen.values()}
+        while place < 36 and (DASHES[_line(place)[0]], MARKERS[_line(place)[1]]) in lines:
+            place += 1
+        chosen[arm] = _numbered(place, "#e42536" if ordered else PETROFF6[place % 6])
+        place += 1
     return {arm: chosen[arm] for arm in arms}
 
 
 def _numbered(place: int, colour: str) -> Look:
-    """Dash and marker by number; the second round shifts them, so that no two arms share all three."""
+    dash, marker = _line(place)
+    return Look(colour, DASHES[dash], MARKERS[marker])
+
+
+def _line(place: int) -> tuple[int, int]:
+    """Dash and marker by number; a second round through the six shifts them, so that the first 36 all differ."""
     shift = place // 6
-    return Look(colour, DASHES[(place + shift) % 6], MARKERS[(place + 2 * shift) % 6])
+    return (place + shift) % 6, (place + 2 * shift) % 6
 
 
 def _one_change(arms: Sequence[str]) -> dict[str, str]:

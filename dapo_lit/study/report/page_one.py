@@ -4,6 +4,7 @@
 """
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from dapo_lit.study.compare.contrasts import Contrast
@@ -52,7 +53,7 @@ def can_tell(results: Results) -> str:
             "here may also be beyond this regime."
         )
     else:
-        names = {"yes": [], "no": []}  # type: dict[str, list[str]]
+        names: dict[str, list[str]] = {"yes": [], "no": []}
         for switch, why in found.verdicts.items():
             label = REGISTER[switch].label if switch in REGISTER else switch
             names["no" if why else "yes"].append(f"{label} ({why})" if why else label)
@@ -84,17 +85,16 @@ def _twin(key: str, chosen: Sequence[str]) -> bool:
 
 def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
     if not effects:
-        return ["**What moved?** At least two seeds with all arms are needed to say."]
+        return ["**What moved?** Nothing can be said: that takes two seeds with all arms, and pairs that differ."]
     clear = [effect for effect in effects if effect.p <= alpha]
     metrics, comparisons = len({e.key for e in effects}), len({e.contrast.label for e in effects})
     looked = f"{metrics} metrics" + (f" x {comparisons} comparisons" if comparisons > 1 else "")
     n = effects[0].estimate.n
     if clear:
-        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}); the largest:"
+        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}). The largest:"
     else:
-        text = f"**What moved?** Nothing that stands out of {looked}; the largest:"
-        if 2 / 2**n > alpha:
-            text += f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})."
+        few = f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})." if 2 / 2**n > alpha else ""
+        text = f"**What moved?** Nothing stands out of {looked}.{few} The largest:"
     caption = (
         "Largest standardised effects over all metrics of the policy and its training. Exploratory: none of them was "
         f"chosen beforehand; p is adjusted over all {looked} by the maximum statistic of exact sign flips. d: mean "
@@ -130,24 +130,28 @@ def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
                 )
             cells.append(text)
         rows.append([contrast_name(contrast), *cells])
+    question = (
+        f"**At what price?** Budget used, with over without; and the difference in {in_words(key)} at equal budget:"
+    )
     caption = (
-        f"At what price? Budget used with the technique over that without it, and the difference in {in_words(key)} "
+        f"Budget used with the technique over that without it, and the difference in {in_words(key)} "
         f"({unit(key) or 'its unit'}, 95 % t-interval) at the largest budget that all runs of a seed reached, on each "
         "axis. Generated tokens include those of discarded groups."
     )
-    return [Table("price", caption, ["comparison", *AXES.values()], rows)]
+    return [question, Table("price", caption, ["comparison", *AXES.values()], rows)]
 
 
 def in_terminal(parts: Sequence[Part], width: int = 118) -> list[str]:
-    """Text and tables of a document as lines for a terminal; figures are left out."""
+    """Text, wrapped, and tables of a document as lines for a terminal; figures are left out."""
     lines: list[str] = []
     for part in parts:
         if isinstance(part, str):
-            lines += [re.sub(r"[*`#]|^- ", "", line).strip() for line in part.splitlines()]
+            plain = (re.sub(r"[*`#]", "", line).strip() for line in part.splitlines())
+            lines += [text for line in plain for text in textwrap.wrap(line, width, subsequent_indent="  ") or [""]]
         elif isinstance(part, Table):
             cells = [list(part.columns), *map(list, part.rows)]
             widths = [max(len(row[i]) for row in cells) for i in range(len(part.columns))]
             lines += [
                 "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
             ]
-    return [line[: 2 * width] for line in lines]
+    return lines
