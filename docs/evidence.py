@@ -10,14 +10,14 @@ from dapo_lit.techniques import REGISTER
 FOLDER = Path(__file__).parent
 FIELDS = ("about", "result", "model", "task", "runs", "source", "url", "read")
 READ = ("paper", "abstract", "thread", "docs", "second-hand")
-INTRODUCTION = """# Published evidence
-
-What others have published about each technique, with model, scale and number of runs. Most numbers are of a single run without an
-interval, so that a difference of two points on AIME may be noise: see the last table. "Read" says what was read of the source;
-**second-hand** results were only seen quoted by others. Additions go into [evidence.yaml](evidence.yaml), from which
-`python docs/evidence.py` makes this page. This project's own results are in each technique's page and in its
-[experiments](../experiments).
-"""
+INTRODUCTION = (
+    "# Published evidence\n\n"
+    "What others have published about each technique, with model, scale and number of runs. Most numbers are of a "
+    "single run without an\ninterval, so that a difference of two points on AIME may be noise: see the last table. "
+    '"Read" says what was read of the source;\n**second-hand** results were only seen quoted by others. Additions go '
+    "into [evidence.yaml](evidence.yaml), from which\n`python docs/evidence.py` makes this page. This project's own "
+    "results are in each technique's page and in its\n[experiments](../experiments).\n"
+)
 
 
 def entries() -> list[dict[str, Any]]:

@@ -26,16 +26,17 @@ def findings_section(results: Results) -> list[Part]:
     found = emergence(results.runs, results.plan) if registered else None
     lines = [registered_sentence(found, results.plan)] if found and results.plan else []
     for result in spoken:
-        act = results.act.get(result.contrast.technique or "")
+        idle = results.idle.get(result.contrast.technique or "")
         size = sum(r.p is not None for r in results.of(result.contrast.family))
-        text = sentence(result, results.metric, results.budget, size, act, results.alpha)
+        text = sentence(result, results.metric, results.budget, size, idle, results.alpha)
         absent = results.calibration and results.calibration.verdicts.get(result.contrast.technique or "")
         undecided = not result.decided(results.alpha)
         lines.append(f"{text} Phenomenon absent: {absent}." if absent and undecided else text)
     rule = (
-        f'"Improves" and "worsens" need a Holm-adjusted exact sign-flip p of at most {results.alpha:g} within the '
-        "family that was registered; everything else is an observed difference. Intervals decide nothing: they are "
-        "t-intervals over seeds within base policies, not adjusted, and speak of these base policies only."
+        '"Improves" and "worsens" (of an accuracy), "raises" and "lowers" need a Holm-adjusted exact sign-flip p of '
+        f"at most {results.alpha:g} within the family that was registered; everything else is an observed difference. "
+        "Intervals decide nothing: they are t-intervals over seeds within base policies, not adjusted, and speak of "
+        "these base policies only."
     )
     return [heading, bullets(lines), rule]
 

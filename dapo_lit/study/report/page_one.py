@@ -62,7 +62,7 @@ def can_tell(results: Results) -> str:
         text += f" Phenomenon absent: {'; '.join(names['no'])}." if names["no"] else ""
         others = [c.technique for c in family(results) if c.technique and c.technique not in found.verdicts]
         text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
-    idle = [f"{REGISTER[switch].label} ({words})" for switch, (state, words) in results.act.items() if state is False]
+    idle = [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]
     return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
 
 

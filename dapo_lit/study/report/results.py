@@ -43,6 +43,12 @@ class Results:
     def alpha(self) -> float:
         return self.plan.alpha if self.plan else 0.05
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """Technique -> measurement, of those with next to nothing to act on and not admitted by a calibration."""
+        admitted = {t for t, why in self.calibration.verdicts.items() if not why} if self.calibration else set()
+        return {t: words for t, (state, words) in self.act.items() if state is False and t not in admitted}
+
     def of(self, family: str | None) -> tuple[Comparison, ...]:
         return tuple(result for result in self.comparisons if result.contrast.family == family)
 

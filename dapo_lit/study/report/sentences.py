@@ -4,35 +4,36 @@ from collections.abc import Collection, Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
 
 
-def sentence(
-    result: Comparison, key: str, budget: str, size: int, act: tuple[bool | None, str] | None, alpha: float = 0.05
-) -> str:
+def sentence(result: Comparison, key: str, budget: str, size: int, idle: str | None, alpha: float = 0.05) -> str:
     """One comparison as a sentence with effect, interval, n and budget.
 
-    "Improves" and "worsens" need a Holm-adjusted exact p of at most alpha; all else is an observed difference. One
-    seed has no interval.
+    "Improves", "worsens", "raises" and "lowers" need a Holm-adjusted exact p of at most alpha; all else is an observed
+    difference. One seed has no interval.
 
     Args:
         size: comparisons in the family.
-        act: whether the regime exercises the technique, and how that was measured.
+        idle: the measurement that shows that the technique had next to nothing to act on; None: it had.
     """
     contrast = result.contrast
     subject = f"**{contrast.label}** ({contrast.family})"
     if result.estimate is None:
         return f"{subject}: cannot be compared, no seed has all of its arms ({', '.join(contrast.weights)})."
     mean, n = result.estimate.mean, len(result.seeds)
-    words = "improves" if mean > 0 else "worsens"
+    named = key if key.startswith("eval/") else in_words(key)
+    is_accuracy = "/avg@" in key or key.endswith("accuracy")
+    words = ("improves" if mean > 0 else "worsens") if is_accuracy else ("raises" if mean > 0 else "lowers")
     value = f"{amount(key, mean, signed=True)} {unit(key)}".strip()
     if result.decided(alpha):
-        text = f"{subject} {words} {key} by {amount(key, abs(mean))} {unit(key)}".rstrip()
+        text = f"{subject} {words} {named} by {amount(key, abs(mean))} {unit(key)}".rstrip()
     else:
-        text = f"{subject}: observed difference in {key} {value}"
+        text = f"{subject}: observed difference in {named} {value}"
     if result.estimate.low is None:
         text += " (one seed: no interval)"
     else:
@@ -44,8 +45,8 @@ def sentence(
     if result.p is not None and result.p_holm is not None:
         text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
     text += f", {budget}."
-    if act and act[0] is False:
-        text += f" Not exercised in this regime: {act[1]}."
+    if idle:
+        text += f" Not exercised in this regime: {idle}."
     return text
 
 
