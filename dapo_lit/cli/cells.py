@@ -72,6 +72,8 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     stopped, before = _forward_stop(started)
     for process in started:
         process.start()
+    if stopped:  # while they started
+        os.kill(os.getpid(), stopped[0])
     try:
         codes = _follow(cells, started, results)
     except KeyboardInterrupt:  # the terminal has sent it to the workers too
