@@ -18,6 +18,8 @@ from dapo_lit.config import Config
 
 FORK = multiprocessing.get_context("fork")
 FAILED_SILENTLY = 1
+STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that save the running cells and end the command."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,11 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
         FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
+    stopped, before = _forward_stop(started)
     for process in started:
         process.start()
-    stopped, before = _forward_stop(started)
+    if stopped:  # while they started
+        os.kill(os.getpid(), stopped[0])
     try:
         codes = _follow(cells, started, results)
     except KeyboardInterrupt:  # the terminal has sent it to the workers too
@@ -98,7 +102,8 @@ def in_child(run: Callable[[], int]) -> int:
 
 def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results: Any, log: Path) -> None:
     """A worker: takes cells until none is left."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's; a run installs its own
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)  # not the parent's; a run installs its own
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -129,8 +134,7 @@ def _forward_stop(processes: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    return received, {number: signal.signal(number, on_signal) for number in signals}
+    return received, {number: signal.signal(number, on_signal) for number in STOPS}
 
 
 def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any) -> dict[int, int]:
