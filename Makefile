@@ -141,7 +141,7 @@ gpu:  ## measure on a GPU, part by part (PART=a ... g), each within 9 minutes; D
 	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g"; exit 2; }
 	@for script in $(GPU_SCRIPTS); do \
 	    echo "== $$script"; \
-	    timeout $(if $(DRY),200,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
+	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),600,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
 	done
 
 # at most 64 MB: what a machine with torch, transformers, lightning and pandas lacks

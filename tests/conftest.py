@@ -25,7 +25,8 @@ SLOW = {
     "test_processes.py", "test_rank_watch.py", "test_ranks.py", "test_replay.py", "test_resume.py", "test_rooms.py",
     "test_sft.py",
     "test_step_ahead.py", "test_study_claims.py", "test_study_configs.py", "test_study_launch.py",
-    "test_study_report.py", "test_switches.py", "test_train.py", "test_transform.py",
+    "test_study_report.py", "test_switches.py", "test_train.py", "test_transform.py", "test_library.py",
+    "test_own_data.py", "test_wrong_inputs.py",
 }  # fmt: skip
 """Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 

@@ -12,7 +12,8 @@ from dapo_lit.study.designs import arm_name
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
-STUDY = {"study_name", "resume", "budget.steps", "evaluation.every", "logger.completions_every"}
+STUDY = {"study_name", "resume", "budget.steps", "logger.completions_every"}
+STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples"}
 """What every study sets."""
 REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 DIFFERS = {

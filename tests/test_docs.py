@@ -174,8 +174,9 @@ def test_the_picture_of_the_rooms_leads_where_the_allowed_imports_lead():
     picture = page("architecture.md").split("```mermaid")[1].split("```")[0]
     for start, ends in re.findall(r"^\s+([\w.]+)(?:\([^)]*\)\S*)? --> (.+)$", picture, re.MULTILINE):
         drawn.setdefault(start, set()).update(ends.split(" & "))
+    assert drawn.pop("top") == {"commands"}
     from_commands = {"commands"} | drawn.pop("commands")
-    assert reachable(drawn) == reachable(ARROWS)
+    assert reachable(drawn) == reachable({room: ends for room, ends in ARROWS.items() if room != "commands"})
     assert set().union(*(reachable(drawn)[room] for room in from_commands - {"commands"}), from_commands) >= set(ARROWS)
 
 
@@ -225,7 +226,7 @@ def test_every_quoted_command_composes(name, command):
 
 
 def test_the_claims_page_marks_every_claim_as_the_packed_runs_do():
-    lines = [line for line in page("claims.md").splitlines() if line.startswith("| ")]
+    lines = [line for line in page("claims.md").split("## Appendix")[0].splitlines() if line.startswith("| ")]
     marked = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
     studies = re.findall(r"\.\./experiments/(\w+)\)", lines[0])
     assert len(studies) == len(marked[0]) - 2

@@ -14,7 +14,7 @@ TRL_REWARD = '''
 def closeness(prompts, completions, solution, **columns):
     """As TRL calls it: everything by name, a number for each completion."""
     assert columns["difficulty"] == ["easy"] * len(prompts)
-    return [1.0 if text.strip() == right else -0.5 for text, right in zip(completions, solution)]
+    return [1.0 if text.strip() == right else 0.0 for text, right in zip(completions, solution)]
 '''
 CALLBACK = """
 from pathlib import Path
@@ -72,7 +72,8 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
     right = completions["response"].str.strip() == completions["answer"]
     assert set(completions["answer"]) <= {"3", "4", "7"}
     assert (completions["correct"] == right).all()
-    assert set(completions.loc[~right, "reward"]) == {-0.5}
+    assert (completions.loc[~right, "reward"] <= 0).all()
+    assert (~right).any()
 
     steps = [line.split() for line in (run / "steps.txt").read_text().splitlines()]
     assert [int(step) for step, _ in steps] == [1, 2]

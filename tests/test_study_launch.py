@@ -200,7 +200,7 @@ def test_what_cannot_learn_is_refused_once_before_cells_run_side_by_side(tmp_pat
         (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
         (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
         (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,12)'"),
-        (["-m", "+study=table1", "seed=range(0,7)"], "6 comparisons at alpha 0.05 need 0.0083. Take 'seed=range(0,8)'"),
+        (["-m", "+study=table1", "seed=range(0,7)"], "5 comparisons at alpha 0.05 need 0.01. Take 'seed=range(0,8)'"),
         (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 seeds cannot decide anything"),
         (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
         (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),

@@ -11,7 +11,7 @@ FILE = ("+experiment=hf", "policy.path=models/none")
 WRONG = [
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh: unknown key; did you mean algorithm.clip.high?"),
-    ("train", ["+speed=1"], "speed: unknown key; known here: seed"),
+    ("train", ["+speed=1"], "speed: unknown key; did you mean seed?"),
     ("train", ["four_sums"], "four_sums: not key=value"),
     ("train", ["seed=[1"], "seed=[1: not readable"),
     ("train", ["seed=one"], "seed: Input should be a valid integer"),
@@ -20,9 +20,9 @@ WRONG = [
     ("train", ["+experiment=dappo"], "did you mean +experiment=dapo?"),
     ("train", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("train", ["policy=hf"], "policy.path is needed: A hub id, a Hugging Face folder"),
-    ("train", ["resume=true"], "there is no run in"),
+    ("train", [SUMS, "resume=true"], "there is no run in"),
     # a study
-    ("train", ["-m", "+study=tabel1"], "did you mean table1?"),
+    ("train", ["-m", "+study=tabel1"], "did you mean +study=table1?"),
     ("train", ["study=table1"], "write +study=table1"),
     ("train", ["+study=placebo"], "without -m runs one cell"),
     ("train", ["-m", "+study=placebo", "seed=a"], "seed=a: a seed is an integer"),
@@ -37,7 +37,7 @@ WRONG = [
     ("train", [SUMS, "evaluation.benchmarks=[aime_2042]"], "aime_2042"),
     ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
     # callbacks and loggers
-    ("train", [SUMS, "+callbacks=best"], "did you mean +callbacks=best_checkpoint?"),
+    ("train", [SUMS, "+callbacks=best"], "known: best_checkpoint"),
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine: nowhere.Mine: "),
     ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is no lightning.Callback"),
     ("train", [SUMS, "+callbacks.mine={every: 3}"], "callbacks.mine: needs _target_"),

@@ -2,20 +2,18 @@
 
 Each part takes at most 9 minutes on a GPU (`--cap_s`) and a minute on a CPU (`--tiny`). It starts no new work
 after its cap, and writes what it has: benchmarks/results/gpu/PART.json and PART.md, with machine, versions and date.
+`make gpu` puts benchmarks/ and the package on the path.
 """
 
 import argparse
 import datetime
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
-
-import torch  # noqa: E402
-from measure import arguments, machine, markdown, median, publish  # noqa: E402
+import torch
+from measure import arguments, machine, markdown, median, publish
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -62,17 +62,24 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)
     logs.mkdir(parents=True, exist_ok=True)
-    taken, results = FORK.Array("b", len(cells)), FORK.Queue()
+    taken, results = FORK.Array("b", len(cells)), FORK.SimpleQueue()
     started = [
         FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
     for process in started:
         process.start()
-    stopped = _forward_stop(started)
-    codes = _follow(cells, started, results, logs)
-    for process in started:
-        process.join()
+    stopped, before = _forward_stop(started)
+    try:
+        codes = _follow(cells, started, results)
+    except KeyboardInterrupt:  # the terminal has sent it to the workers too
+        print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None
+    finally:
+        for process in started:
+            process.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if stopped:
         raise SystemExit(0)  # asked to stop; the cells saved themselves
     lost = [cell for place, cell in enumerate(cells) if place not in codes]
@@ -105,11 +112,15 @@ def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results
         seed, start = cells[place].seed, time.monotonic()
         code = run(cells[place])
         sys.stdout.flush()
-        results.put((place, code, time.monotonic() - start))
+        results.put((place, code, time.monotonic() - start, log))
 
 
-def _forward_stop(processes: Sequence[Any]) -> list[int]:
-    """Passes SIGTERM and the signals of a job's end on to the workers; the list fills with those received."""
+def _forward_stop(processes: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
+    """Passes SIGTERM and the signals of a job's end on to the workers.
+
+    Returns:
+        A list that fills with the signals received, and the handlers that were replaced.
+    """
     received: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
@@ -118,22 +129,21 @@ def _forward_stop(processes: Sequence[Any]) -> list[int]:
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, on_signal)
-    return received
+    signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    return received, {number: signal.signal(number, on_signal) for number in signals}
 
 
-def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any, logs: Path) -> dict[int, int]:
+def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any) -> dict[int, int]:
     """Prints a line for every cell that ends, with the time left, until all workers have ended; place -> exit code."""
     codes: dict[int, int] = {}
     start = time.monotonic()
     while True:
         alive = any(process.is_alive() for process in processes)  # before the queue is read to its end
         while not results.empty():
-            place, code, seconds = results.get()
+            place, code, seconds, log = results.get()
             codes[place] = code
             left = (time.monotonic() - start) / len(codes) * (len(cells) - len(codes))
-            end = "done" if code == 0 else f"FAILED, see {logs}/worker_*.log"
+            end = "done" if code == 0 else f"FAILED (see {log})"
             rest = f", about {left / 60:.0f} min left" if left >= 30 else ""
             print(f"[{len(codes)}/{len(cells)}] {cells[place]}: {end} in {seconds:.0f} s{rest}", flush=True)
         if not alive:

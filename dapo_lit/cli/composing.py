@@ -1,12 +1,8 @@
 """The config of a run in Python: `compose("+experiment=dapo", "budget.steps=20")`."""
 
-from collections.abc import Sequence
-
-import hydra
-from omegaconf import DictConfig
-
 from dapo_lit.cli.command import check_overrides, compose_run
-from dapo_lit.config import Config, config_folder
+from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.config import Config
 
 
 def compose(*overrides: str) -> Config:
@@ -17,9 +13,3 @@ def compose(*overrides: str) -> Config:
     """
     check_overrides(overrides)
     return compose_run(composed_tree(overrides), Config)
-
-
-def composed_tree(overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composed tree, interpolations not yet resolved."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))

@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
-from dapo_lit.cli.composing import composed_tree
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse

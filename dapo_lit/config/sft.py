@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from dapo_lit.config.sections import Fraction, Policy, Section, Task
+from dapo_lit.config.sections import Fraction, Policy, Reflection, Section, Task
 
 
 class AgreementFilter(Section):
@@ -47,6 +47,8 @@ class SftConfig(Section):
     """The model to train."""
     task: Task
     """Its template wraps every prompt; its base policy is trained if policy.path is null."""
+    reflection: Reflection
+    """Comes with the task; not used here."""
     agreement: AgreementFilter
     training: Training
     threads: PositiveInt

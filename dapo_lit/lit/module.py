@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
-from dapo_lit.lit.step_row import step_row
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import Statistics, finish
 from dapo_lit.policy.critic import Critic
@@ -37,6 +36,7 @@ from dapo_lit.step.forward import PolicyForward
 from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.packing import TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.step_row import step_row
 from dapo_lit.step.token_axis import TokenAxis
 from dapo_lit.step.updates import StepUpdates
 
@@ -120,11 +120,11 @@ class DAPOModule(LightningModule):
         return module
 
     def on_fit_start(self) -> None:
-        """Refuses processes that the module does not know of: each would train on its own gradient."""
-        if self.trainer.world_size != self.ranks.size:
+        """Refuses processes that the config does not have: each would train on its own gradient."""
+        if self.config.trainer.strategy == "single" and self.trainer.world_size > 1:
             raise ConfigError(
-                f"the trainer has {self.trainer.world_size} processes and the module {self.ranks.size}; set devices=1, "
-                "or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
+                f"the trainer has {self.trainer.world_size} processes, and trainer.strategy=single is one: set "
+                "devices=1, or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

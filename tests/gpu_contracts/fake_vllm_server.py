@@ -1,7 +1,13 @@
-"""A server with vLLM's own routes for weights and caches, on a fake engine, in a thread; it samples what it is told."""
+"""A server with vLLM's own routes for weights and caches, on a fake engine that samples at random.
 
+In a thread (`FakeServer`), or as a process that takes what `vllm` takes: `python fake_vllm_server.py serve MODEL ...`.
+"""
+
+import argparse
 import asyncio
 import json
+import os
+import random
 import socket
 import threading
 import time
@@ -126,9 +132,18 @@ class FakeGroup:
 class FakeServer:
     """Serves until `kill`, which breaks off every response."""
 
-    def __init__(self, gpus: int = 1, group: FakeGroup | None = None, guarded: bool = False) -> None:
+    def __init__(
+        self,
+        gpus: int = 1,
+        group: FakeGroup | None = None,
+        guarded: bool = False,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        dtype: str = "bfloat16",
+    ) -> None:
         self.engine = FakeEngine(gpus, group)
-        self.model = ""
+        self.model, self.host = "", host
+        self.vocabulary, self.ends = 8, False
         app = FastAPI()
         app.state.engine_client = self.engine
         for module in (weights, cache, rpc):
@@ -136,7 +151,7 @@ class FakeServer:
         app.add_api_route("/version", lambda: {"version": f"{SERVER_VERSION}0"})
         app.add_api_route("/v1/models", lambda: {"data": [{"root": self.model, "max_model_len": 10**6}]})
         config = {
-            "model_config": {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs"},
+            "model_config": {"dtype": f"torch.{dtype}", "logprobs_mode": "processed_logprobs"},
             "device_config": {"device_type": "cuda"},
         }
         app.add_api_route("/server_info", lambda: {"vllm_config": config})
@@ -145,14 +160,16 @@ class FakeServer:
         if guarded:
             app.add_middleware(TokenGuard)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, port))
             self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self._app = app
         self.start()
 
     def start(self) -> None:
-        self.server = uvicorn.Server(uvicorn.Config(self._app, port=self.port, log_level="critical", lifespan="off"))
+        self.server = uvicorn.Server(
+            uvicorn.Config(self._app, host=self.host, port=self.port, log_level="critical", lifespan="off")
+        )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         while not self.server.started:
@@ -172,17 +189,44 @@ class FakeServer:
         engine.sampled.append(body)
 
         async def events():
-            length = body["sampling_params"]["max_tokens"]
-            for index in range(length):
+            given = body["sampling_params"]
+            draw = random.Random(given["seed"])
+            for index in range(given["max_tokens"]):
                 await asyncio.sleep(engine.token_s)
-                last = index == length - 1
+                token = draw.randrange(max(given["stop_token_ids"]) + 1, self.vocabulary)
+                if self.ends and draw.random() < 0.2:
+                    token = given["stop_token_ids"][0]
+                stops = token in given["stop_token_ids"]
+                last = stops or index == given["max_tokens"] - 1
                 choice = {
-                    "token_ids": [7],
+                    "token_ids": [token],
                     "logprobs": {"content": [{"logprob": -0.5}]},
-                    "finish_reason": "length" if last else None,
+                    "finish_reason": ("stop" if stops else "length") if last else None,
                     "weight_versions": [{"version": engine.label}] if last else None,
                 }
                 yield f"data: {json.dumps({'choices': [choice]})}\n\n"
+                if last:
+                    break
             yield "data: [DONE]\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("serve")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--dtype")
+    given, _ = parser.parse_known_args()
+    guarded = "VLLM_API_KEY" in os.environ
+    server = FakeServer(guarded=guarded, host=given.host, port=given.port, dtype=given.dtype)
+    server.model, server.ends = str(given.model), True
+    server.vocabulary = json.loads((given.model / "config.json").read_text())["vocab_size"]
+    server.engine.token_s = 0.01
+    server.thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -134,8 +134,8 @@ FAULTS_ON_GPUS = (
     Fault(
         "the mismatch alarm goes by the dtype of the shards",
         "lit/callbacks.py",
-        "return (trainer.sharding.dtype if trainer.strategy == \"fsdp\" else None) or config.policy.dtype",
-        "return config.policy.dtype",
+        "if config.compute_dtype ==",
+        "if config.policy.dtype ==",
         ("tests/lit/test_mismatch_alarm.py",),
     ),
 )  # fmt: skip

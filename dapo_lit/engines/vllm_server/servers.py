@@ -51,22 +51,23 @@ class Servers:
         """
         before, until = set().union(*self._ranks.gather(self.lost)), time.monotonic() + wait_s
         while True:
-            failing = {index for index in self._led if not _passes(check, self.client.urls[index])}
-            self.lost = set().union(*self._ranks.gather(failing))
+            faults = {index: _fault(check, self.client.urls[index]) for index in self._led}
+            self.lost = set().union(*self._ranks.gather({index for index in faults if faults[index]}))
             if self.usable or self._ranks.first(lambda: time.monotonic() >= until):
                 break
             time.sleep(0.5)
-        if self._ranks.rank == 0:
-            for index in sorted(self.lost ^ before):
-                what = "is lost, and left out" if index in self.lost else "answers again"
-                print(f"{self.client.urls[index]} {what}", flush=True)
+        for index in self._led:
+            if (index in self.lost) != (index in before):
+                state = f"is lost, and left out: {faults[index]}" if faults[index] else "answers again"
+                print(f"{self.client.urls[index]} {state}", flush=True)
         if not self.usable:
             raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
 
 
-def _passes(check: Callable[[str], None], url: str) -> bool:
+def _fault(check: Callable[[str], None], url: str) -> str | None:
+    """The first line of what is wrong with a server; None: nothing is."""
     try:
         check(url)
-    except (ServerError, ValueError):
-        return False
-    return True
+    except (ServerError, ValueError) as error:
+        return str(error).partition("\n")[0]
+    return None

@@ -1,0 +1,70 @@
+"""Cells side by side: whole blocks of a seed, a line a cell, and no cell lost without a word."""
+
+import doctest
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.cli import cells as module
+from dapo_lit.cli.cells import Cell, next_cell, run_cells
+
+CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
+
+
+def test_examples_hold():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_a_worker_ends_the_block_of_its_seed_before_it_helps_with_another():
+    taken = [0] * len(CELLS)
+    seeds: list[int | None] = [None, None]
+    order = []
+    for worker in (0, 1, 0, 1, 0, 1):
+        place = next_cell(CELLS, taken, seeds[worker])
+        assert place is not None
+        taken[place], seeds[worker] = 1, CELLS[place].seed
+        order.append((worker, str(CELLS[place])))
+    assert order[:4] == [(0, "a/seed_0"), (1, "a/seed_1"), (0, "b/seed_0"), (1, "b/seed_1")]
+    assert order[4:] == [(0, "a/seed_2"), (1, "b/seed_2")]  # nothing else is left: two share the last block
+    assert next_cell(CELLS, taken, 2) is None
+
+
+def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def run(cell: Cell) -> int:
+        (tmp_path / f"{cell.arm}{cell.seed}").touch(exist_ok=False)
+        os.write(1, f"inside {cell}\n".encode())  # pytest replaces sys.stdout
+        if cell == Cell("b", 1):
+            os._exit(9)  # killed
+        return 2 if cell == Cell("b", 0) else 0
+
+    assert run_cells(CELLS, run, 2, tmp_path / "logs") == 2
+    printed = capsys.readouterr()
+    assert {f"{c.arm}{c.seed}" for c in CELLS} == {file.name for file in tmp_path.iterdir()} - {"logs"}
+    assert "] b/seed_0: FAILED (see " in printed.out
+    assert "b/seed_1: its process ended without a result" in printed.err
+    assert "inside" not in printed.out
+    assert "inside a/seed_2" in "".join(file.read_text() for file in (tmp_path / "logs").iterdir())
+
+
+def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(tmp_path: Path):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop() -> None:
+        while not any(tmp_path.glob("started_*")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run(cell: Cell) -> int:
+        (tmp_path / f"started_{cell.seed}").touch()
+        time.sleep(60)
+        return 0
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(SystemExit) as caught:
+        run_cells(CELLS, run, 2, tmp_path)
+    assert caught.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
