@@ -142,8 +142,7 @@ def prepare() -> None:
 
     for name, module in sys.modules.items():
         if name.startswith("reasoning_gym.") and name not in OWN_TEXT:
-            module.eval = ast.literal_eval  # type: ignore[attr-defined]
-            module.exec = _refused  # type: ignore[attr-defined]
+            vars(module).update(eval=ast.literal_eval, exec=_refused)
 
 
 def _refused(*_: object) -> None:
