@@ -70,10 +70,10 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
     stopped, before = _forward_stop(started)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a stop waits until all have started without this handler
     for process in started:
         process.start()
-    if stopped:  # while they started
-        os.kill(os.getpid(), stopped[0])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     try:
         codes = _follow(cells, started, results)
     except KeyboardInterrupt:  # the terminal has sent it to the workers too
@@ -104,6 +104,7 @@ def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results
     """A worker: takes cells until none is left."""
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)  # not the parent's; a run installs its own
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
