@@ -78,6 +78,7 @@ def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_els
 )
 def test_every_choice_of_every_group_composes(compose, override):
     extra = ["task.path=x.jsonl"] if override.startswith("task=") else []
+    extra += ["task.dataset=countdown"] if override == "task=reasoning_gym" else []
     compose(override, *extra, small=False)
 
 

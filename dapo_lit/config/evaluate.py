@@ -109,4 +109,6 @@ def load_benchmark(name: str) -> Benchmark:
         raise ConfigError(
             f"evaluation.benchmarks: there is no {name!r}; there are {known}, or give the path of a .yaml"
         )
-    return parse_as(yaml.safe_load(file.read_text(encoding="utf-8")), Benchmark)
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree.pop("defaults", None)  # choices of other groups, for the command that composes them
+    return parse_as(tree, Benchmark)

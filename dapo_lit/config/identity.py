@@ -13,7 +13,7 @@ from typing import Any
 from dapo_lit.config.kinds import HORIZON, SCIENCE, Kind
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import Section, section_of
-from dapo_lit.config.shipped import default_run
+from dapo_lit.config.shipped import default_run, default_study
 
 HASH_VERSION = 2
 """How `config_hash` is computed. Version 1 left out fixed groups of keys instead of reading the tags."""
@@ -71,7 +71,7 @@ def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
         return filled
 
-    return fill(tree, Config, default_run(), ""), added
+    return fill(tree, Config, {**default_run(), "study": default_study()}, ""), added
 
 
 def identity(tree: Tree) -> dict[str, Any]:

@@ -34,8 +34,22 @@ def default_run() -> dict[str, Any]:
     """The config of a run for which nothing was chosen (conf/config.yaml)."""
     tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
-    values = {group: choice(group, name) for entry in groups for group, name in entry.items() if " " not in group}
-    return _merged(values, tree)
+    chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
+    for group, name in list(chosen.items()):
+        chosen |= _overridden(group, name)
+    return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
+
+
+def default_study() -> dict[str, Any]:
+    """What a study of an older version is where it does not say: a base policy for each seed, else as shipped."""
+    return {**choice("study/shared", "default")["study"], "bases": []}
+
+
+def _overridden(group: str, name: str) -> dict[str, str]:
+    """The choices of other groups that a file makes, as a task chooses its reflection patterns."""
+    tree = yaml.safe_load((config_folder() / group / f"{name}.yaml").read_text())
+    entries = [entry for entry in tree.get("defaults", ()) if isinstance(entry, Mapping)]
+    return {key.removeprefix("override /").split("@")[0]: value for entry in entries for key, value in entry.items()}
 
 
 def switches_of(family: str) -> dict[str, bool]:

@@ -3,6 +3,7 @@
 `DAPOModule.training_step` (lit/module.py) calls `score`, then the objective's `credit`, then `StepUpdates.run`. Read
 the files in this order; each imports only files below it:
 
+    step_row          the metrics of the step: samples, updates, times, memory
     rollout_step      what arrives: the collected step and its tensors
     before_updates    old and reference log-probs, values: one TokenAxis
     updates           epochs, mini-batches, micro-batches: forward, loss, backward, statistics

@@ -1,8 +1,10 @@
 """One meaning of "the same experiment": every key's tag, and what the hash and the comparison make of it."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -26,7 +28,7 @@ NOT_SCIENCE = {
     EXECUTION: {
         "reward.workers", "rollout.max_batch_size",
         "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
-        "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
+        "rollout.vllm.gpu_memory_utilization", "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
         "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "rollout.vllm.server.wait_s",
         "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.timeout_min",
         "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
@@ -38,11 +40,14 @@ NOT_SCIENCE = {
         "study_name", "runs_dir", "resume", "preflight",
         "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
-        "study.event.horizon", "study.declared", "study.packed",
+        "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
+        "regime.name", "regime.page", "regime.steps", "regime.reference", "regime.bases", "regime.screen",
+        "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
+        "regime.techniques.doses", "callbacks",
         "rollout.mismatch_alarm", "rollout.stall_s",
         "trainer.checkpoint_every", "trainer.grace_s", "trainer.grad_noise", "trainer.peak_tflops",
         "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb.enabled",
-        "logger.wandb.project", "logger.wandb.entity", "logger.wandb.mode",
+        "logger.lightning", "logger.wandb.project", "logger.wandb.entity", "logger.wandb.mode",
         "reflection.patterns", "replay.record",
     },
 }  # fmt: skip
@@ -137,10 +142,12 @@ def test_keys_that_an_older_config_lacks_are_filled_in_and_named(compose):
 
 
 def test_every_packed_run_of_any_version_can_be_read():
-    configs = sorted(EXPERIMENTS.rglob("config.yaml"))
-    assert len(configs) > 200
-    for file in configs[::7]:
-        parse(with_defaults(yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))[0])
+    trees = [yaml.safe_load(file.read_text()) for file in EXPERIMENTS.rglob("config.yaml")]
+    packed = [pd.read_parquet(file, columns=["config"])["config"] for file in EXPERIMENTS.rglob("cells.parquet")]
+    trees += [json.loads(text) for text in pd.concat(packed)]
+    assert len(trees) > 200
+    for tree in trees[::7]:
+        parse(with_defaults(tree)[0])
 
 
 def test_runs_are_compared_by_their_configs_unless_their_hashes_agree(compose):

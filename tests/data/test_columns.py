@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dapo_lit.data.rows import DataError
-from dapo_lit.data.sources import load_heldout, load_with_account
+from dapo_lit.data.sources import load_heldout, load_with_selection
 
 COLUMNS = {"problem": "prompt", "answer": "solution"}
 CHAT = [
@@ -22,7 +22,7 @@ def written(file: Path, *rows: dict) -> str:
 
 
 def problems(path: str, columns: dict | None = None):
-    return load_with_account(path, "train", columns=columns)[0]
+    return load_with_selection(path, "train", columns=columns)[0]
 
 
 def test_columns_are_renamed_and_the_others_are_kept(tmp_path):

@@ -64,7 +64,7 @@ def test_the_files_of_a_split_are_found_by_their_paths(names, config, split, cho
         (GSM8K, "mian", "train", "no configuration 'mian'; it has main, socratic"),
         (GSM8K, "main", "validation", "no split 'validation'; it has test, train"),
         (["data.parquet"], None, "test", "no split 'test'; it has only train"),
-        (["train.zip", "README.md"], None, "train", "holds no .jsonl, .parquet, .csv file"),
+        (["train.zip", "README.md"], None, "train", "holds no .jsonl, .parquet, .csv, .arrow file"),
     ],
 )
 def test_a_split_that_is_not_there_is_refused_with_what_is_there(names, config, split, reason):

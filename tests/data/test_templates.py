@@ -28,7 +28,9 @@ def test_every_shipped_template_puts_the_problem_in_unchanged(name):
 
 
 def test_the_shipped_templates_are_those_that_configs_name():
-    for_tasks = "arithmetic_chat arithmetic_chat_three boxed dapo dapo_base gsm8k_chat gsm8k_few_shot plain"
+    for_tasks = (
+        "arithmetic_chat arithmetic_chat_three boxed chat dapo dapo_base gsm8k_chat gsm8k_few_shot plain reasoning_gym"
+    )
     assert shipped_templates() == sorted(["answer_transformation", *for_tasks.split()])
 
 

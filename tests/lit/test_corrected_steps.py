@@ -90,8 +90,9 @@ def test_without_a_recomputed_pi_old_there_is_nothing_to_correct(compose):
 def test_with_the_engines_old_logprobs_the_first_update_measures_the_mismatch(compose):
     run = Run(compose("algorithm.old_logprobs=rollout", "budget.steps=2", *SMALL[1:], "algorithm.optimizer.lr=0.05"))
     run.fit()
-    for row in rows(run.folder.path)[1:]:
+    steps = rows(run.folder.path)[1:]
+    for row in steps:
         # Of the first of two mini-batches: the second is scored by weights that have moved, far.
         assert 0 < row["mismatch/prob_diff_max"] < 1e-4
         assert row["mismatch/correction_mean"] is None
-        assert row["policy/ratio_max"] > 1.01
+    assert max(row["policy/ratio_max"] for row in steps) > 1.01

@@ -102,10 +102,10 @@ def in_the_evaluation_of(step: int, error: BaseException, patch: pytest.MonkeyPa
     """A run under this patch meets `error` while it evaluates after `step`."""
     evaluations = RolloutDataModule.evaluations
 
-    def with_error(self):
+    def with_error(self, final=False):
         if self.trainer.lightning_module.counters.step == step:
             raise error
-        return evaluations(self)
+        return evaluations(self, final)
 
     patch.setattr(RolloutDataModule, "evaluations", with_error)
 

@@ -63,7 +63,7 @@ def test_a_folder_that_has_gone_does_not_end_the_run(tmp_path):
 def test_a_training_beats_from_its_first_evaluation_on(compose, monkeypatch, tmp_path):
     seen = []
 
-    def evaluations(self):
+    def evaluations(self, final):
         seen.extend(tmp_path.rglob(HEARTBEAT))
         raise KeyboardInterrupt
 

@@ -102,7 +102,7 @@ def test_its_effect_is_in_the_report_of_a_study_that_varies_it(name: str, tmp_pa
     text = (folder / "report" / "report.md").read_text()
     assert f"| {SIXTH} |" in text
     assert "mean entropy of tokens" in text
-    assert len(results["claims"]) == 19
+    assert len(results["claims"]) == 8
 
 
 def test_the_factorials_of_six_techniques_have_its_main_effect_and_interactions(tmp_path: Path, sixth: Technique):
@@ -129,7 +129,7 @@ def test_figures_health_and_claims_know_it(tmp_path: Path, sixth: Technique):
     assert f"{SIXTH} is on but had no effect: it masked no token" in findings(with_it)
     assert not any(SIXTH in finding for finding in findings(runs.of("dapo")[0]))
     assert exercised(runs)[SIXTH][0] is True
-    assert len(claims(runs, "eval/chain_sum/avg@4")) == 19
+    assert len(claims(runs, "eval/chain_sum/avg@4")) == 8
     assert technique_pairs(runs) == {SIXTH: (f"dapo+{SIXTH}", "dapo")}
     assert plot_techniques(runs, ["rollout/entropy"]).axes
     assert short(f"dapo+{SIXTH}") == "dapo +mask"

@@ -12,12 +12,13 @@ from dapo_lit.engines.vllm_engine.engine import SETTINGS
 from dapo_lit.export import export
 from dapo_lit.train import train
 
+HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")  # vLLM on the CPU has none of 24
 QUESTIONS = ["1+2=", "2+2=", "3+4="]
 
 
 @pytest.fixture
 def exported(compose, tmp_path) -> Path:
-    train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
+    train(compose(*HEADS_OF_32, "budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
     out = tmp_path / "exported"
     export(
         ExportConfig(

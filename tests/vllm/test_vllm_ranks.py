@@ -8,6 +8,8 @@ from command_line import run_python
 
 RUN = (
     "+experiment=four_sums",
+    "policy.architecture.hidden_size=64",  # heads of 32
+    "policy.name=micro_heads_of_32",
     "rollout=vllm",
     "rollout.vllm.kv_cache_gb=0.125",
     "trainer=fsdp",
