@@ -98,7 +98,7 @@ BAD_LINES = {
     '{"problm": "What is 2 + 3?", "answer": "5"}': "did you mean `problm`?",
     '{"problem": null, "answer": "5"}': "has no `problem`",
     '{"problem": "  ", "answer": "5"}': "`problem` is empty",
-    '{"problem": ["What is 2 + 3?"], "answer": "5"}': '`problem` must be text, or a list of {"role": "user", "content": "..."}',
+    '{"problem": ["What is 2 + 3?"], "answer": "5"}': '`problem` must be text, or a list of {"role": "user"',
     '{"problem": "?", "answer": ""}': "`answer` is empty",
     '{"problem": "?", "answer": ["5", "five"]}': "`answer` is a list",
     '{"problem": "?", "answer": {"value": 5}}': "`answer` is an object",
