@@ -191,8 +191,8 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         recorder = Recorder(config, folder, None, ranks)
         evaluated = recorder._write
 
-        def kept(datamodule, module, row, evaluates):
-            evaluated(datamodule, module, row, evaluates)
+        def kept(datamodule, module, row, evaluates, final=False):
+            evaluated(datamodule, module, row, evaluates, final)
             rows.append(dict(row))
 
         recorder._write = kept
