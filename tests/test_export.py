@@ -66,7 +66,7 @@ def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_a
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         export(ExportConfig(ckpt=str(run), output=str(out), push="me/sums", license="apache-2.0"), [])
     assert "me/sums" in capsys.readouterr().out.splitlines()[-1]
-    assert server.created[0]["private"] is True
+    assert "private" in (server.created[0].get("visibility"), *(k for k, v in server.created[0].items() if v is True))
     assert {name: (out / name).read_bytes() for name in server.files} == server.files
     assert set(server.files) == {file.name for file in out.iterdir()}
     card = server.files["README.md"].decode()
