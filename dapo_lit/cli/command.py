@@ -224,16 +224,17 @@ def run_study(
 ) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
     from dapo_lit.cli.cells import Cell, run_cells, workers_for
-    from dapo_lit.cli.study_launch import compose, with_arm
+    from dapo_lit.cli.config_tree import composed_tree
+    from dapo_lit.cli.study_launch import with_arm
 
     workers = workers_for(study.config, len(study.cells))
-    configs = (with_arm(compose(study.overrides(cell))) for cell in study.cells)
+    configs = (with_arm(composed_tree(study.overrides(cell))) for cell in study.cells)
     if workers > 1 and (code := before_study(configs)):
         return code
 
     def run_cell(cell: Cell) -> int:
         overrides = study.overrides(cell)
-        return attempt(lambda: compose(overrides), overrides, True, run, schema)[0]
+        return attempt(lambda: composed_tree(overrides), overrides, True, run, schema)[0]
 
     return run_cells(study.cells, run_cell, workers, study.folder)
 

@@ -53,7 +53,8 @@ class Servers:
         while True:
             faults = {index: _fault(check, self.client.urls[index]) for index in self._led}
             self.lost = set().union(*self._ranks.gather({index for index in faults if faults[index]}))
-            if self.usable or self._ranks.first(lambda: time.monotonic() >= until):
+            late: bool = self._ranks.first(lambda: time.monotonic() >= until)
+            if self.usable or late:
                 break
             time.sleep(0.5)
         for index in self._led:

@@ -91,7 +91,8 @@ def paper_figures(runs: Runs, axes: Sequence[str]) -> tuple[list[Drawing], list[
     seen, drawings, absent = runs.usable, list[Drawing](), list[str]()
     look = looks(seen.arms)
     smooth = max(1, int(max(run.metrics.index.max() for run in seen)) // 20)
-    theirs = dict(list(pd.read_csv(PAPER_CURVES, comment="#").groupby("figure", sort=False))) if axes else {}
+    read = pd.read_csv(PAPER_CURVES, comment="#") if axes else pd.DataFrame({"figure": []})
+    theirs = {str(name): curves for name, curves in read.groupby("figure", sort=False)}
     for figure in FIGURES:
         panels, arms = _panels(figure, seen), _arms(figure, seen)
         if not panels or not arms:

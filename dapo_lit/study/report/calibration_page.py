@@ -88,7 +88,7 @@ def evaluation_noise(runs: Runs, found: Calibration) -> dict[str, float | None]:
     shared = set.intersection(*({run.seed for run in runs.of(arm)} for arm in pair))
     base_of = {seed: base for seed, base in bases(runs).items() if seed in shared}
     both = levels(runs, pair, base_of, found.metric.split("/")[1]) if found.metric.startswith("eval/") else None
-    return {"variance_share": both and both.evaluation_share, "time_share": evaluation_cost(runs)}
+    return {"variance_share": both.evaluation_share if both else None, "time_share": evaluation_cost(runs)}
 
 
 def calibration_page(found: Calibration, evaluation: Mapping[str, float | None]) -> str:
