@@ -24,7 +24,7 @@ def test_the_run_ends_in_a_sentence_about_what_changed():
     before = row(0, avg_at_8=0.341, length_mean=25.04)
     after = row(60, avg_at_8=0.72, length_mean=25.01)
     assert sentence(before, after, "e/", 8, 200).startswith(
-        "In 60 steps accuracy on 200 held-out problems rose from 0.341 to 0.720 and mean length stayed at 25.0 tokens."
+        "By step 60 accuracy on 200 held-out problems rose from 0.341 to 0.720 and mean length stayed at 25.0 tokens."
     )
     worse = row(60, avg_at_8=0.3, length_mean=33.0)
     assert "fell from 0.341 to 0.300 and mean length rose from 25.0 to 33.0" in sentence(before, worse, "e/", 8, 200)

@@ -42,10 +42,10 @@ def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems:
     values = [[row.get(prefix + key) for row in (before, after)] for key in (f"avg@{k}", "length_mean")]
     if before.name == after.name or not all(pd.notna(value) for pair in values for value in pair):
         return ""
-    (accuracy, better), (length, longer) = values
+    accuracy, length = _went(*values[0], ".3f"), _went(*values[1], ".1f")
     return (
-        f"In {after.name} steps accuracy on {problems} held-out problems {_went(accuracy, better, '.3f')} and mean length "
-        f"{_went(length, longer, '.1f')} tokens. One run shows neither what a technique adds nor what another seed gives."
+        f"By step {after.name} accuracy on {problems} held-out problems {accuracy} and mean length {length} tokens. "
+        "One run shows neither what a technique adds nor what another seed gives."
     )
 
 
