@@ -44,7 +44,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
         patterns = ReflectionPatterns(config.reflection.patterns)
         if config.reflection_of:
             own = run_config(run_of(Path(config.reflection_of))).reflection.patterns
-            report_reflection(Path(config.reflection_of), ReflectionPatterns({**own, **config.reflection.patterns}))
+            report_reflection(Path(config.reflection_of), ReflectionPatterns({**config.reflection.patterns, **own}))
             return
     except ValueError as error:
         raise ConfigError(str(error)) from None
