@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.commands.plan import plan
 from dapo_lit.config import config_folder, parse_as
@@ -16,6 +17,8 @@ from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resid
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.narrow import compute_in
+from dapo_lit.policy.sharding import run
 
 
 def composed(*overrides: str) -> PlanConfig:
@@ -47,29 +50,57 @@ MEASURED = (
 )  # fmt: skip
 
 
-def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step():
-    config = composed(*MEASURED)
-    simulated = training_memory(config)
-    from transformers import AutoConfig, AutoModelForCausalLM
+SINGLE = ("trainer.strategy=single", "trainer.checkpoint_in_background=false")
 
+
+def measured_peak(config: PlanConfig) -> float:
+    """Bytes at the peak of a real forward and backward pass, with the parameters."""
     architecture = dict(config.policy.architecture or {})
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture.pop("model_type"), **architecture))
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(architecture.pop("model_type"), **architecture)
+    ).eval()
+    if config.trainer.sharding.dtype is not None:
+        compute_in(model, getattr(torch, config.trainer.sharding.dtype))
     packed = layout([256] * 16)
     ids, rows = torch.zeros(4096, dtype=torch.int64), torch.arange(409, 4096)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        logprobs, _ = token_logprobs(model.eval(), ids, packed, rows, ids[rows], temperature=1.0)
+        logprobs, _ = run(model, token_logprobs, ids, packed, rows, ids[rows], temperature=1.0)
         logprobs.sum().backward()
     live = peak = 0
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             live += event.nbytes()
             peak = max(peak, live)
-    parameters = sum(p.numel() * 4 for p in model.parameters())
-    measured = (peak + parameters) / GIB
-    # A single rank gathers into a second copy of the parameters; the states are added by arithmetic.
-    parts = simulated.training
+    return peak + sum(p.numel() * 4 for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "options", [(), SINGLE, (*SINGLE, "trainer.sharding.dtype=bfloat16")], ids=["one shard", "single", "16-bit copies"]
+)
+def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step(options):
+    config = composed(*MEASURED, *options)
+    parts = training_memory(config).training
+    # A single rank of FSDP gathers into a second copy of the parameters; the states are added by arithmetic.
     expected = sum(parts.values()) - parts["optimiser states"] - parts["parameters, gathered"]
-    assert expected == pytest.approx(measured, rel=0.25)
+    assert expected * GIB == pytest.approx(measured_peak(config), rel=0.25)
+
+
+def test_16_bit_copies_in_one_process_count_until_backward():
+    """Autograd keeps the copy of each layer that was computed with; a layer that is recomputed makes a new one."""
+    sizes = (*SINGLE, "trainer.micro_batch_tokens=64", "policy.architecture.hidden_size=512")
+    wide, narrow, recomputed = (
+        training_memory(composed(*MEASURED, *sizes, *options))
+        for options in (
+            (),
+            ("trainer.sharding.dtype=bfloat16",),
+            ("trainer.sharding.dtype=bfloat16", "trainer.activation_checkpointing=full"),
+        )
+    )
+    name, copies = "activations and temporary", 2 * wide.parameters / GIB
+    assert wide.training["parameters, sharded"] * GIB == 4 * wide.parameters
+    assert wide.training["parameters, gathered"] == 0
+    assert narrow.training[name] - wide.training[name] > 0.7 * copies
+    assert recomputed.training[name] < narrow.training[name] - 0.3 * copies
 
 
 def test_the_simulation_splits_the_head_as_the_planned_accelerator_does(monkeypatch):
