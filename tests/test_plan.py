@@ -61,8 +61,9 @@ def measured_peak(config: PlanConfig) -> float:
     ).eval()
     if config.trainer.sharding.dtype is not None:
         compute_in(model, getattr(torch, config.trainer.sharding.dtype))
-    packed = layout([256] * 16)
-    ids, rows = torch.zeros(4096, dtype=torch.int64), torch.arange(409, 4096)
+    tokens = config.trainer.micro_batch_tokens
+    packed = layout([256] * (tokens // 256))
+    ids, rows = torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens // 10, tokens)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         logprobs, _ = run(model, token_logprobs, ids, packed, rows, ids[rows], temperature=1.0)
         logprobs.sum().backward()
@@ -75,32 +76,16 @@ def measured_peak(config: PlanConfig) -> float:
 
 
 @pytest.mark.parametrize(
-    "options", [(), SINGLE, (*SINGLE, "trainer.sharding.dtype=bfloat16")], ids=["one shard", "single", "16-bit copies"]
+    "options",
+    [(), SINGLE, (*SINGLE, "trainer.sharding.dtype=bfloat16", "trainer.micro_batch_tokens=256")],
+    ids=["one shard", "single", "16-bit copies"],
 )
 def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step(options):
-    config = composed(*MEASURED, *options)
+    config = composed(*MEASURED, "trainer.micro_batch_tokens=1024", *options)
     parts = training_memory(config).training
     # A single rank of FSDP gathers into a second copy of the parameters; the states are added by arithmetic.
     expected = sum(parts.values()) - parts["optimiser states"] - parts["parameters, gathered"]
-    assert expected * GIB == pytest.approx(measured_peak(config), rel=0.25)
-
-
-def test_16_bit_copies_in_one_process_count_until_backward():
-    """Autograd keeps the copy of each layer that was computed with; a layer that is recomputed makes a new one."""
-    sizes = (*SINGLE, "trainer.micro_batch_tokens=64", "policy.architecture.hidden_size=512")
-    wide, narrow, recomputed = (
-        training_memory(composed(*MEASURED, *sizes, *options))
-        for options in (
-            (),
-            ("trainer.sharding.dtype=bfloat16",),
-            ("trainer.sharding.dtype=bfloat16", "trainer.activation_checkpointing=full"),
-        )
-    )
-    name, copies = "activations and temporary", 2 * wide.parameters / GIB
-    assert wide.training["parameters, sharded"] * GIB == 4 * wide.parameters
-    assert wide.training["parameters, gathered"] == 0
-    assert narrow.training[name] - wide.training[name] > 0.7 * copies
-    assert recomputed.training[name] < narrow.training[name] - 0.3 * copies
+    assert expected * GIB == pytest.approx(measured_peak(config), rel=0.05)  # the 16-bit copies are 17 %
 
 
 def test_the_simulation_splits_the_head_as_the_planned_accelerator_does(monkeypatch):

@@ -10,6 +10,8 @@ import pandas as pd
 
 NOT_FINITE = "is NaN or infinite"
 """Follows a metric's name in the fault that reports it."""
+DAMAGED = "does not agree with its checksum (damaged after it was written); it is left out"
+"""Follows a line's number in the fault that reports it."""
 
 
 def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
