@@ -28,7 +28,7 @@ $(READY): pyproject.toml requirements.lock
 install: $(READY)  ## create .venv with the pinned dependencies
 
 train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two cores)
-	$(BIN)/python -m dapo_lit.train +experiment=dapo $(ARGS)
+	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint $(ARGS)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)

@@ -148,13 +148,15 @@ def signal_sweep(
     """
     draw = random.Random(seed)
     cases: list[Case] = []
-    waiting = list(numbers)
+    waiting, early = list(numbers), 0
     while waiting:
         number, chain = waiting[0], folder / f"run_{len(cases)}"
         chain.mkdir()
         same = next((i for i, other in enumerate(waiting) if other != number), len(waiting))
         moments = (draw.uniform(0, run_s) for _ in range(same))
         sent, finished = disturb(chain, arguments, number, moments)
+        early = early + 1 if finished and not sent else 0
+        assert early < 20, f"{signal.Signals(number).name} reaches no run before its end, or is ignored"
         waiting = waiting[len(sent) :]
         if not finished:
             ended = run_cli(*arguments, "resume=auto", cwd=chain, timeout=PATIENCE_S)

@@ -158,7 +158,7 @@ def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
     def too_large(config: PlanConfig, quick: bool) -> Memory:
         trainer = config.trainer
         tried.append((trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.num_nodes))
-        return Memory({"activations and temporary": 1.0}, 1)
+        return Memory({"activations and temporary": 1.0}, 1, {})
 
     monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
     assert nearest_fit(tight, 0.5, print) is None

@@ -129,6 +129,15 @@ def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path
     assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
 
 
+def test_a_study_on_a_metric_that_its_task_does_not_log_is_refused(tmp_path):
+    done = run_cli(
+        "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
+        "algorithm.overlong.cache_tokens=5", "study.underpowered=true", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "study.metric=task/steps_frac is not logged for task four_sums" in done.stderr
+
+
 def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
     done = run_cli(
         "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
