@@ -28,6 +28,7 @@ from dapo_lit.config.sections import section_of
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
+    from dapo_lit.cli.study_plan import Registration
 
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
@@ -196,9 +197,10 @@ def run_command(
             raise error
 
     study: Sweep | None = None
+    registration: Registration | None = None
 
     def check() -> None:
-        nonlocal study
+        nonlocal study, registration
         sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
         sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
         if brings_regime(sys.argv[1:]):
@@ -207,15 +209,21 @@ def run_command(
         if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in sys.argv[1:]):
             from dapo_lit.cli.study_launch import prepare  # loads pandas
 
-            sys.argv[1:], study = prepare(sys.argv[1:])
+            sys.argv[1:], study, registration = prepare(sys.argv[1:])
 
     if code := reported(check):
         return code
-    if study is None or study.has_launcher:
-        composed = in_hydra(task, config_name)
-        return max([composed, *codes])
-    code = run_study(study, run, schema, before_study)
-    after_study(study.config)
+    code, refused = 1, False
+    try:
+        if study is None or study.has_launcher:
+            code = max([in_hydra(task, config_name), *codes])
+        else:
+            code = run_study(study, run, schema, before_study)
+    finally:
+        if code and registration is not None:
+            refused = registration.withdrawn_unless_started()
+    if study is not None and not study.has_launcher and not refused:
+        after_study(study.config)
     return code
 
 
