@@ -164,9 +164,9 @@ $(DOCS)/.ready: docs/site/requirements.lock
 docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
 
-check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium)
+check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
-	$(DOCS)/bin/python docs/site/check.py build/site $(ARGS)
+	$(DOCS)/bin/python docs/site/check.py build/site $(PICTURES)
 
 diagrams:  ## draw the mermaid diagrams of docs/ again, after one has changed; needs npm and Chromium
 	$(PYTHON) docs/site/diagrams.py chromium

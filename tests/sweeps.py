@@ -325,7 +325,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the outcome of every case as JSON")
     options = parser.parse_args()
     started = time.monotonic()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
 
     def record(cases: list[Case], run_s: float) -> None:
         if options.out is None:
