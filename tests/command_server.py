@@ -22,6 +22,7 @@ def run(request: dict) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
             file = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(file, number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it as ignored
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])

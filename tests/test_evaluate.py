@@ -229,15 +229,16 @@ def test_values_that_cannot_work_are_named(overrides, message):
     [
         (["policy=tiny"], "policy=tiny has no weights of its own; give ckpt="),
         (["benchmark.template=boxed"], "Set benchmark.extraction=boxed"),
-        (
-            ["benchmark.template=gsm8k_few_shot", "benchmark.extraction=hash"],
-            "benchmark.template=gsm8k_few_shot does not fit the policy's tokenizer",
-        ),
+        (["benchmark.template=prose.yaml"], "benchmark.template=prose.yaml does not fit the policy's tokenizer"),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "its longest prompt has"),
         (["+reflection.patterns.mine='('"], "reflection.patterns.mine: not a regular expression"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tmp_path, overrides, message):
+def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(
+    run, tmp_path, monkeypatch, overrides, message
+):
+    monkeypatch.chdir(tmp_path)
+    Path("prose.yaml").write_text("answer_format: none\ntext: 'Solve: {problem}'\n")
     where = [] if overrides == ["policy=tiny"] else [f"ckpt={run}"]
     with pytest.raises(ConfigError) as caught:
         evaluate(on_sums(tmp_path, *where, *overrides), [])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,6 +130,15 @@ def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path
     assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
 
 
+def test_a_study_on_a_metric_that_its_task_does_not_log_is_refused(tmp_path):
+    done = run_cli(
+        "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
+        "algorithm.overlong.cache_tokens=5", "study.underpowered=true", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "study.metric=task/steps_frac is not logged for task four_sums" in done.stderr
+
+
 def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
     done = run_cli(
         "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
@@ -170,6 +180,14 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     for key in (*FROZEN, "eval/four_sums/avg@2", "completions"):
         assert key.encode() in content, key
     assert b"dapo-seed_0" in content
+    assert f"figures-{first}".encode() in content  # the figures, as an artifact
+    assert b"run.png" in content
+    sync = re.search(r"^wandb   offline: wandb sync (\S+)$", done.stdout, re.MULTILINE)
+    assert sync
+    (table,) = (tmp_path / sync[1]).rglob("completions_*.table.json")
+    kept = json.loads(table.read_text())
+    assert kept["columns"][:4] == ["step", "problem", "reference", "response"]
+    assert {row[0] for row in kept["data"]} <= {3, 4}
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,12 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     torch.set_num_threads(config.threads)
     try:
         patterns = ReflectionPatterns(config.reflection.patterns)
+        if config.reflection_of:
+            own = run_config(run_of(Path(config.reflection_of))).reflection.patterns
+            report_reflection(Path(config.reflection_of), ReflectionPatterns({**config.reflection.patterns, **own}))
+            return
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if config.reflection_of:
-        report_reflection(Path(config.reflection_of), patterns)
-        return
     if config.rules_of:
         report_rules_of(Path(config.rules_of), config)
         return
@@ -180,7 +181,6 @@ def report_comparison(first: Result, second: Result) -> None:
 def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
     """Reflection in the recorded rollouts of a run: rates by step and correctness, and first occurrences."""
     run = run_of(place)
-    run_config(run)  # raises for a folder that is not a run
     responses = counted_responses(run)
     rows = pd.DataFrame(reflection_by_step(responses, patterns))
     rows.to_csv(run / "figures" / "reflection.csv", index=False)

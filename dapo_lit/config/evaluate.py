@@ -59,7 +59,7 @@ class EvaluateConfig(Section):
     compare: tuple[str, ...]
     """Two of these, to compare question by question; empty: one evaluation."""
     reflection_of: str | None
-    """A run whose recorded rollouts are searched for reflection, without sampling."""
+    """A run whose recorded rollouts are searched for reflection: for its own patterns, and for others given here."""
     other_rules: tuple[Literal["dapo", "numeric", "sympy"], ...]
     """Further rules that score the same responses, to compare with benchmark.rule or with the rule of `rules_of`."""
     rules_of: str | None

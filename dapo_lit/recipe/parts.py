@@ -87,7 +87,12 @@ class Parts:
         return Finding(f"{self.engine_device.type}, {size} process{'es' if size > 1 else ''}")
 
     def _check_problems(self) -> Finding:
-        train, heldout = self.problems.train, self.problems.heldout
+        train, heldout, study = self.problems.train, self.problems.heldout, self.config.study
+        if study and study.metric == "task/steps_frac" and self.problems.has_written_steps is None:
+            raise ConfigError(
+                f"study.metric={study.metric} is not logged for task {self.config.task.name}, whose responses have no "
+                "written steps to count; choose another, such as study.metric=rollout/accuracy"
+            )
         self.check_answers([*train, *heldout])
         return Finding(
             f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"

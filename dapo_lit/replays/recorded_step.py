@@ -235,6 +235,7 @@ def replay(recording: Recording, config: Config) -> Replayed:
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        limit_val_batches=0,  # held-out problems were not recorded
         use_distributed_sampler=False,
     )
     check_entries(recording.checkpoint)

@@ -14,9 +14,11 @@ from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, bases, unit
+from dapo_lit.study.read.outcomes import bases, unit
 from dapo_lit.study.report.document import Part, Table
+from dapo_lit.study.report.regime_section import regime_section
 from dapo_lit.study.report.results import Results
+from dapo_lit.study.report.sentences import signed_interval
 from dapo_lit.techniques import REGISTER
 
 ROWS, PANELS = 8, 6
@@ -31,7 +33,7 @@ def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
         decided: the section of the registered comparisons, its heading first.
     """
     heading, *sentences = decided
-    parts: list[Part] = [heading, can_tell(results), *sentences]
+    parts: list[Part] = [heading, can_tell(results), *sentences, *regime_section(results)]
     if not (found := family(results)):
         return parts
     effects = moved(results.runs, found, bases(results.runs))
@@ -105,12 +107,8 @@ def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
 
 
 def _row(effect: Moved) -> list[str]:
-    value = amount(effect.key, effect.estimate.mean, signed=True)
-    if effect.estimate.low is not None:
-        low, high = (amount(effect.key, end, signed=True) for end in (effect.estimate.low, effect.estimate.high))
-        value += f" [{low}, {high}]"
-    name = contrast_name(effect.contrast)
-    return [name, in_words(effect.key), f"{value} {unit(effect.key)}".strip(), f"{effect.size:+.1f}", f"{effect.p:.3g}"]
+    value = f"{signed_interval(effect.key, effect.estimate)} {unit(effect.key)}".strip()
+    return [contrast_name(effect.contrast), in_words(effect.key), value, f"{effect.size:+.1f}", f"{effect.p:.3g}"]
 
 
 def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
@@ -123,11 +121,7 @@ def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
             one = prices.get(axis)
             text = f"x{one.ratio:.2f}" if one else "–"
             if one and one.at_equal:
-                text += f"; {amount(key, one.at_equal.mean, signed=True)}"
-                low, high = one.at_equal.low, one.at_equal.high
-                text += (
-                    f" [{amount(key, low, signed=True)}, {amount(key, high, signed=True)}]" if low is not None else ""
-                )
+                text += f"; {signed_interval(key, one.at_equal)}"
             cells.append(text)
         rows.append([contrast_name(contrast), *cells])
     question = (

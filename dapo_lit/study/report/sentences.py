@@ -98,6 +98,14 @@ def missing_text(missing: Collection[tuple[str, int]]) -> str:
     return f" {len(missing)} cells that were asked for have no usable run: {named}."
 
 
+def signed_interval(key: str, estimate: Estimate) -> str:
+    """`+6.7 [+2.2, +11.3]`: a difference, without its unit."""
+    text = amount(key, estimate.mean, signed=True)
+    if estimate.low is not None:
+        text += f" [{amount(key, estimate.low, signed=True)}, {amount(key, estimate.high, signed=True)}]"
+    return text
+
+
 def interval(key: str, estimate: Estimate) -> str:
     """`61.2 [58.0, 64.4] n=5`."""
     text = amount(key, estimate.mean)
