@@ -34,6 +34,7 @@ class Run:
         loggers = Loggers(config, self.folder)
         self.datamodule = RolloutDataModule(config, self.parts, stop)
         self.module = DAPOModule(config, lambda: self.parts.policy)
+        self.module.logs = False
         self.trainer = build_trainer(
             config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
         )
