@@ -112,7 +112,7 @@ def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:
 
 
 def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
-    return pd.concat([table, pd.DataFrame({"arm": run.arm, "seed": run.seed}, index=table.index)], axis=1)
+    return table.assign(arm=run.arm, seed=run.seed)
 
 
 def _numeric(table: pd.DataFrame) -> pd.DataFrame:
