@@ -28,7 +28,7 @@ $(READY): pyproject.toml requirements.lock
 install: $(READY)  ## create .venv with the pinned dependencies
 
 train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two cores)
-	$(BIN)/python -m dapo_lit.train +experiment=dapo $(ARGS)
+	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint $(ARGS)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
@@ -164,9 +164,9 @@ $(DOCS)/.ready: docs/site/requirements.lock
 docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
 
-check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium)
+check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
-	$(DOCS)/bin/python docs/site/check.py build/site $(ARGS)
+	$(DOCS)/bin/python docs/site/check.py build/site $(PICTURES)
 
 diagrams:  ## draw the mermaid diagrams of docs/ again, after one has changed; needs npm and Chromium
 	$(PYTHON) docs/site/diagrams.py chromium

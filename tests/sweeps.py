@@ -270,8 +270,10 @@ def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> tuple[str, float]
     return ended.stdout, spent
 
 
-def sweep(folder: Path, kills: int, signals: int, disks: int, workers: int) -> tuple[list[Case], float]:
-    """All sweeps; each of the workers starts runs of its own."""
+def sweep(
+    folder: Path, kills: int, signals: int, disks: int, workers: int, record: Callable[[list[Case], float], None]
+) -> list[Case]:
+    """All sweeps; each of the workers starts runs of its own. `record` gets the cases so far, and processor seconds."""
     whole = folder / "whole"
     _, run_s = uninterrupted(whole, SWEPT)
     killed = killed_run(folder / "killed", SWEPT)
@@ -302,7 +304,8 @@ def sweep(folder: Path, kills: int, signals: int, disks: int, workers: int) -> t
         for done in as_completed([pool.submit(work) for work in works]):
             cases += done.result()
             print(f"{len(cases)} cases; {done.result()[-1]}", flush=True)
-    return cases, run_s
+            record(cases, run_s)
+    return cases
 
 
 def counts(cases: list[Case]) -> dict[str, int]:
@@ -322,13 +325,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the outcome of every case as JSON")
     options = parser.parse_args()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="sweeps_") as place:
-        os.environ["DAPO_LIT_CACHE"] = str(Path(place) / "cache")
-        cases, run_s = sweep(Path(place), options.kills, options.signals, options.disks, options.workers)
-    for outcome, count in counts(cases).items():
-        print(f"{count:4d}  {outcome}")
-    if options.out:
-        record = {
+
+    def record(cases: list[Case], run_s: float) -> None:
+        if options.out is None:
+            return
+        content = {
             "date": time.strftime("%Y-%m-%d"),
             "run": list(SWEPT),
             "processor_s_of_the_run": round(run_s, 2),
@@ -336,7 +337,13 @@ def main() -> None:
             "counts": counts(cases),
             "cases": [asdict(case) for case in cases],
         }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory(prefix="sweeps_") as place:
+        os.environ["DAPO_LIT_CACHE"] = str(Path(place) / "cache")
+        cases = sweep(Path(place), options.kills, options.signals, options.disks, options.workers, record)
+    for outcome, count in counts(cases).items():
+        print(f"{count:4d}  {outcome}")
     bad = [case for case in cases if case.outcome not in GOOD]
     sys.exit(f"{len(bad)} cases went wrong: {bad}" if bad else 0)
 

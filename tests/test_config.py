@@ -67,6 +67,19 @@ def test_a_multirun_of_an_ablation_runs_its_technique_off_and_on_and_nothing_els
     assert study.declared == DIFFERS[name] - STUDY
 
 
+def test_the_regime_of_an_ablation_can_be_replaced_or_left_out(compose):
+    ablation = "+experiment=ablate_token_level_loss"
+    assert compose(ablation, small=False).regime.name == "joint"
+    assert compose(ablation, "regime=rambling", small=False).task.label == "rambling"
+    alone = compose(ablation, "~regime", small=False)
+    assert (alone.regime, alone.task.label, alone.study.bases) == (None, "chain_sum", (0, 1, 2))
+    check_overrides([ablation, "regime=rambling"])
+    with pytest.raises(ConfigError, match="with a plus"):
+        check_overrides(["+experiment=dapo", "regime=rambling"])
+    with pytest.raises(ConfigError, match=r"does not fit regime=joint.*add ~regime"):
+        compose(ablation, "task=gsm8k", small=False)
+
+
 @pytest.mark.parametrize(
     "override",
     [

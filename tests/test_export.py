@@ -56,7 +56,6 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
     assert "is damaged" in refused(run)
 
 
-@pytest.mark.xfail(reason="the local stand-in for the hub does not take the client's upload yet", strict=False)
 def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_and_licences(
     run, tmp_path, monkeypatch, capsys
 ):

@@ -68,6 +68,26 @@ def test_the_policy_imitates_the_rows_and_ends_where_they_end(composed, rows, ca
     assert not list(folder.parent.glob(".building-*"))
 
 
+def test_a_table_shows_what_was_checked_before_the_first_update(composed, rows, capsys):
+    warm_up(composed(f"data={rows}", "training.epochs=0.1", "policy.freeze_frac=0.5", "training.dtype=bfloat16"))
+    printed = capsys.readouterr().out
+    names = [line.split()[0] for line in printed.splitlines() if line.startswith("  ")]
+    assert names == ["weights", "policy", "tokenizer", "rows"]
+    assert "float32 weights, computed with in bfloat16, the first 0.5 of the layers frozen" in printed
+    assert "64 to train on; 0 left out" in printed
+    warm_up(composed(f"data={rows}", "training.epochs=0.1", "preflight=false", f"output={rows.parent / 'other'}"))
+    assert "before the first step" not in capsys.readouterr().out
+
+
+def test_a_family_without_a_list_of_layers_is_refused_by_name(composed, rows, monkeypatch):
+    def none(model: torch.nn.Module) -> torch.nn.ModuleList:
+        raise ValueError("the layers of a policy of model type 'x' are not found; set trainer.sharding.dtype=null")
+
+    monkeypatch.setattr("dapo_lit.recipe.models.decoder_layers", none)
+    with pytest.raises(ConfigError, match=r"'x' are not found; set policy\.freeze_frac=0 training\.dtype=null"):
+        warm_up(composed(f"data={rows}", "policy.freeze_frac=0.5"))
+
+
 def test_16_bit_weights_are_refused_and_16_bit_computation_trains_float32_ones(composed, rows):
     with pytest.raises(ConfigError, match=r"policy\.dtype=bfloat16.*training\.dtype=bfloat16"):
         composed(f"data={rows}", "policy.dtype=bfloat16")

@@ -179,16 +179,29 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
     assert "dapo/seed_1" in done_at(study / STUDY)
 
 
-def test_what_cannot_learn_is_refused_once_before_cells_run_side_by_side(tmp_path, cache):
-    """The cells would refuse it as well, each in the log of its worker."""
-    settings = ("study.workers=2", "reward.function=json.no_such_function")
-    done = run_cli("-m", "+study=placebo", *TINY, *settings, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "refusals"),
+    [
+        (("-m", "study.workers=2"), 1),  # the cells would refuse it as well, each in the log of its worker
+        (("-m", "study.workers=1"), 4),
+        ((f"study.arm={OTHER}", "seed=0"), 1),
+    ],
+)
+def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_nothing(tmp_path, cache, arguments, refusals):
+    done = run_cli("+study=placebo", *TINY, *arguments, "reward.function=json.no_such_function", cwd=tmp_path)
     assert done.returncode == 2, done.stdout
-    assert done.stdout.count("before the first step") == 1
+    assert done.stdout.count("before the first step") == refusals
     assert "  tokenizer  " in done.stdout
-    assert done.stderr.count("error: a reward function failed") == 1
+    assert done.stderr.count("error: a reward function failed") == refusals
     assert "no attribute 'no_such_function'" in done.stderr
-    assert not list((tmp_path / STUDY).glob("worker_*.log"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_command_takes_back_its_edit_of_the_plan_and_touches_no_older_run(study, capsys):
+    before = {file: file.read_bytes() for file in (study / STUDY).rglob("*") if file.is_file()}
+    assert launch("seed=range(0,3)", "reward.function=json.no_such_function", cwd=study) == 2
+    assert "seed_2" not in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in (study / STUDY).rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize(

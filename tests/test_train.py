@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -179,6 +180,14 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     for key in (*FROZEN, "eval/four_sums/avg@2", "completions"):
         assert key.encode() in content, key
     assert b"dapo-seed_0" in content
+    assert f"figures-{first}".encode() in content  # the figures, as an artifact
+    assert b"run.png" in content
+    sync = re.search(r"^wandb   offline: wandb sync (\S+)$", done.stdout, re.MULTILINE)
+    assert sync
+    (table,) = (tmp_path / sync[1]).rglob("completions_*.table.json")
+    kept = json.loads(table.read_text())
+    assert kept["columns"][:4] == ["step", "problem", "reference", "response"]
+    assert {row[0] for row in kept["data"]} <= {3, 4}
 
 
 @pytest.mark.parametrize(

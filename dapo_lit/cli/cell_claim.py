@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 
 from dapo_lit.config import Config
 from dapo_lit.config.identity import differences, identity
+from dapo_lit.runs.new_folders import make_folder, remove_empty
 from dapo_lit.runs.resume import describe, read_tree
 from dapo_lit.study.read.cells import alive
 from dapo_lit.study.read.packed_cells import packed_config
@@ -39,7 +40,7 @@ def held(path: Path) -> Iterator[str | None]:
     way. For machines that share a disk but no locks: a run whose run.json names another machine counts as locked while
     that machine writes into its folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made = make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
         lock.acquire(blocking=False)
@@ -51,7 +52,10 @@ def held(path: Path) -> Iterator[str | None]:
         elsewhere = record.get("status") == "running" and record.get("host") != platform.node()
         yield _holder(path) if elsewhere and alive(record, path) else None
     finally:
+        if not path.exists():
+            Path(lock.lock_file).unlink(missing_ok=True)  # nobody waits for this lock
         lock.release()
+        remove_empty(made)
 
 
 def _holder(path: Path) -> str:

@@ -23,11 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
-from dapo_lit.config.groups import group_fault
+from dapo_lit.config.groups import brings_regime, group_fault
 from dapo_lit.config.sections import section_of
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
+    from dapo_lit.cli.study_plan import Registration
 
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
@@ -113,6 +114,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
         ConfigError: one line per unknown key or choice.
     """
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    replaces = "regime" if brings_regime(arguments) else None
     own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
     faults: list[str | None] = []
     for override in map(parsed, overrides):
@@ -121,7 +123,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
         if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
             if not own_groups:
                 chosen = override.value().list if override.is_choice_sweep() else [override.value()]
-                faults.append(group_fault(key, chosen, override.is_add()))
+                faults.append(group_fault(key, chosen, override.is_add() or key == replaces))
             continue
         if override.is_add() or path[0].split("/")[0] == "hydra":
             continue
@@ -195,24 +197,33 @@ def run_command(
             raise error
 
     study: Sweep | None = None
+    registration: Registration | None = None
 
     def check() -> None:
-        nonlocal study
+        nonlocal study, registration
         sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
         sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
+        if brings_regime(sys.argv[1:]):
+            sys.argv[1:] = [argument.replace("+regime=", "regime=") for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
         if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in sys.argv[1:]):
             from dapo_lit.cli.study_launch import prepare  # loads pandas
 
-            sys.argv[1:], study = prepare(sys.argv[1:])
+            sys.argv[1:], study, registration = prepare(sys.argv[1:])
 
     if code := reported(check):
         return code
-    if study is None or study.has_launcher:
-        composed = in_hydra(task, config_name)
-        return max([composed, *codes])
-    code = run_study(study, run, schema, before_study)
-    after_study(study.config)
+    code, refused = 1, False
+    try:
+        if study is None or study.has_launcher:
+            code = max([in_hydra(task, config_name), *codes])
+        else:
+            code = run_study(study, run, schema, before_study)
+    finally:
+        if code and registration is not None:
+            refused = registration.withdrawn_unless_started()
+    if study is not None and not study.has_launcher and not refused:
+        after_study(study.config)
     return code
 
 

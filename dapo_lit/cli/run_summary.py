@@ -33,6 +33,25 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
     Console().print(table)
     _print_predictions(folder, label)
+    if line := sentence(before, after, f"eval/{label}/", k, problems):
+        print(line)
+
+
+def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems: int) -> str:
+    """What the run did, in words; empty without an evaluation before and after."""
+    values = [[row.get(prefix + key) for row in (before, after)] for key in (f"avg@{k}", "length_mean")]
+    if before.name == after.name or not all(pd.notna(value) for pair in values for value in pair):
+        return ""
+    accuracy, length = _went(*values[0], ".3f"), _went(*values[1], ".1f")
+    return (
+        f"By step {after.name} accuracy on {problems} held-out problems {accuracy} and mean length {length} tokens. "
+        "One run shows neither what a technique adds nor what another seed gives."
+    )
+
+
+def _went(before: float, after: float, form: str) -> str:
+    old, new = format(before, form), format(after, form)
+    return f"stayed at {new}" if old == new else f"{'rose' if after > before else 'fell'} from {old} to {new}"
 
 
 def _print_predictions(folder: RunFolder, label: str) -> None:

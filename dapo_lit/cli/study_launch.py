@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
-from dapo_lit.cli.study_plan import check_power, declared_keys, register_plan
+from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
@@ -59,11 +59,11 @@ class Sweep:
         return [*self.arguments, f"seed={','.join(map(str, seeds))}", f"{ARM}={names}"]
 
 
-def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
-    """The command line with the arms and seeds of its study written out, and the study's cells in a multirun.
+def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registration | None]:
+    """The command line with the arms and seeds of its study written out, the study's cells in a multirun, and its plan.
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
-    after all checks.
+    after all checks of the study itself; the caller withdraws it if no run starts.
 
     Raises:
         ConfigError: an unknown study or arm, no seeds or too few, a sweep over something else, undeclared differences.
@@ -71,11 +71,11 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     given = _parsed([a for a in arguments if "=" in a and not a.startswith("-")])
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(override) for override in given):
-        return list(arguments), None
+        return list(arguments), None, None
     if chosen:
         _check_choice(chosen[0])
     if any(a.split("=")[0] in LOOKS_ONLY for a in arguments):
-        return list(arguments), None
+        return list(arguments), None, None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
@@ -103,7 +103,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
     if multirun:
         check_power(study, config, seeds)
-    register_plan(study, config, seeds if multirun else [*config.study.seeds, *seeds])
+    registration = register_plan(study, config, seeds if multirun else [*config.study.seeds, *seeds])
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
     print(
         f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds"
@@ -119,7 +119,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         (*(a for a in arguments if a not in drop), *last),
         any(o.key_or_group == "hydra/launcher" for o in given),
     )
-    return sweep.hydra_arguments(), sweep if multirun else None
+    return sweep.hydra_arguments(), sweep if multirun else None, registration
 
 
 def with_arm(tree: DictConfig) -> Config:

@@ -1,17 +1,21 @@
 """What a study promises before its first run: enough pairs to decide, and its plan in study.json."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.runs.new_folders import make_folder, remove_empty
 from dapo_lit.study.compare.contrasts import contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.designs import Design
-from dapo_lit.study.read.registration import Plan, last_plan, register
+from dapo_lit.study.read.registration import FILE, Plan, last_plan, register
 from dapo_lit.study.read.runs import StudyError
 from dapo_lit.techniques import REGISTER
+
+LOCK = ".study.lock"
 
 
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
@@ -38,7 +42,34 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     )
 
 
-def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> None:
+@dataclass(frozen=True)
+class Registration:
+    """A plan that was registered for runs which are about to start."""
+
+    folder: Path
+    made: tuple[Path, ...]
+    """Folders that were made for it, innermost first."""
+    before: str | None
+    """Content of study.json until then; None: there was none."""
+    after: str
+    runs: frozenset[tuple[Path, int]]
+
+    def withdrawn_unless_started(self) -> bool:
+        """Puts study.json back if no run of the study was started or resumed since: the command was refused."""
+        file = self.folder / FILE
+        with FileLock(self.folder / LOCK):
+            if _runs(self.folder) != self.runs or file.read_text() != self.after:  # started, or of another command
+                return False
+            if self.before is not None:
+                file.write_text(self.before)
+                return True
+            file.unlink()
+            (self.folder / LOCK).unlink()
+        remove_empty(self.made)
+        return True
+
+
+def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> Registration:
     """Registers the plan in the study's folder; seeds that were registered before stay in it.
 
     Raises:
@@ -47,8 +78,10 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> None:
     section = config.study
     assert section is not None
     folder = Path(config.runs_dir) / config.study_name
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".study.lock"):  # two multiruns may launch the same study
+    made = make_folder(folder)
+    file = folder / FILE
+    with FileLock(folder / LOCK):  # two multiruns may launch the same study
+        content = file.read_text() if file.is_file() else None
         before = _registered(config)
         registered = {*seeds, *(before.seeds if before else ())}
         plan = Plan(
@@ -65,6 +98,12 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> None:
             event=section.event.model_dump() if section.event else None,
         )
         register(folder, plan)
+        return Registration(folder, made, content, file.read_text(), _runs(folder))
+
+
+def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
+    """The records of a study's runs, with the time of their last change."""
+    return frozenset((record, record.stat().st_mtime_ns) for record in folder.glob("*/seed_*/run.json"))
 
 
 def _registered(config: Config) -> Plan | None:

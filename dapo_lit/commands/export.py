@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import httpx
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HTTPError  # of the HTTP client that this version of it uses
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
@@ -57,7 +57,7 @@ def push(folder: Path, repository: str) -> str:
     try:
         address = hub.create_repo(repository, private=True, exist_ok=True)
         hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload from dapo_lit.export")
-    except (OSError, ValueError, httpx.HTTPError) as error:  # no login, no network, no permission, no valid name
+    except (OSError, ValueError, HTTPError) as error:  # no login, no network, no permission, no valid name
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"push={repository}: {reason}. The policy is in {folder}; `hf auth login` logs in, and "

@@ -25,6 +25,7 @@ from dapo_lit.runs.resume import recorded_threads
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
+from dapo_lit.study.read.metrics_file import DAMAGED, read_metrics
 from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.closing import close
 
@@ -110,6 +111,9 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
     if config.logger.lightning:
         built("logger.lightning", config.logger.lightning, path)
     folder = open_run(config, overrides, arm)
+    for fault in read_metrics(folder.path)[1] if folder.resumes else ():
+        if DAMAGED in fault:
+            print(f"warning: {folder.metrics}, {fault}")
     with beating(folder.path):
         train_in(folder, config, parts, run_start)
 

@@ -22,3 +22,10 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
         chosen = ",".join(map(str, choices))
         return f"{group}={chosen}: write +{group}={chosen}, with a plus: a {group} is added to the defaults"
     return None
+
+
+def brings_regime(arguments: Sequence[str]) -> bool:
+    """Whether the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
+    chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
+    files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
+    return any("\n  - /regime: " in file.read_text() for file in files if file.is_file())

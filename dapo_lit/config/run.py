@@ -87,6 +87,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _own_task(self) -> Self:
+        if self.regime is not None and (self.task.name == "file" or self.policy.path is not None):
+            own = "task.name=file" if self.task.name == "file" else f"policy.path={self.policy.path}"
+            raise ValueError(
+                f"{own} does not fit regime={self.regime.name}, which is a task with base policies of its own; "
+                "add ~regime to leave the regime out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sharded(self) -> Self:
         vllm = self.rollout.vllm
         shares = self.rollout.engine == "vllm" and vllm.placement == "colocated" and vllm.tensor_parallel > 1

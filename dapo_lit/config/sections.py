@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION
 
@@ -116,8 +116,8 @@ class Task(Section):
     """Longer prompts are dropped and counted."""
     max_response_tokens: PositiveInt
     """Limit of a response, including the EOS token."""
-    options: dict[str, Any]
-    """Options of a generated task (ranges, shapes)."""
+    options: Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
+    """Options of a generated task (ranges, shapes); null: none."""
     base: dict[str, Any] | None
     """Demonstrations that the task's base policy is pre-trained on: `stages`, and optionally `long_chains`, the share
     of the last stage that writes all steps while the others answer at once."""

@@ -51,6 +51,8 @@ class SftConfig(Section):
     """Comes with the task; not used here."""
     agreement: AgreementFilter
     training: Training
+    preflight: bool
+    """Try out policy and tokenizer before the first update and print what was found in a table."""
     threads: PositiveInt
     """Threads of torch."""
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from transformers import PretrainedConfig
 
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
@@ -20,6 +22,7 @@ from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.parts import build_engine
 from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.reward_check import try_rewards
+from dapo_lit.recipe.sampler_check import check_sampler
 from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
 
@@ -94,16 +97,21 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
         return
     if existing:
         print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
-    if config.preflight:
-        run_checks(checks(evaluated, benchmark))
     rows = batch_size(config, evaluated.model.config, benchmark, evaluated.model.dtype.itemsize)
     limit = benchmark.sampling.max_response_tokens
+
+    @cache
+    def engine() -> RolloutEngine:
+        rollout = config.rollout.model_copy(update={"max_batch_size": rows})
+        built = build_engine(evaluated.model, evaluated.tokenizer, rollout, max_tokens=benchmark.max_tokens)
+        built.sync_weights(evaluated.model.state_dict().items(), 0)
+        return built
+
+    if config.preflight:
+        run_checks(checks(evaluated, benchmark, engine))
     print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
-    rollout = config.rollout.model_copy(update={"max_batch_size": rows})
-    engine = build_engine(evaluated.model, evaluated.tokenizer, rollout, max_tokens=benchmark.max_tokens)
-    engine.sync_weights(evaluated.model.state_dict().items(), 0)
     samples = evaluated_samples(
-        benchmark.prompts, n, engine, benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
+        benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
     progress, unsaved, saved_at = Progress(missing), list[EvaluatedSample](), time.monotonic()
     try:
@@ -116,14 +124,17 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
     finally:
         files.append(unsaved)  # an interrupt loses the unfinished samples only
         progress.close()
-        engine.close()
+        engine().close()
     files.merge()
 
 
-def checks(evaluated: EvaluatedModel, benchmark: OpenBenchmark) -> dict[str, Callable[[], Finding]]:
+def checks(
+    evaluated: EvaluatedModel, benchmark: OpenBenchmark, engine: Callable[[], RolloutEngine]
+) -> dict[str, Callable[[], Finding]]:
     """What is tried out before the first sample; the reference answers were checked when the benchmark was opened."""
     model, tokenizer, settings = evaluated.model, evaluated.tokenizer, benchmark.settings
     problems = [prompt.problem for prompt in benchmark.prompts]
+    shortest = min((prompt.ids for prompt in benchmark.prompts), key=len)
 
     def weights() -> Finding:
         dtype = str(model.dtype).removeprefix("torch.")
@@ -138,6 +149,7 @@ def checks(evaluated: EvaluatedModel, benchmark: OpenBenchmark) -> dict[str, Cal
         "weights": weights,
         "tokenizer": check_tokenizer,
         "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
+        "sampler": lambda: check_sampler(engine(), model, shortest, benchmark.sampling.max_response_tokens),
     }
 
 

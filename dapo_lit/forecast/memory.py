@@ -1,8 +1,10 @@
 """Predicts a training step's memory on each GPU by simulating the real module, without weights, GPU or other processes.
 
-FakeTensorMode creates tensors without storage, a fake process group has the real number of ranks, and FSDPMemTracker
-tracks memory through forward and backward. The optimiser's step is not simulated, because its states would be counted
-unsharded; they are two tensors of the size of the shards, and are added.
+FakeTensorMode creates tensors without storage, a fake process group has the real number of ranks, and torch's memory
+trackers follow forward and backward. The optimiser's step is not simulated, because its states would be counted
+unsharded; they are two tensors of the size of the shards, and are added. A policy that is not sharded
+(trainer.strategy=single) counts as one shard; 16-bit copies of its weights are among the activations, because autograd
+keeps them until backward.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -22,13 +26,14 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import chunk_rows, token_logprobs
 from dapo_lit.policy.lora import add_adapters
-from dapo_lit.policy.sharding import checkpoint_layers, shard
+from dapo_lit.policy.narrow import compute_in
+from dapo_lit.policy.sharding import checkpoint_layers, run, shard
 
 GIB = 2**30
 PARTS = {
-    "parameters, sharded": ("Sharded Param",),
+    "parameters, sharded": ("Sharded Param", "Parameter"),
     "parameters, gathered": ("Unsharded Param", "All Gather"),
-    "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter"),
+    "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter", "Gradient"),
     "activations and temporary": ("Activation", "Temp", "Inputs", "Buffer", "OptState"),
 }
 REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
@@ -113,16 +118,13 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens)
     lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
     packed = layout(lengths)
-    chosen = settings.sharding.dtype or config.policy.dtype
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     try:
         mesh = init_device_mesh("cpu", (size,))
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         model = _without_storage(shape, config, mode)
         with mode:
-            model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
-            checkpoint_layers(model, settings.activation_checkpointing)
-            shard(model, mesh, dtype=getattr(torch, chosen), separate_head=False)
+            tracker = _prepared(model, config, mesh)
             count = sum(p.numel() for p in model.parameters())
             trained = _local_bytes(p for p in model.parameters() if p.requires_grad)
             other_models = _other_models(config, model)
@@ -130,9 +132,9 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
             rows = torch.arange(tokens // 10, tokens)
             # The simulation is on a CPU, the run on the planned accelerator.
             chunk = chunk_rows(shape.vocab_size, "cpu" if settings.accelerator == "cpu" else "cuda")
-            tracker = FSDPMemTracker(model)
             with tracker:
-                logprobs, _ = model(ids, packed, rows, ids[rows], temperature=1.0, rows_per_chunk=chunk)
+                inputs = (ids, packed, rows, ids[rows])
+                logprobs, _ = run(model, type(model).__call__, *inputs, temperature=1.0, rows_per_chunk=chunk)
                 logprobs.sum().backward()
             (peak,) = [v for v in tracker.get_tracker_snapshot("peak").values() if v]
     finally:
@@ -142,6 +144,23 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
     parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
     training = parts | {"optimiser states": 2 * trained / GIB} | other_models
     return Memory(training, count, resident_engine(config, count))
+
+
+def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTracker:
+    """Shards the policy, or makes it compute in 16 bits, as training does; returns a tracker of its memory."""
+    settings = config.trainer
+    dtype = getattr(torch, settings.sharding.dtype or config.policy.dtype)
+    model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
+    if settings.strategy == "single":
+        if dtype != model.dtype:
+            compute_in(model, dtype)
+        checkpoint_layers(model, settings.activation_checkpointing)
+        tracker = MemTracker()
+        tracker.track_external(model)
+        return tracker
+    checkpoint_layers(model, settings.activation_checkpointing)
+    shard(model, mesh, dtype=dtype, separate_head=False)
+    return FSDPMemTracker(model)
 
 
 def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMode) -> PreTrainedModel:
@@ -165,7 +184,7 @@ def _other_models(config: Config, model: PreTrainedModel) -> dict[str, float]:
     found: dict[str, float] = {}
     if config.algorithm.kl.beta and config.policy.lora is None:
         narrow = getattr(torch, config.trainer.sharding.dtype or config.policy.dtype).itemsize
-        found[REFERENCE] = narrow * sum(p.to_local().numel() for p in model.parameters()) / GIB
+        found[REFERENCE] = narrow * sum(_local(p).numel() for p in model.parameters()) / GIB
     critic = config.algorithm.critic
     if critic is not None and critic.backbone == "separate":
         backbone = list(model.base_model.parameters())
@@ -176,7 +195,11 @@ def _other_models(config: Config, model: PreTrainedModel) -> dict[str, float]:
 
 def _local_bytes(parameters: Iterable[Any]) -> int:
     """Bytes of this rank's shards."""
-    return sum(p.to_local().numel() * p.element_size() for p in parameters)
+    return sum(_local(p).numel() * p.element_size() for p in parameters)
+
+
+def _local(parameter: Any) -> Any:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def nearest_fit(config: Config, capacity_gib: float, announce: Callable[[str], object]) -> str | None:

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.callbacks import Recorder
@@ -42,13 +42,19 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
     """The callbacks of the config.
 
     Raises:
-        ConfigError: one cannot be built, or is no callback of Lightning's.
+        ConfigError: one cannot be built, is no callback of Lightning's, or stops runs early.
     """
     found: list[Callback] = []
     for name, settings in config.callbacks.items():
         found.append(built(f"callbacks.{name}", settings, run))
         if not isinstance(found[-1], Callback):
             raise ConfigError(f"callbacks.{name}: {settings['_target_']} is no lightning.Callback")
+        if isinstance(found[-1], EarlyStopping):
+            raise ConfigError(
+                f"callbacks.{name}: EarlyStopping has nothing to act on: a run of the command ends with its budget, so "
+                "that arms stay comparable; set budget.steps, budget.tokens_generated or budget.wall_s, or use a Trainer "
+                "of your own (docs/library.md)"
+            )
     return found
 
 

@@ -1,12 +1,12 @@
 """Supervised warm-up: trains a policy on a file of rows and writes a Hugging Face folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sft import AgreementFilter, SftConfig
@@ -19,6 +19,9 @@ from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.save import save_policy
 from dapo_lit.recipe.models import freeze_first_layers
 from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.recipe.policy_check import check_policy
+from dapo_lit.recipe.preflight import Finding, run_checks
+from dapo_lit.recipe.tokenizer_check import check_vocabulary
 from dapo_lit.rewards.extraction import extract
 from dapo_lit.rewards.pool import Verifier
 
@@ -44,15 +47,14 @@ def warm_up(config: SftConfig) -> Path:
         counts["rows_agreeing"] = len(rows)
     start = policy_folder(config.policy, config.task)
     tokenizer = load_tokenizer(start)
+    model = load_model(start, dtype=getattr(torch, config.policy.dtype))
     encoded = encode_rows(rows, config, tokenizer)
     counts |= {"rows_trained": len(encoded), "rows_too_long": len(rows) - len(encoded)}
-    model = load_model(start, dtype=getattr(torch, config.policy.dtype))
-    freeze_first_layers(model, config.policy.freeze_frac)
     settings = config.training
-    if settings.dtype is not None:
-        compute_in(model, getattr(torch, settings.dtype))
+    if config.preflight:
+        run_checks(checks(config, start, model, tokenizer, len(encoded), len(rows) - len(encoded)))
+    prepare(model, config)
     updates = ceil(settings.epochs * len(encoded) / settings.batch_size)
-    print(f"rows: {len(encoded):,} to train on; left out, above training.max_tokens: {len(rows) - len(encoded):,}")
     losses = train_supervised(
         model,
         encoded,
@@ -72,6 +74,51 @@ def warm_up(config: SftConfig) -> Path:
     notes = {"config": config.model_dump(mode="json"), "start": str(start), **counts, "losses": losses}
     save_policy(output, model, tokenizer, {"sft.json": notes})
     return output
+
+
+def checks(
+    config: SftConfig,
+    start: str | Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: int,
+    long: int,
+) -> dict[str, Callable[[], Finding]]:
+    """What is tried out before the first update. The rows were read before."""
+    settings = config.training
+
+    def weights() -> Finding:
+        narrow = f", computed with in {settings.dtype}" if settings.dtype else ""
+        frozen = f", the first {config.policy.freeze_frac:g} of the layers frozen" if config.policy.freeze_frac else ""
+        return Finding(f"float32 weights{narrow}{frozen}, learning rate {settings.learning_rate:g}")
+
+    def check_tokenizer() -> Finding:
+        check_vocabulary(tokenizer, model, start)
+        return Finding(f"{len(tokenizer):,} tokens")
+
+    return {
+        "weights": weights,
+        "policy": lambda: check_policy(model),
+        "tokenizer": check_tokenizer,
+        "rows": lambda: Finding(f"{rows:,} to train on; {long:,} left out, above training.max_tokens"),
+    }
+
+
+def prepare(model: PreTrainedModel, config: SftConfig) -> None:
+    """Freezes layers and sets the dtype of computation.
+
+    Raises:
+        ConfigError: the layers of this family are not found.
+    """
+    try:
+        freeze_first_layers(model, config.policy.freeze_frac)
+        if config.training.dtype is not None:
+            compute_in(model, getattr(torch, config.training.dtype))
+    except ValueError as error:
+        fault = str(error).partition(";")[0]
+        raise ConfigError(
+            f"policy.path={config.policy.path}: {fault}; set policy.freeze_frac=0 training.dtype=null"
+        ) from None
 
 
 def keep_agreeing(rows: Sequence[PromptResponse], settings: AgreementFilter, path: str) -> list[PromptResponse]:

@@ -167,7 +167,7 @@ def _difference_reason(model: PreTrainedModel) -> str | None:
     with suppress(ValueError):  # a model with one implementation of its attention keeps it
         model.set_attn_implementation("eager")
     try:
-        own = torch.cat([_own_logprobs(model, torch.cat([prompt, r]))[PROMPT - 1 :] for r in responses])
+        own = torch.cat([own_logprobs(model, torch.cat([prompt, r]))[PROMPT - 1 :] for r in responses])
     except Exception as error:  # broken sizes, other inputs than tokens
         return f"its own forward pass fails ({_first_line(error)})"
     places = torch.arange(len(ids), device=model.device).split([PROMPT, *RESPONSES])
@@ -177,19 +177,24 @@ def _difference_reason(model: PreTrainedModel) -> str | None:
         found, _ = token_logprobs(model, torch.cat([prompt, *responses]), packed, rows, ids[PROMPT:], temperature=1.0)
     except Exception as error:  # whatever transformers raises where a family does not take packed sequences
         return f"its layers do not run on packed sequences ({_first_line(error)})"
-    difference = (found - own).abs()
-    bound = BOUNDS.get(model.dtype)
-    worst, allowed = (difference.mean(), MEAN_BOUND_16_BIT) if bound is None else (difference.max(), bound)
-    if worst <= allowed:
-        return None
-    return (
-        f"its own log-probs differ from those of training by {worst:.2g} nats a token ({allowed:g} are allowed in "
-        f"{str(model.dtype).removeprefix('torch.')}) for an unknown reason: something in its attention or head that "
-        "training does not compute"
+    excess = excess_of(found - own, model.dtype)
+    return excess and (
+        f"its own log-probs differ from those of training by {excess} for an unknown reason: something in its "
+        "attention or head that training does not compute"
     )
 
 
-def _own_logprobs(model: PreTrainedModel, ids: Tensor) -> Tensor:
+def excess_of(difference: Tensor, dtype: torch.dtype) -> str | None:
+    """How far differences of log-probs are above what rounding explains; None if they are not."""
+    size, bound = difference.abs(), BOUNDS.get(dtype)
+    worst, allowed = (size.mean(), MEAN_BOUND_16_BIT) if bound is None else (size.max(), bound)
+    if worst <= allowed:
+        return None
+    return f"{worst:.2g} nats a token ({allowed:g} are allowed in {str(dtype).removeprefix('torch.')})"
+
+
+def own_logprobs(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Log-probs of every token but the first, from the model's own logits."""
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
     return logits.float().log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
 

@@ -24,6 +24,8 @@ from dapo_lit.runs.run_folder import RunFolder
 
 NUM_COMPLETIONS = 4
 """Rows of a printed table of completions."""
+WIDE = 120
+"""Columns of a terminal from which the live display has its bar and the speed."""
 
 
 class Loggers:
@@ -134,10 +136,10 @@ class Display:
             print("  ".join([line, *evaluation]), flush=True)
 
     def _bar(self, row: Mapping[str, Any]) -> None:
+        wide = self.console.width >= WIDE
         if self.progress is None:
             self.progress = Progress(
-                TextColumn("training"),
-                BarColumn(bar_width=24),
+                *([TextColumn("training"), BarColumn(bar_width=24)] if wide else []),
                 MofNCompleteColumn(),
                 _Rate(),
                 TextColumn("eta"),
@@ -149,7 +151,8 @@ class Display:
             self.progress.start()
         steps = remaining_steps(self.budget, self.first_row, row)
         total = self.total if steps is None else row["step"] + steps
-        self.progress.update(self.task, completed=row["step"], total=total, description=summary(row))
+        text = summary(row) if wide else summary(row).rpartition("  ")[0]
+        self.progress.update(self.task, completed=row["step"], total=total, description=text)
 
     def close(self) -> None:
         if self.progress is not None:
@@ -210,7 +213,8 @@ class WandbRun:
             settings=wandb.Settings(console="off", silent=True),
         )
         self.table_type, self.artifact_type = wandb.Table, wandb.Artifact
-        print(f"wandb   {self.run.url or f'offline: wandb sync {Path(self.run.dir).parent}'}", flush=True)
+        offline = f"offline: wandb sync {Path(self.run.dir).parent}"
+        print(f"wandb   {offline if settings.mode == 'offline' else self.run.url}", flush=True)
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 

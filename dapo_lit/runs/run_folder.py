@@ -17,6 +17,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 import yaml
@@ -71,6 +72,8 @@ class RunFolder:
     def append_row(self, row: Mapping[str, float | None]) -> None:
         """Appends a line to metrics.jsonl and forces it to disk; non-finite values become null, named in `not_finite`.
 
+        Its last key is `crc32`, the checksum of the line without it, which study/read/metrics_file.py compares.
+
         Raises:
             OSError: the row could not be written (full disk); earlier rows are untouched.
         """
@@ -78,8 +81,9 @@ class RunFolder:
         finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
         if not_finite:
             finite["not_finite"] = not_finite
+        line = json.dumps(finite, allow_nan=False)
         with naming(self.metrics), self.metrics.open("ab") as file:
-            file.write((json.dumps(finite, allow_nan=False) + "\n").encode())
+            file.write(f'{line[:-1]}, "crc32": "{crc32(line.encode()):08x}"}}\n'.encode())
             file.flush()
             os.fsync(file.fileno())
 

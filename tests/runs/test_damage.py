@@ -87,3 +87,11 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
     shutil.rmtree(checkpoints)
     with pytest.raises(ConfigError, match="no checkpoint there"):
         exported()
+
+
+def test_a_row_that_was_damaged_is_named_when_the_run_is_resumed(compose, run, capsys):
+    file = run / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"step": 1, ', '"step": 1,  '))
+    capsys.readouterr()
+    train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
+    assert "seed_0/metrics.jsonl, line 2 does not agree with its checksum" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from zlib import crc32
 
 import pandas as pd
 import pytest
@@ -11,13 +12,14 @@ from dapo_lit.config import ConfigError
 from dapo_lit.runs.checkpoint_files import write_checkpoint
 from dapo_lit.runs.parquet import write_parquet
 from dapo_lit.runs.run_folder import open_run, write_atomically
+from dapo_lit.study.read.metrics_file import read_metrics
 
 
 def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(compose):
     folder = open_run(compose(), [], "dapo")
     folder.append_row({"step": 1, "a": float("nan"), "b": float("inf"), "c": None, "d": 0.5})
     row = {"step": 1, "a": None, "b": None, "c": None, "d": 0.5, "not_finite": ["a", "b"]}
-    assert json.loads(folder.metrics.read_text()) == row
+    assert json.loads(folder.metrics.read_text()) == {**row, "crc32": f"{crc32(json.dumps(row).encode()):08x}"}
 
 
 def test_a_torn_last_row_is_ended_so_that_the_next_one_can_be_read(compose):
@@ -28,7 +30,23 @@ def test_a_torn_last_row_is_ended_so_that_the_next_one_can_be_read(compose):
     resumed = open_run(compose("resume=auto"), [], "dapo")
     resumed.append_row({"step": 2})
     lines = resumed.metrics.read_text().splitlines()
-    assert [json.loads(lines[0]), json.loads(lines[2])] == [{"step": 1}, {"step": 2}]
+    assert [json.loads(lines[0])["step"], json.loads(lines[2])["step"]] == [1, 2]
+
+
+def test_a_flipped_byte_of_a_row_is_found_wherever_it_is(compose):
+    folder = open_run(compose(), [], "dapo")
+    for step in (1, 2, 3):
+        folder.append_row({"step": step, "rollout/accuracy": 0.25, "optim/lr": None})
+    whole = folder.metrics.read_bytes()
+    assert list(read_metrics(folder.path)[0].index) == [1, 2, 3]
+    line = len(whole) // 3
+    for place in range(line, 2 * line - 1):  # the second row; its last byte is the end of the line
+        for change in (1, 4):  # another digit, another letter
+            folder.metrics.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
+            table, faults = read_metrics(folder.path)
+            assert list(table.index) == [1, 3], whole[place : place + 9]
+            assert faults[0].startswith("line 2 "), faults
+            assert list(table.columns) == ["rollout/accuracy", "optim/lr"]
 
 
 def test_a_run_is_not_resumed_under_another_config(compose):

@@ -4,19 +4,22 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pandas as pd
 
 NOT_FINITE = "is NaN or infinite"
 """Follows a metric's name in the fault that reports it."""
+DAMAGED = "does not agree with its checksum (damaged after it was written); it is left out"
+"""Follows a line's number in the fault that reports it."""
 
 
 def read_metrics(folder: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The rows of a run by step, and what is odd about them.
 
     Returns:
-        A frame with index `step` (sorted, unique); and a sentence each for torn lines, rows that a resume replaced,
-        steps missing between the first and the last, and values that are NaN or infinite.
+        A frame with index `step` (sorted, unique); and a sentence each for torn and damaged lines, rows that a resume
+        replaced, steps missing between the first and the last, and values that are NaN or infinite.
     """
     packed = folder / "metrics.parquet"
     if packed.is_file():
@@ -43,13 +46,26 @@ def _parse(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
         if not line.strip():
             continue
-        row, whole = _row(line)
-        if not whole:
+        row, start = _row(line)
+        if row is None or start:
             kept = "the row written after it was kept" if row else "the row is lost"
             faults.append(f"line {number} is torn (a write was cut off); {kept}")
-        if row is not None:
+        if row is None:
+            continue
+        if _is_intact(row, line[start:]):
             rows.append(row)
+        else:
+            faults.append(
+                f"line {number} does not agree with its checksum (damaged after it was written); it is left out"
+            )
     return rows, faults
+
+
+def _is_intact(row: dict[str, Any], line: str) -> bool:
+    """Whether a row is as it was written; takes its checksum out of it. Rows of older versions have none."""
+    checksum = row.pop("crc32", None)
+    content = line.rpartition(', "crc32": ')[0] + "}"
+    return checksum is None or checksum == f"{crc32(content.encode()):08x}"
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
@@ -81,17 +97,16 @@ def not_a_number(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _row(line: str) -> tuple[dict[str, Any] | None, bool]:
-    """A line's row, and whether the line is whole. A resumed run may have appended its row to a torn one."""
-    starts = [0] + [place for place in range(1, len(line)) if line[place] == "{"]
-    for start in starts:
+def _row(line: str) -> tuple[dict[str, Any] | None, int]:
+    """A line's row, and where it starts: a resumed run may have appended its row to a torn one."""
+    for start in [0] + [place for place in range(1, len(line)) if line[place] == "{"]:
         try:
             row = json.loads(line[start:])
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            return row, start == 0
-    return None, False
+            return row, start
+    return None, 0
 
 
 def _indexed(table: pd.DataFrame) -> pd.DataFrame:
