@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "experiments").glob("*/README.md")),
+    *sorted((ROOT / "experiments").rglob("README.md")),
 ]
 FIRST_CELL = re.compile(r"^\| *`([^`]+)`", re.MULTILINE)
 

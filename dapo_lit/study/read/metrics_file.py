@@ -110,7 +110,8 @@ def _row(line: str) -> tuple[dict[str, Any] | None, int]:
 def _indexed(table: pd.DataFrame) -> pd.DataFrame:
     if "step" not in table:
         return pd.DataFrame(index=pd.Index([], name="step", dtype=int))
-    return table.astype({"step": int}).set_index("step").sort_index()
+    table = table.astype({"step": int}).set_index("step").sort_index()
+    return table.copy()  # rows of JSON make a block a column, and pandas warns of columns added to a hundred blocks
 
 
 def _count(number: int, noun: str) -> str:
