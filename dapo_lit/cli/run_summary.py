@@ -1,5 +1,7 @@
 """What a finished run prints: the policy before and after training, and single questions where there are few."""
 
+from typing import Any
+
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -39,7 +41,9 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 
 def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems: int) -> str:
     """What the run did, in words; empty without an evaluation before and after."""
-    values = [(before.get(prefix + key), after.get(prefix + key)) for key in (f"avg@{k}", "length_mean")]
+    values: list[tuple[Any, Any]] = [
+        (before.get(prefix + key), after.get(prefix + key)) for key in (f"avg@{k}", "length_mean")
+    ]
     if before.name == after.name or not all(pd.notna(value) for pair in values for value in pair):
         return ""
     accuracy, length = (_went(*pair, form) for pair, form in zip(values, (".3f", ".1f"), strict=True))
