@@ -65,10 +65,11 @@ def fit(
     stop = StopSignal()
     datamodule = RolloutDataModule(config, parts, stop, ranks)
     callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
-    callbacks += own_callbacks(config, start.folder.path)
-    trainer = build_trainer(config, callbacks)
+    own = own_callbacks(config, start.folder.path)
+    trainer = build_trainer(config, callbacks + own)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    module.logs = bool(own)
     if start.checkpoint:
         check_entries(start.checkpoint)
     if start.checkpoint and ranks.rank == 0:
