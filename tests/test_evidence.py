@@ -1,6 +1,7 @@
 """The page of published evidence is what its YAML file says, and every technique has a page that fits the register."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,22 @@ def test_every_entry_names_model_task_runs_source_and_what_was_read_of_it():
         assert row["runs"] is None or row["runs"] >= 1
         assert row["url"].startswith("https://")
         assert all(row[field] for field in evidence.FIELDS if field != "runs")
+
+
+ARXIV = r"https://arxiv\.org/abs/\d\d(0[1-9]|1[0-2])\.\d{5}"
+GITHUB = r"https://github\.com/[\w-]+/[\w.-]+/(tree/[\w/.-]+|(pull|issues)/\d+)"
+
+
+def test_a_url_is_a_paper_or_a_thread_and_each_source_has_one():
+    url_of, source_of = {}, {}
+    for row in evidence.entries():
+        url, source = row["url"], row["source"].removesuffix(", Table 1")
+        assert re.fullmatch(f"{ARXIV}|{GITHUB}", url), url
+        assert url_of.setdefault(source, url) == url, f"{source} has two addresses"
+        assert source_of.setdefault(url, source) == source, f"{url} has two names"
+        number = re.search(r"(?:arXiv|pull request|issue) ([\d.]+)$", source)
+        assert number is None or url.endswith(f"/{number[1]}"), row
+        assert (row["read"] == "thread") <= ("/pull/" in url or "/issues/" in url), row
 
 
 def test_the_page_is_made_from_the_yaml_file():

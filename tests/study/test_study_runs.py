@@ -140,6 +140,16 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     assert [run.overrides for run in packed] == [run.overrides for run in live]
 
 
+@pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
+def test_a_run_with_more_than_a_hundred_metrics_is_packed_without_a_warning(tmp_path: Path) -> None:
+    file = write_run(tmp_path / "run", steps=2, every=1) / "metrics.jsonl"
+    more = {f"metric/{number}": 0.5 for number in range(120)}
+    rows = [{**json.loads(line), **more} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pack(load(tmp_path / "run").runs, tmp_path / "packed", ())
+    assert set(more) < set(load(tmp_path / "packed").keys())
+
+
 def folder_a_cell(source: Path, target: Path) -> None:
     """Packs a run as earlier versions did: a folder with its metrics as Parquet."""
     target.mkdir(parents=True)

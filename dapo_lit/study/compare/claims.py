@@ -48,7 +48,7 @@ def register(runs: Runs, metric: str) -> list[Claim]:
     """The eight claims, judged on the usable runs of a study.
 
     Args:
-        metric: the primary metric, with which evaluations are judged.
+        metric: the accuracy that claims of a gain are judged by, whatever the study's own primary metric is.
     """
     seen = runs.usable
     judged = _entropy_and_clip(seen, metric) | _sampling(seen, metric) | _loss(seen, metric)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from dapo_lit.study.compare.contrasts import Contrast, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
@@ -81,7 +81,7 @@ def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = No
         StudyError: no two arms differ in one technique, or no seed has both.
     """
     known = [contrast for contrast in contrasts(runs.usable.arms, reference) if contrast.technique]
-    family = known[0].family if known else None
+    family = primary_family(known)
     drawing = differences_figure(runs, [c for c in known if c.family == family], keys)
     if drawing is None:
         raise StudyError(f"no pair of arms that differ in one technique, of {', '.join(runs.arms)}")

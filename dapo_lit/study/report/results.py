@@ -86,7 +86,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         comparisons=tuple(comparisons),
         family=family,
         act=exercised(runs),
-        claims=tuple(register(runs, metric)),
+        claims=tuple(register(runs, primary_metric(runs))),
         budget=budget_text(runs, plan),
         missing=runs.missing(wanted, plan.seeds if plan else ()),
         warnings=tuple(reasons_against),
