@@ -59,7 +59,7 @@ def stop_in(step: int, patch: pytest.MonkeyPatch, failure: Exception | None = No
 def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     tmp_path, compose, monkeypatch, carry_over
 ):
-    settings = (f"algorithm.dynamic_sampling.carry_over={carry_over}", "rollout.max_batch_size=12", "budget.steps=5")
+    settings = (f"algorithm.dynamic_sampling.carry_over={carry_over}", "rollout.max_batch_size=12", "budget.steps=4")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(compose(*settings, f"runs_dir={whole}"), [])
     with monkeypatch.context() as patch:
