@@ -87,8 +87,8 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw(run, tmp_path, ca
     printed = capsys.readouterr().out
     assert f"{in_training['correct'].mean():.3f}" in printed
     assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
-    rows = [line.split()[0] for line in printed.partition("before the first step")[2].splitlines()[1:4]]
-    assert rows == ["weights", "tokenizer", "rewards"]
+    rows = [line.split()[0] for line in printed.partition("before the first step")[2].splitlines()[1:5]]
+    assert rows == ["weights", "tokenizer", "rewards", "sampler"]
     assert all((only_folder(tmp_path) / f).is_file() for f in ("curves.png", "by_samples.csv", "by_budget.csv"))
 
 

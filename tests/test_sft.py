@@ -73,7 +73,7 @@ def test_a_table_shows_what_was_checked_before_the_first_update(composed, rows, 
     printed = capsys.readouterr().out
     names = [line.split()[0] for line in printed.splitlines() if line.startswith("  ")]
     assert names == ["weights", "policy", "tokenizer", "rows"]
-    assert "float32 weights, computed with in bfloat16, the first 0.5 of the layers frozen" in printed
+    assert "float32 weights, computing in bfloat16, the first 0.5 of the layers frozen" in printed
     assert "64 to train on; 0 left out" in printed
     warm_up(composed(f"data={rows}", "training.epochs=0.1", "preflight=false", f"output={rows.parent / 'other'}"))
     assert "before the first step" not in capsys.readouterr().out

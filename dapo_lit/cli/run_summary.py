@@ -1,5 +1,7 @@
 """What a finished run prints: the policy before and after training, and single questions where there are few."""
 
+from typing import Any
+
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -39,10 +41,12 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 
 def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems: int) -> str:
     """What the run did, in words; empty without an evaluation before and after."""
-    values = [[row.get(prefix + key) for row in (before, after)] for key in (f"avg@{k}", "length_mean")]
+    values: list[tuple[Any, Any]] = [
+        (before.get(prefix + key), after.get(prefix + key)) for key in (f"avg@{k}", "length_mean")
+    ]
     if before.name == after.name or not all(pd.notna(value) for pair in values for value in pair):
         return ""
-    accuracy, length = _went(*values[0], ".3f"), _went(*values[1], ".1f")
+    accuracy, length = (_went(*pair, form) for pair, form in zip(values, (".3f", ".1f"), strict=True))
     return (
         f"By step {after.name} accuracy on {problems} held-out problems {accuracy} and mean length {length} tokens. "
         "One run shows neither what a technique adds nor what another seed gives."

@@ -52,8 +52,8 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
         if isinstance(found[-1], EarlyStopping):
             raise ConfigError(
                 f"callbacks.{name}: EarlyStopping has nothing to act on: a run of the command ends with its budget, so "
-                "that arms stay comparable; set budget.steps, budget.tokens_generated or budget.wall_s, or use a Trainer "
-                "of your own (docs/library.md)"
+                "that arms stay comparable; set budget.steps, budget.tokens_generated or budget.wall_s, or use a "
+                "Trainer of your own (docs/library.md)"
             )
     return found
 
@@ -65,10 +65,11 @@ def fit(
     stop = StopSignal()
     datamodule = RolloutDataModule(config, parts, stop, ranks)
     callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
-    callbacks += own_callbacks(config, start.folder.path)
-    trainer = build_trainer(config, callbacks)
+    own = own_callbacks(config, start.folder.path)
+    trainer = build_trainer(config, callbacks + own)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    module.logs = bool(own)
     if start.checkpoint:
         check_entries(start.checkpoint)
     if start.checkpoint and ranks.rank == 0:

@@ -94,6 +94,8 @@ class DAPOModule(LightningModule):
         self.row: dict[str, Any] | None = None
         """All metrics of the last whole step; None as soon as they are in metrics.jsonl. A checkpoint that is saved
         because an evaluation failed has them, and the resumed run writes them first."""
+        self.logs = True
+        """Whether metrics are handed to Lightning, which takes a millisecond for each: no, where nobody reads them."""
         self.base_fingerprint: int | None = None
         """Of the weights that adapters are added to; None without adapters."""
 
@@ -166,7 +168,7 @@ class DAPOModule(LightningModule):
 
     def _log_row(self, row: Mapping[str, Any]) -> None:
         """Hands metrics to Lightning; what there was nothing to measure for is left out."""
-        if self._trainer is not None:
+        if self._trainer is not None and self.logs:
             self.log_dict({key: float(value) for key, value in row.items() if value is not None}, batch_size=1)
 
     def make_updates(self, batch: RolloutStep) -> None:

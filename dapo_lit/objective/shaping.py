@@ -1,6 +1,6 @@
-"""Answers that are too long (DAPO 3.4): a soft penalty, the hard punishment it replaces, or a mask.
+"""Answers that are too long (DAPO 3.4): a soft penalty, or a mask.
 
-All three look only at a completion's length and whether it was cut off. Dynamic sampling and accuracy use correctness,
+Both look only at a completion's length and whether it was cut off. Dynamic sampling and accuracy use correctness,
 never the results of these functions.
 """
 
@@ -52,26 +52,11 @@ def soft_overlong_punishment(
     return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
 
 
-def hard_overlong_punishment(correct: Tensor, truncated: Tensor) -> Tensor:
-    """True where an answer is right and finished: a truncated one counts as wrong whatever it says.
-
-    The default that DAPO 3.4 starts from and Eq. 13 replaces. Both arguments are bool, of one shape; ValueError if not.
-    """
-    _require_bool("correct", correct)
-    _require_bool("truncated", truncated)
-    return correct & ~truncated
-
-
 def overlong_filtering(truncated: Tensor) -> Tensor:
     """[B] bool, False for truncated completions, which carry no loss; `truncated` is [B] bool, ValueError if not.
 
     Only the loss is masked: a filtered completion stays in its group, so in the mean and std of Eq. 9.
     """
-    _require_bool("truncated", truncated)
+    if truncated.dtype != torch.bool:  # on integers ~ flips bits: ~0 is -1 and ~1 is -2, both true
+        raise ValueError(f"truncated must be boolean, got {truncated.dtype}")
     return ~truncated  # DAPO 3.4 overlong filtering
-
-
-def _require_bool(name: str, values: Tensor) -> None:
-    # On integers ~ flips bits: ~0 is -1 and ~1 is -2, both true.
-    if values.dtype != torch.bool:
-        raise ValueError(f"{name} must be boolean, got {values.dtype}")

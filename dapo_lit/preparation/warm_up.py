@@ -88,7 +88,7 @@ def checks(
     settings = config.training
 
     def weights() -> Finding:
-        narrow = f", computed with in {settings.dtype}" if settings.dtype else ""
+        narrow = f", computing in {settings.dtype}" if settings.dtype else ""
         frozen = f", the first {config.policy.freeze_frac:g} of the layers frozen" if config.policy.freeze_frac else ""
         return Finding(f"float32 weights{narrow}{frozen}, learning rate {settings.learning_rate:g}")
 

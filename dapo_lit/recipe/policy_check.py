@@ -88,7 +88,7 @@ def check_dtype(config: Config) -> Finding:
     policy, narrow = config.policy, config.trainer.sharding.dtype
     if policy.dtype == "float32" or policy.lora is not None:
         trained = f"{policy.dtype} weights" if policy.lora is None else f"float32 adapters on {policy.dtype} weights"
-        computed = f" computed with in {narrow}" if narrow not in (None, policy.dtype) else ""
+        computed = f" computing in {narrow}" if narrow not in (None, policy.dtype) else ""
         return Finding(f"{trained}{computed}, learning rate {config.algorithm.optimizer.lr:g}", high_rate(config))
     raise ConfigError(
         f"policy.dtype={policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "

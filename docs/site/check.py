@@ -22,6 +22,7 @@ def main(site: Path, pictures: Path | None) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium") or shutil.which("google-chrome"))
         page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.set_default_timeout(180_000)  # a busy machine is no fault of a page
         page.on("request", lambda request: request.url.startswith("http") and faults.append(f"asks for {request.url}"))
         page.on("pageerror", lambda error: faults.append(f"script: {error}"))
         for path in pages:
@@ -58,9 +59,9 @@ def _search(page: Page, site: Path) -> list[str]:
     page.goto((site / "index.html").as_uri())
     try:
         page.keyboard.press("/")
-        page.wait_for_selector("input[name=query]", timeout=20_000)
+        page.wait_for_selector("input[name=query]")
         page.keyboard.type("dynamic sampling")
-        page.wait_for_selector(".md-search-result__link", timeout=20_000)
+        page.wait_for_selector(".md-search-result__link")
     except Exception as error:
         return [f"search finds nothing: {error}"]
     return []

@@ -185,7 +185,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)
         module = Probe(config, lambda: parts.policy, ranks, parts.fill)
-        module.found, module.losses = {}, probed_losses(name)
+        module.found, module.losses, module.logs = {}, probed_losses(name), False
         datamodule = RolloutDataModule(config, parts, stop, ranks)
         rows: list[dict] = []
         recorder = Recorder(config, folder, None, ranks)

@@ -34,6 +34,7 @@ class Run:
         loggers = Loggers(config, self.folder)
         self.datamodule = RolloutDataModule(config, self.parts, stop)
         self.module = DAPOModule(config, lambda: self.parts.policy)
+        self.module.logs = False
         self.trainer = build_trainer(
             config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
         )
@@ -43,7 +44,9 @@ class Run:
 
 
 def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """The rows of a run without their checksums."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "crc32"} for row in found]
 
 
 def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[TokenAxis, Statistics]:

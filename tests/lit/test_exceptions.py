@@ -141,8 +141,7 @@ def test_a_stop_that_only_another_rank_was_asked_for_leaves_the_run_unfinished(t
     assert not (tmp_path / RUN / "DONE.json").exists()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("engine gone"), KeyboardInterrupt()])
-@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize(("step", "error"), [(2, RuntimeError("engine gone")), (3, KeyboardInterrupt())])
 def test_an_evaluation_that_fails_is_made_by_the_resumed_run_and_its_row_written(
     tmp_path, compose, monkeypatch, whole, step, error
 ):

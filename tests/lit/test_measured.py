@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_runs import Run, rows
 
-from dapo_lit.step import step_row
 from dapo_lit.objective.losses import importance_ratio
+from dapo_lit.step import step_row
 
 
 class Tokens:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.losses import Aggregation, completion_weights
-from dapo_lit.objective.shaping import hard_overlong_punishment, overlong_filtering, soft_overlong_punishment
+from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
 
 
 def equation_13(length: int, l_max: int, l_cache: int) -> float:
@@ -84,34 +84,14 @@ def test_a_negative_factor_is_named() -> None:
         soft_overlong_punishment(torch.tensor([3]), max_response_tokens=20, cache_tokens=5, factor=-1.0)
 
 
-def test_hard_punishment_makes_every_truncated_answer_wrong() -> None:
-    correct = torch.tensor([True, True, False, False])
-    truncated = torch.tensor([False, True, False, True])
-    assert hard_overlong_punishment(correct, truncated).tolist() == [True, False, False, False]
-
-
 def test_the_filter_masks_the_truncated_alone() -> None:
     assert overlong_filtering(torch.tensor([False, True, False])).tolist() == [True, False, True]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12))
-def test_filter_and_punishment_equal_python_booleans(rows: list[tuple[bool, bool]]) -> None:
-    correct = torch.tensor([row[0] for row in rows], dtype=torch.bool)
-    truncated = torch.tensor([row[1] for row in rows], dtype=torch.bool)
-    assert hard_overlong_punishment(correct, truncated).tolist() == [right and not cut for right, cut in rows]
-    assert overlong_filtering(truncated).tolist() == [not cut for _, cut in rows]
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_a_mask_that_is_not_boolean_is_named(dtype: torch.dtype) -> None:
-    flags, other = torch.tensor([True, False]), torch.tensor([1, 0]).to(dtype)
     with pytest.raises(ValueError, match="truncated must be boolean"):
-        overlong_filtering(other)
-    with pytest.raises(ValueError, match="truncated must be boolean"):
-        hard_overlong_punishment(flags, other)
-    with pytest.raises(ValueError, match="correct must be boolean"):
-        hard_overlong_punishment(other, flags)
+        overlong_filtering(torch.tensor([1, 0]).to(dtype))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""float32 weights computed with in bfloat16: the numbers of a bfloat16 model, gradients and weights in float32."""
+"""float32 weights computing in bfloat16: the numbers of a bfloat16 model, gradients and weights in float32."""
 
 from copy import deepcopy
 

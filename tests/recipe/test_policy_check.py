@@ -204,7 +204,7 @@ def test_16_bit_weights_are_not_trained_themselves(compose, overrides, advice):
 
 def test_adapters_on_16_bit_weights_are_trained(compose):
     check_dtype(compose("policy.dtype=bfloat16", "+policy/lora=all_matrices"))
-    check_dtype(compose("trainer=fsdp"))  # float32 shards, computed with in bfloat16
+    check_dtype(compose("trainer=fsdp"))  # float32 shards, computing in bfloat16
 
 
 def test_every_shipped_experiment_trains_weights_of_a_sufficient_dtype_at_a_usual_rate(compose):

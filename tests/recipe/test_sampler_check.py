@@ -19,7 +19,7 @@ def test_an_engine_with_other_weights_than_the_model_is_refused(dtype):
     model = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes), dtype=dtype).eval()
     engine = TorchEngine(model.config, eos_ids=(0,), device=torch.device("cpu"), dtype=dtype, max_batch_size=4)
     engine.sync_weights(model.state_dict().items(), 0)
-    assert check_sampler(engine, model, PROMPT, limit=8).words == "log-probs of 8 sampled tokens are the model's own"
+    assert check_sampler(engine, model, PROMPT, limit=8).words.endswith("sampled tokens are the model's own")
     with torch.no_grad():
         model.lm_head.weight.mul_(10)  # as an engine that leaves out a scale of the logits
     with pytest.raises(ConfigError, match=r"differ from the model's own by .* nats a token.*model type 'llama'"):

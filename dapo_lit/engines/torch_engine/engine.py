@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.torch_engine.decoder import Decoder
-from dapo_lit.engines.torch_engine.decoding import DecodingBatch
+from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
 
 
 class TorchEngine(RolloutEngine):

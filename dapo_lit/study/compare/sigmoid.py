@@ -23,7 +23,6 @@ class SigmoidFit:
     """95 % profile interval of the ceiling, residuals taken as independent."""
     middle: float
     steepness: float
-    residual_sd: float
     refusal: str | None
 
 
@@ -47,8 +46,7 @@ def fit_sigmoid(compute: np.ndarray, performance: np.ndarray) -> SigmoidFit:
     start, ceiling, squares = _linear_fit(shapes, y)
     legal = (ceiling <= 1.0) & (ceiling > start) & (start >= -0.05)
     if not legal.any():
-        sd = float(np.std(y))
-        return SigmoidFit(float(y.mean()), None, None, np.nan, np.nan, sd, "performance does not rise with compute")
+        return SigmoidFit(float(y.mean()), None, None, np.nan, np.nan, "performance does not rise with compute")
     squares = np.where(legal, squares, np.inf)
     best = np.unravel_index(np.argmin(squares), squares.shape)
     guess = np.array([start[best], ceiling[best], np.log(middles[best[0]]), np.log(steeps[best[1]])])
@@ -62,9 +60,8 @@ def fit_sigmoid(compute: np.ndarray, performance: np.ndarray) -> SigmoidFit:
         refusal = f"compute ends at {x.max() / middle:.1f} times the half-way point; 2 are needed"
     elif high - low > WIDEST_INTERVAL:
         refusal = f"the ceiling's interval is {low:.2f} to {high:.2f}, wider than {WIDEST_INTERVAL}"
-    sd = (residual / freedom) ** 0.5
     named = (None, None) if refusal else (a, (low, high))
-    return SigmoidFit(r0, named[0], named[1], middle, float(np.exp(log_b)), sd, refusal)
+    return SigmoidFit(r0, named[0], named[1], middle, float(np.exp(log_b)), refusal)
 
 
 def _shape(x: np.ndarray, middle: np.ndarray, steepness: np.ndarray) -> np.ndarray:

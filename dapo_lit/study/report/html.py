@@ -75,8 +75,10 @@ def inline_svg(drawing: Drawing) -> str:
     svg = re.sub(r"url\(#", f"url(#{own}-", svg)
     svg = re.sub(r'href="#', f'href="#{own}-', svg)
     svg = re.sub(r"#([0-9a-f]{6})\b(?=[;\"' ])", lambda m: f"var(--x{m[1]}, #{m[1]})", svg)
-    # text without a colour of its own is black by default, in the dark as well
-    svg = svg.replace("<svg ", f'<svg role="img" aria-labelledby="{own}-t {own}-d" style="color: var(--ink)" ', 1)
+    # text without a colour of its own is black by default, in the dark as well; a narrow figure is not blown up
+    width = re.search(r'\bwidth="([\d.]+)pt"', svg)
+    style = "color: var(--ink)" + (f"; max-width: min(54rem, {1.6 * float(width[1]):.0f}pt)" if width else "")
+    svg = svg.replace("<svg ", f'<svg role="img" aria-labelledby="{own}-t {own}-d" style="{style}" ', 1)
     title = f'<title id="{own}-t">{html.escape(drawing.name.replace("_", " "))}</title>'
     described = f'<desc id="{own}-d">{html.escape(drawing.alt)}</desc>'
     return re.sub(r"(<svg [^>]*>)", lambda m: m[1] + title + described, svg, count=1)
