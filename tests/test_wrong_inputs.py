@@ -20,7 +20,7 @@ WRONG = [
     ("train", ["+experiment=dappo"], "did you mean +experiment=dapo?"),
     ("train", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("train", ["policy=hf"], "policy.path is needed: A hub id, a Hugging Face folder"),
-    ("train", [SUMS, "resume=true"], "there is no run in"),
+    ("train", [SUMS, "study_name=none", "resume=true"], "there is no run in"),
     # a study
     ("train", ["-m", "+study=tabel1"], "did you mean +study=table1?"),
     ("train", ["study=table1"], "write +study=table1"),

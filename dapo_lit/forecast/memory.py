@@ -151,7 +151,8 @@ def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTr
     settings = config.trainer
     dtype = getattr(torch, settings.sharding.dtype or config.policy.dtype)
     model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
-    if settings.strategy == "single":
+    # Adapters are simulated as sharded over one GPU: the plain tracker refuses weights that are not trained.
+    if settings.strategy == "single" and config.policy.lora is None:
         if dtype != model.dtype:
             compute_in(model, dtype)
         checkpoint_layers(model, settings.activation_checkpointing)
