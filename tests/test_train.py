@@ -144,7 +144,7 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
         "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
         "algorithm.overlong.cache_tokens=5", "algorithm.num_prompts=4", "algorithm.samples_per_prompt=4",
         "algorithm.minibatch_prompts=4", "budget.steps=2", "evaluation.samples=1", "logger.progress=none",
-        "study.underpowered=true", "study.workers=2", cwd=tmp_path,
+        "study.underpowered=true", "study.workers=2", "study.metric=rollout/accuracy", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "2 cells at a time" in done.stdout
