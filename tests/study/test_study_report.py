@@ -152,18 +152,18 @@ def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_price(
 
 
 def test_the_first_sentence_is_that_of_the_regimes_calibration(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "joint"}})
+    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "made_up"}})
     assert read_calibration(load(folder), folder) is None
-    (tmp_path / "calibrate_joint").mkdir()
-    file = tmp_path / "calibrate_joint" / "calibration.json"
+    (tmp_path / "calibrate_made_up").mkdir()
+    file = tmp_path / "calibrate_made_up" / "calibration.json"
     verdicts = [
         {"technique": "clip_higher", "admitted": False, "reason": "its extreme dose does not move it"},
         {"technique": "token_level_loss", "admitted": True, "reason": ""},
     ]
-    file.write_text(json.dumps({"regime": "joint", "seeds": list(range(6)), "techniques": verdicts}))
+    file.write_text(json.dumps({"regime": "made_up", "seeds": list(range(6)), "techniques": verdicts}))
     results = replace(analyse(load(folder)), calibration=read_calibration(load(folder), folder))
     first, sentence = page_one(results, findings_section(results))[1:3]
-    assert "Regime joint, calibrated with 6 pairs an arm: for token-level loss." in str(first)
+    assert "Regime made_up, calibrated with 6 pairs an arm: for token-level loss." in str(first)
     assert "Phenomenon absent: clip-higher (its extreme dose does not move it)." in str(first)
     assert str(sentence).endswith("Phenomenon absent: its extreme dose does not move it.")
     file.write_text("{}")

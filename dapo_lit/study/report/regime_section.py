@@ -44,7 +44,7 @@ def regime_comparisons(results: Results) -> list[tuple[Mapping[str, Any], Compar
     if regime is None or results.calibration is None:
         return []
     admitted = {technique for technique, why in results.calibration.verdicts.items() if not why}
-    controls = {technique: c for technique, c in regime["techniques"].items() if c.get("steps")}
+    controls = {technique: c for technique, c in regime.get("techniques", {}).items() if c.get("steps")}
     base_of, found = bases(results.runs), []
     for result in results.of(results.family):
         contrast, control = result.contrast, controls.get(result.contrast.technique)
