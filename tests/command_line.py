@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -60,7 +61,8 @@ class Command:
             self.pid = int(forking.stdout.readline())
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it has ended, and its exit code is about to be written
+            os.kill(self.pid, number)
 
     def poll(self) -> int | None:
         """The exit code, negative for the signal that killed it; None while it runs."""
