@@ -56,8 +56,8 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
     different = differences(identity(before), identity(after))
     if science := {key: values for key, values in different.items() if kind_of(key) is not HORIZON}:
         raise ConfigError(
-            f"the run in {run} has another config ({describe(science)}); resume it with its own, or start anew with "
-            "resume=false"
+            f"the run in {run} has another config in its config.yaml ({describe(science)}); resume it with its own, or "
+            "start anew with resume=false"
         )
     done = progress(run)
     for key, (_, limit) in different.items():
