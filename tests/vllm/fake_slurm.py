@@ -43,7 +43,8 @@ def srun(arguments: list[str]) -> int:
     for rank in range(tasks):
         own = {
             "SLURM_PROCID": rank, "SLURM_LOCALID": rank % per_node, "SLURM_NODEID": rank // per_node,
-            "SLURM_NTASKS": tasks, "SLURM_NODELIST": os.environ["SLURM_JOB_NODELIST"], "SLURM_JOB_NAME": "rehearsal",
+            "SLURM_NTASKS": tasks, "SLURM_NTASKS_PER_NODE": per_node,
+            "SLURM_NODELIST": os.environ["SLURM_JOB_NODELIST"], "SLURM_JOB_NAME": "rehearsal",
         }  # fmt: skip
         children.append(subprocess.Popen(arguments, env=os.environ | {k: str(v) for k, v in own.items()}))
     Path(os.environ["FAKE_SLURM_LOG"]).with_suffix(f".{arguments[0]}.{os.getpid()}").write_text(
