@@ -115,7 +115,7 @@ class VllmServerEngine(RolloutEngine):
                     self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
                 ) from None
             raise
-        on_cpu = found["device_config"]["device_type"] == "cpu"
+        on_cpu = "cpu" in str(found["device_config"])  # its keys are not the same on every platform
         if on_cpu and found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
             fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
             raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
