@@ -305,9 +305,12 @@ def test_the_command_names_the_study_and_sweeps_over_what_the_runs_were_started_
     folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=2, every=1)
     for file in folder.glob("*/*/overrides.txt"):
         arm, seed = file.parent.parent.name, file.parent.name.removeprefix("seed_")
-        file.write_text(f"logger.progress=plain\nbudget.steps=2\n+study=emergence\nseed={seed}\nstudy.arm='{arm}'\n")
+        told = f"logger.progress=plain\nruns_dir={tmp_path}\nstudy.workers=1\ntrainer.threads=1\nbudget.steps=2"
+        file.write_text(f"{told}\n+study=emergence\nregime.bases=[4]\nseed={seed}\nstudy.arm='{arm}'\n")
     runs = load(folder)
-    assert train_command(runs) == "python -m dapo_lit.train -m budget.steps=2 +study=emergence seed=0,1"
+    assert (
+        train_command(runs) == "python -m dapo_lit.train -m budget.steps=2 +study=emergence 'regime.bases=[4]' seed=0,1"
+    )
     for file in folder.glob("*/*/overrides.txt"):
         clip = str(file.parent.parent.name == "dapo").lower()
         file.write_text(f"+experiment=x\nalgorithm.techniques.clip_higher={clip}\nseed=0\n")

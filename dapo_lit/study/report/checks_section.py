@@ -2,6 +2,8 @@
 
 import shlex
 
+from dapo_lit.config.identity import kind_of
+from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
 from dapo_lit.study.read.guard import code_versions, config_differences
@@ -113,16 +115,23 @@ def commands_section(results: Results, command: str) -> list[Part]:
 def train_command(runs: Runs) -> str:
     """The multirun that makes these runs, from the overrides that each was started with.
 
-    A key that was given several values is swept over; a study brings its arms itself.
+    A key that was given several values is swept over; a study brings its arms itself. Keys that only say where runs are
+    kept and how fast they are made are left out.
     """
     values: dict[str, list[str]] = {}
     for run in runs:
         for override in run.overrides:
             key, _, value = override.partition("=")
-            if key != "seed" and not key.startswith("logger") and value not in values.setdefault(key, []):
+            if decides(key) and value not in values.setdefault(key, []):
                 values[key].append(value)
-    if "+study" in values:
-        values.pop("study.arm", None)
     values["seed"] = [str(seed) for seed in runs.seeds]
     overrides = [f"{key}={','.join(given)}" for key, given in values.items() if given]
     return " ".join(["python -m dapo_lit.train -m", *map(shlex.quote, overrides)])
+
+
+def decides(override: str) -> bool:
+    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
+    key = override.lstrip("+~")
+    if key in ("seed", "study.arm", "study.workers"):
+        return False
+    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
