@@ -8,7 +8,7 @@ from transformers import Qwen2Config
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.restarting import EngineFailedError, RestartingEngine
 from dapo_lit.engines.samples import Sample, SampleKey
-from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache, check_heads
+from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache, check_cpu_heads
 
 REQUESTS = [SampleRequest(SampleKey(1, f"p{i}", 0, 0), (1,)) for i in range(3)]
 
@@ -80,6 +80,6 @@ def test_too_small_a_cache_says_how_much_is_needed():
 
 
 def test_heads_that_vllm_has_no_kernel_for_are_refused():
-    check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4, head_dim=32))
+    check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4, head_dim=32))
     with pytest.raises(ValueError, match=r"no attention for heads of 24 dimensions, only for 32, 64, .*rollout=torch"):
-        check_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))
+        check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))

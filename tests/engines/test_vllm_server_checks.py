@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
+from dapo_lit.engines.vllm_server.command import write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
@@ -19,10 +20,10 @@ CONFIG = Qwen2Config(
 )  # fmt: skip
 
 
-def refused(url: str, folder: Path, ranks: Ranks | None = None, **changes: object) -> str:
+def refused(url: str, folder: Path, ranks: Ranks | None = None, model: Qwen2Config = CONFIG, **changes: object) -> str:
     settings = ServerSettings((url,), folder, max_model_tokens=48, max_batch_size=10, **changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError) as told:
-        VllmServerEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks or Ranks())
+        VllmServerEngine(model, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks or Ranks())
     return str(told.value)
 
 
@@ -79,17 +80,22 @@ def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tm
     answers["/v1/models"] = {"data": [{"root": str(model), "max_model_len": 48}]}
     assert "was started without VLLM_SERVER_DEV_MODE=1" in refused(url, tmp_path)
     settings = {"dtype": "torch.float16", "logprobs_mode": "processed_logprobs"}
-    found = {"model_config": settings, "device_config": {"device_type": "cpu"}}
+    found = {"model_config": settings, "device_config": {"device": "cpu"}}
     found["scheduler_config"] = {"enable_chunked_prefill": True}
     answers["/server_info"] = {"vllm_config": found}
     assert "computes prompts in chunks" in refused(url, tmp_path)
-    found["device_config"]["device_type"] = "cuda"
+    found["device_config"]["device"] = "cuda"
     assert "has dtype=torch.float16, not torch.bfloat16" in refused(url, tmp_path)
     settings |= {"dtype": "torch.bfloat16", "logprobs_mode": "raw_logprobs"}
     assert "has logprobs_mode=raw_logprobs, not processed_logprobs" in refused(url, tmp_path)
     settings["logprobs_mode"] = "processed_logprobs"
     assert "nccl needs a GPU in the trainer" in refused(url, tmp_path, transfer="nccl")
     assert "nccl needs a GPU" in refused(url, tmp_path, ranks=Ranks(1, 2), transfer="nccl")  # two ranks may share it
+    narrow = Qwen2Config(**CONFIG.to_dict() | {"num_attention_heads": 4, "head_dim": 16})
+    root = str(write_config(narrow, torch.bfloat16, tmp_path))
+    answers["/v1/models"] = {"data": [{"root": root, "max_model_len": 48}]}
+    found["device_config"]["device"] = "cpu"
+    assert "no attention for heads of 16 dimensions" in refused(url, tmp_path, model=narrow)
 
 
 def test_a_server_that_is_still_starting_is_waited_for(tmp_path, served):

@@ -152,7 +152,7 @@ class FakeServer:
         app.add_api_route("/v1/models", lambda: {"data": [{"root": self.model, "max_model_len": 10**6}]})
         config = {
             "model_config": {"dtype": f"torch.{dtype}", "logprobs_mode": "processed_logprobs"},
-            "device_config": {"device_type": "cuda"},
+            "device_config": {"device": "cuda"},
         }
         app.add_api_route("/server_info", lambda: {"vllm_config": config})
         app.add_api_route("/inference/v1/generate", self._generate, methods=["POST"])

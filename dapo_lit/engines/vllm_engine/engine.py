@@ -83,9 +83,9 @@ def head_dim_of(config: PretrainedConfig) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def check_heads(config: PretrainedConfig) -> None:
-    """Raises ValueError where vLLM has no attention kernel on this machine for the policy's heads."""
-    if not torch.cuda.is_available() and head_dim_of(config) not in CPU_HEAD_DIMS:
+def check_cpu_heads(config: PretrainedConfig) -> None:
+    """Raises ValueError where vLLM has no attention kernel on the CPU for the policy's heads."""
+    if head_dim_of(config) not in CPU_HEAD_DIMS:
         raise ValueError(
             f"vLLM on the CPU has no attention for heads of {head_dim_of(config)} dimensions, only for "
             f"{', '.join(map(str, CPU_HEAD_DIMS))}: take another policy, or rollout=torch"
@@ -95,9 +95,11 @@ def check_heads(config: PretrainedConfig) -> None:
 def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Checks what can be checked without starting vLLM. Raises ValueError as VllmEngine does."""
     check_installed()
-    check_heads(config)
     check_cache(config, dtype, settings)
-    if settings.deterministic and not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        return
+    check_cpu_heads(config)
+    if settings.deterministic:
         raise ValueError(NO_KERNELS)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.vllm_engine.engine import check_cpu_heads
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
@@ -115,10 +116,11 @@ class VllmServerEngine(RolloutEngine):
                     self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
                 ) from None
             raise
-        on_cpu = "cpu" in str(found["device_config"])  # its keys are not the same on every platform
-        if on_cpu and found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
-            fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
-            raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
+        if found["device_config"]["device"] == "cpu":
+            check_cpu_heads(self._model.config)
+            if found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
+                fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
+                raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
         wanted = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         for name, value in wanted.items():
             if found["model_config"][name] != value:
