@@ -13,7 +13,7 @@ from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
-from dapo_lit.runs.rollout_table import write_rollouts
+from dapo_lit.runs.rollout_table import keeps_rollouts, write_rollouts
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.rollout_step import RolloutStep
 
@@ -56,9 +56,7 @@ class Recorder(Callback):
         row = module.row
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
-        every = self.config.logger.rollouts_every
-        wanted = (every and batch.step % every == 0) or batch.step in self.config.replay.record
-        if wanted and self.ranks.rank == 0:
+        if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
             write_rollouts(self.folder.path, collected)
         self._end(trainer, module)
         self._write_last(trainer, module)

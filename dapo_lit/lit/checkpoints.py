@@ -21,6 +21,7 @@ from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, draft_of, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.optimizer_steps import NonFiniteError
 from dapo_lit.step.rollout_step import RolloutStep
@@ -34,9 +35,9 @@ class Checkpoints(Callback):
 
     def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
+        self.config = config
         self.every = config.trainer.checkpoint_every
         self.record = config.replay.record
-        self.grace_s = config.trainer.grace_s
         self.folder = folder
         self.stop = stop
         self.in_background = config.trainer.checkpoint_in_background
@@ -45,7 +46,6 @@ class Checkpoints(Callback):
         self.trains = False
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        self.stop.install(self.grace_s)
         if self.in_background:
             self.background = BackgroundSave(self.ranks, self.timeout)
         self.save_for_replay(trainer, module.counters.step + 1)
@@ -69,26 +69,31 @@ class Checkpoints(Callback):
     def on_exception(self, trainer: Trainer, module: DAPOModule, exception: BaseException) -> None:
         """Saves the state after the last whole step, where the state is that.
 
-        During a step's updates it is not: some are made, and a resumed run would never make the others.
+        During a step's updates it is not: some are made, and a resumed run would never make the others. Nor is it
+        before the step's rollouts are written, which no checkpoint holds.
         """
         if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
             return  # saving needs all ranks, and the others are somewhere else
         if not self.trains:
             return  # everything is on disk already
         step, datamodule = module.counters.step, trainer.datamodule
-        is_whole = datamodule.next_step == step + 1
+        is_whole = datamodule.next_step == step + 1 and self._has_rollouts(step)
         # A half-sampled step that cannot be sampled again goes into the checkpoint of the step before, even of step 0.
         holds_half = datamodule.collector.interrupted is not None
         if is_whole and (step or holds_half) and not isinstance(exception, OSError):
             self.save(trainer, step, again=holds_half)
         self._wait()
         if not is_whole and self.ranks.rank == 0:
-            self._report_lost_step(step + 1)
+            self._report_lost_step(datamodule.next_step - 1)
+
+    def _has_rollouts(self, step: int) -> bool:
+        wanted = self.ranks.rank == 0 and step > 0 and keeps_rollouts(self.config, step)
+        return not wanted or rollouts_file(self.folder.path, step).is_file()
 
     def _report_lost_step(self, step: int) -> None:
         checkpoints = self.folder.checkpoints
         after = f"continues from {checkpoints[-1].name}" if checkpoints else "starts anew: there is no checkpoint yet"
-        print(f"step {step} ended in the middle of its updates; a resumed run {after}", flush=True)
+        print(f"step {step} ended before it was complete; a resumed run {after}", flush=True)
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
         self._wait()  # the write in progress may be this step's

@@ -4,7 +4,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.callbacks import Recorder
@@ -64,7 +65,12 @@ def fit(
     """Trains; `loggers` is given on rank 0 only."""
     stop = StopSignal()
     datamodule = RolloutDataModule(config, parts, stop, ranks)
-    callbacks = [Recorder(config, start.folder, loggers, ranks), Checkpoints(config, start.folder, stop, ranks)]
+    callbacks = [
+        # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
+        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
+        Recorder(config, start.folder, loggers, ranks),
+        Checkpoints(config, start.folder, stop, ranks),
+    ]
     own = own_callbacks(config, start.folder.path)
     trainer = build_trainer(config, callbacks + own)
     sharded = config.trainer.strategy == "fsdp"
@@ -77,6 +83,8 @@ def fit(
     try:
         with lost_rank_named(ranks.lost), only_state(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
-    except StopRequestedError:  # the checkpoint is written, the half-collected step dropped
-        stop.requested = True  # the signal may have reached another rank only
+    except (StopRequestedError, SIGTERMException):  # the checkpoint is written, the half-collected step dropped
+        # The signal may have reached another rank only; or Lightning, before `install`, which then ends the first step
+        # with a SystemExit of code 0.
+        stop.requested = True
     return module, stop

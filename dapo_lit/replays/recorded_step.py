@@ -27,6 +27,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import before_step, fault
 from dapo_lit.runs.checkpoint_weights import check_entries
+from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.packing import MicroBatch, TokenBatch
 from dapo_lit.step.rollout_step import RolloutStep
@@ -52,10 +53,6 @@ def recorded_steps(run: Path) -> list[int]:
     names = [re.fullmatch(r"step_(\d+)", p.stem) for p in (run / "replay").glob("step_*.ckpt")]
     steps = sorted(int(name[1]) for name in names if name)
     return [step for step in steps if rollouts_file(run, step).is_file()]
-
-
-def rollouts_file(run: Path, step: int) -> Path:
-    return run / "rollouts" / f"step_{step:06d}.parquet"
 
 
 def open_recording(run: Path, step: int | None) -> Recording:

@@ -5,8 +5,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dapo_lit.config import Config
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.parquet import write_parquet
+
+
+def rollouts_file(run: Path, step: int) -> Path:
+    return run / "rollouts" / f"step_{step:06d}.parquet"
+
+
+def keeps_rollouts(config: Config, step: int) -> bool:
+    """Whether a run with this config writes the rollouts of the step."""
+    every = config.logger.rollouts_every
+    return bool(every and step % every == 0) or step in config.replay.record
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
@@ -41,4 +52,4 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
         for group in [*collected.generated, *collected.surplus]
         for completion in group.completions
     ]
-    write_parquet(folder / "rollouts" / f"step_{collected.step:06d}.parquet", pd.DataFrame(rows))
+    write_parquet(rollouts_file(folder, collected.step), pd.DataFrame(rows))

@@ -1,6 +1,7 @@
 """What a run leaves behind when an exception or Ctrl-C ends it: nothing that a resumed run would go wrong from."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.rollout_table import write_rollouts
 from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
@@ -225,6 +227,44 @@ def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
     assert saved(tmp_path) == left
     assert status(tmp_path) == "failed"
     onward = "continues from step_000001.ckpt" if left else "starts anew: there is no checkpoint yet"
-    assert f"step 2 ended in the middle of its updates; a resumed run {onward}" in capsys.readouterr().out
+    assert f"step 2 ended before it was complete; a resumed run {onward}" in capsys.readouterr().out
     train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path, whole)
+
+
+def test_ctrl_c_while_the_rollouts_are_written_loses_no_file(tmp_path, compose, monkeypatch):
+    settings = (*SETTINGS, "trainer.checkpoint_every=1", "logger.rollouts_every=1")
+    train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
+    settings = (*settings, f"runs_dir={tmp_path}")
+
+    def interrupted(folder, collected):
+        if collected.step == 2:
+            raise KeyboardInterrupt
+        write_rollouts(folder, collected)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dapo_lit.lit.callbacks.write_rollouts", interrupted)
+        with pytest.raises(SystemExit):
+            train(compose(*settings), [])
+    train(compose(*settings, "resume=true"), [])
+    written = [sorted(f.name for f in (place / RUN / "rollouts").iterdir()) for place in (tmp_path, tmp_path / "whole")]
+    assert written[0] == written[1]
+    assert same_run(tmp_path, tmp_path / "whole")
+
+
+def test_a_signal_during_the_first_evaluation_ends_the_run_before_its_first_step(
+    tmp_path, compose, capsys, monkeypatch
+):
+    settings = (*SETTINGS, f"runs_dir={tmp_path}")
+    evaluations = RolloutDataModule.evaluations
+
+    def signalled(self, final=False):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluations(self, final)
+
+    monkeypatch.setattr(RolloutDataModule, "evaluations", signalled)
+    with pytest.raises(SystemExit) as ended:
+        train(compose(*settings), [])
+    assert ended.value.code == 0
+    assert status(tmp_path) == "preempted"
+    assert "stopped on request after step 0" in capsys.readouterr().out
