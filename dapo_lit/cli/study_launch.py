@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.overrides import choices
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.groups import choices
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
@@ -49,7 +49,7 @@ class Sweep:
 
     def overrides(self, cell: Cell) -> list[str]:
         """What to compose a cell from."""
-        given = _parsed([a for a in self.arguments if "=" in a and not a.startswith("-")])
+        given = _parsed(self.arguments)
         kept = [str(override.input_line) for override in given if not _of_hydra(override)]
         return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
@@ -69,7 +69,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     Raises:
         ConfigError: an unknown study or arm, no seeds or too few, a sweep over something else, undeclared differences.
     """
-    given = _parsed([a for a in arguments if "=" in a and not a.startswith("-")])
+    given = _parsed(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None, None
@@ -260,7 +260,10 @@ def _of_hydra(override: Override) -> bool:
 
 
 def _parsed(arguments: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(arguments))
+    """The overrides of a command line, `~regime` too."""
+    return OverridesParser.create().parse_overrides(
+        [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
+    )
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:
