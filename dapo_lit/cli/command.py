@@ -272,9 +272,10 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.ranks import LostRankError  # loads torch, as what raised this has
+        from dapo_lit.engines.protocol import EngineError  # these load torch, as what raised this has
+        from dapo_lit.ranks import LostRankError
 
-        if isinstance(error, LostRankError):
+        if isinstance(error, (LostRankError, EngineError)):
             print(f"error: {error}", file=sys.stderr)
             return 1, error
         if not multirun:
