@@ -3,15 +3,26 @@
 import difflib
 from collections.abc import Sequence
 
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
+
 from dapo_lit.config.shipped import config_folder
 
 WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 
+def choices(override: Override) -> list[object]:
+    """What an override chooses in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
+    value = override.value()
+    if isinstance(value, Glob):
+        return [*value.filter(_known(override.key_or_group))]
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
+
+
 def group_fault(group: str, choices: Sequence[object], added: bool) -> str | None:
     """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
-    known = sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    known = _known(group)
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
             near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
@@ -20,8 +31,12 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
             return f"{group}={choice}: there is no such {group}; {hint}known: {', '.join(known)}"
     if group in WITH_PLUS and not added:
         chosen = ",".join(map(str, choices))
-        return f"{group}={chosen}: write +{group}={chosen}, with a plus: a {group} is added to the defaults"
+        return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"
     return None
+
+
+def _known(group: str) -> list[str]:
+    return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
 
 
 def brings_regime(arguments: Sequence[str]) -> bool:
