@@ -149,8 +149,8 @@ def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_lea
 
 def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
     tight = composed(*MEASURED)
-    peak = training_memory(tight, quick=True).peak
-    change = nearest_fit(tight, 0.8 * peak, print)
+    memory = training_memory(tight, quick=True)
+    change = nearest_fit(tight, memory, 0.8 * memory.peak, print)
     assert change is not None
     assert change.startswith("trainer.activation_checkpointing")
     tried = []
@@ -161,7 +161,7 @@ def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
         return Memory({"activations and temporary": 1.0}, 1, {})
 
     monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
-    assert nearest_fit(tight, 0.5, print) is None
+    assert nearest_fit(tight, memory, 0.5, print) is None
     weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
     assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]
 

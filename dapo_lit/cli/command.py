@@ -65,14 +65,13 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """
     if missing := sorted(OmegaConf.missing_keys(tree)):
         raise ConfigError("\n".join(f"{key} is needed: {description(key, schema)}" for key in missing))
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    config = parse_as({str(key): value for key, value in container.items()}, schema)
-    if schema is Config and isinstance(config, Config) and config.study is not None:
+    if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 
-        config = with_arm(tree)  # type: ignore[assignment]
-    return config
+        tree = with_arm(tree)
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return parse_as({str(key): value for key, value in container.items()}, schema)
 
 
 def description(key: str, schema: type[Section]) -> str:
@@ -155,10 +154,9 @@ def run_study(
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
     from dapo_lit.cli.cells import Cell, run_cells, workers_for
     from dapo_lit.cli.config_tree import composed_tree
-    from dapo_lit.cli.study_launch import with_arm
 
     workers = workers_for(study.config, len(study.cells))
-    configs = (with_arm(composed_tree(study.overrides(cell))) for cell in study.cells)
+    configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
     if workers > 1 and (code := before_study(configs)):
         return code
 

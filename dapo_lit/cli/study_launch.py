@@ -123,26 +123,30 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     return sweep.hydra_arguments(), sweep if multirun else None, registration
 
 
-def with_arm(tree: DictConfig) -> Config:
-    """The checked config of a run; a cell of a study gets the values of its arm.
+def with_arm(tree: DictConfig) -> DictConfig:
+    """The composed config of a cell of a study, with the values of its arm.
 
     Raises:
         ConfigError: what the schema refuses, or a study without an arm.
     """
     config = parse(_container(tree))
-    if config.study is None:
-        return config
+    assert config.study is not None
     if config.study.arm is None:
         raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
-    return composed_arm(tree, find_arm_of(study_design(config), config.study.arm))
+    return with_values(tree, find_arm_of(study_design(config), config.study.arm))
 
 
 def composed_arm(tree: DictConfig, arm: Arm) -> Config:
     """The checked config of one arm of the study that `tree` was composed with."""
+    return parse(_container(with_values(tree, arm)))
+
+
+def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
+    """A composed config with the values of an arm."""
     cell = tree.copy()
     for key, value in {**arm.values, ARM: arm.name}.items():
         OmegaConf.update(cell, key, value, force_add=True)  # the schema reports unknown keys
-    return parse(_container(cell))
+    return cell
 
 
 def study_design(config: Config) -> Design:

@@ -187,7 +187,7 @@ def _draw(
 
 def _overlay(axes: Axes, curves: pd.DataFrame) -> None:
     """The paper's own curves over the whole panel in pale grey, with a grey scale of their own at the right."""
-    own = axes.figure.add_axes(axes.get_position(), frameon=False, zorder=axes.get_zorder() - 1)  # type: ignore[call-overload]
+    own = axes.figure.add_axes(axes.get_position().bounds, frameon=False, zorder=axes.get_zorder() - 1)
     axes.patch.set_visible(False)
     for series, points in curves.groupby("series", sort=False):
         dash = ":" if str(series).startswith("w/o") else "-"

@@ -35,6 +35,14 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
     return reasons
 
 
+def decides(override: str) -> bool:
+    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
+    key = override.lstrip("+~")
+    if key in ("seed", "study.arm", "study.workers"):
+        return False
+    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
+
+
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:
     """Config keys in which the arms may differ: the switches, what the study's design sets, what was registered."""
     keys = {f"algorithm.techniques.{t}" for t in REGISTER} | set(registered)
@@ -120,11 +128,3 @@ def _within_arm(runs: Runs) -> list[str]:
                 found.append(f"{first.name} and {run.name} differ in {', '.join(keys)}")
                 break
     return found
-
-
-def decides(override: str) -> bool:
-    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
-    key = override.lstrip("+~")
-    if key in ("seed", "study.arm", "study.workers"):
-        return False
-    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
