@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, unknown_key
-from dapo_lit.config.groups import brings_regime, choices, group_fault
+from dapo_lit.config.groups import brings_regime, group_fault, known_choices
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
@@ -82,6 +82,15 @@ def parsed(argument: str) -> Override:
     except HydraException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{argument}: not readable ({reason}); quote a value with special characters") from None
+
+
+def choices(override: Override) -> list[object]:
+    """What an override chooses in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
+    value = override.value()
+    if isinstance(value, Glob):
+        return [*value.filter(known_choices(override.key_or_group))]
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:

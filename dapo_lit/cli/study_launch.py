@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.overrides import choices
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.groups import choices
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals

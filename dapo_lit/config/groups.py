@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Sequence
 
 import yaml
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 
 from dapo_lit.config.shipped import config_folder
 
@@ -12,18 +11,9 @@ WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 
-def choices(override: Override) -> list[object]:
-    """What an override chooses in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
-    value = override.value()
-    if isinstance(value, Glob):
-        return [*value.filter(_known(override.key_or_group))]
-    values = value.list if isinstance(value, ChoiceSweep) else [value]
-    return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
-
-
 def group_fault(group: str, choices: Sequence[object], added: bool) -> str | None:
     """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
-    known = _known(group)
+    known = known_choices(group)
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
             near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
@@ -36,7 +26,7 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
     return None
 
 
-def _known(group: str) -> list[str]:
+def known_choices(group: str) -> list[str]:
     return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
 
 
