@@ -40,7 +40,6 @@ def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
     base = tree(f"+study={name}")
     study = study_design(parsed(base))
     assert study.names == design(name, lr=base.algorithm.optimizer.lr, updates=updates(base)).names
-    check_arms(study, base)
     reference = next(arm for arm in study.arms if arm.name == study.reference)
     reference_keys = flatten(composed_arm(base, reference).model_dump(mode="json"))
     for arm in study.arms:
