@@ -27,7 +27,7 @@ $(READY): pyproject.toml requirements.lock
 
 install: $(READY)  ## create .venv with the pinned dependencies
 
-train: $(READY)  ## train DAPO on chain_sum with the tiny policy (minutes on two cores)
+train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M parameters, minutes on two cores
 	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint $(ARGS)
 
 test: $(READY)  ## run the tests

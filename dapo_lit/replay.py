@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.cli.command import check_overrides, parsed, reported
+from dapo_lit.cli.command import reported
+from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import ConfigError
 from dapo_lit.techniques import REGISTER
 

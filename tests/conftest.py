@@ -13,8 +13,7 @@ import torch
 from command_line import SMALL
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.command import config_folder
-from dapo_lit.config import Config, parse
+from dapo_lit.config import Config, config_folder, parse
 
 torch.set_num_threads(1)
 

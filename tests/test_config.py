@@ -4,7 +4,7 @@ import hydra
 import pytest
 import yaml
 
-from dapo_lit.cli.command import check_overrides, config_folder
+from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import flatten

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import OverrideType
 from omegaconf import OmegaConf
 from test_rooms import ARROWS
 
-from dapo_lit.cli.command import check_overrides, config_folder
+from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load

@@ -12,7 +12,7 @@ import pytest
 from evaluation_config import evaluation
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.command import check_overrides
+from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, config_folder, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
 from dapo_lit.evaluate import evaluate

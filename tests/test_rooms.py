@@ -40,7 +40,19 @@ ARROWS = {
     "study.compare": {"techniques", "study", "study.read"},
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
-    "cli": {"config", "study", "study.read", "study.compare", "runs", "data", "rollout", "ranks", "step", "techniques"},
+    "cli": {
+        "config",
+        "study",
+        "study.read",
+        "study.compare",
+        "runs",
+        "data",
+        "rollout",
+        "engines",
+        "ranks",
+        "step",
+        "techniques",
+    },
 }
 ARROWS["commands"] = set(ARROWS)
 """What each room may import. Files at the top of the package that are not named here are commands: they may import

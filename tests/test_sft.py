@@ -8,7 +8,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.command import check_overrides, config_folder, run_command
+from dapo_lit.cli.command import config_folder, run_command
+from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.sft import SftConfig
 from dapo_lit.data.rows import DataError

@@ -8,6 +8,8 @@ from command_line import run_cli
 
 SUMS = "+experiment=four_sums"
 FILE = ("+experiment=hf", "policy.path=models/none")
+GYM = ("task=reasoning_gym", "reward=reasoning_gym")
+EARLY = "lightning.pytorch.callbacks.EarlyStopping"
 WRONG = [
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh: unknown key; did you mean algorithm.clip.high?"),
@@ -21,11 +23,15 @@ WRONG = [
     ("train", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("train", ["policy=hf"], "policy.path is needed: A hub id, a Hugging Face folder"),
     ("train", [SUMS, "study_name=none", "resume=true"], "there is no run in"),
+    ("train", [SUMS, "--multi_run"], "--multi_run: no such flag"),
     # a study
     ("train", ["-m", "+study=tabel1"], "did you mean +study=table1?"),
     ("train", ["study=table1"], "write +study=table1"),
     ("train", ["+study=placebo"], "without -m runs one cell"),
     ("train", ["-m", "+study=placebo", "seed=a"], "seed=a: a seed is an integer"),
+    ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher is a study, which takes"),
+    ("train", ["-m", "+experiment=ablate_clip_higher,four_sums"], "ablate_clip_higher is a study, which takes"),
+    ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes"),
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl: no such file; set task.path"),
     ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl, line 1: has no `problem`"),
@@ -36,21 +42,32 @@ WRONG = [
     ("train", [SUMS, "reward.function=nowhere.reward"], "the module 'nowhere'"),
     ("train", [SUMS, "evaluation.benchmarks=[aime_2042]"], "aime_2042"),
     ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
+    ("train", [*GYM[:1], "task.dataset=countdown"], "Set reward.extraction=answer_line"),
+    ("train", [*GYM], "task.dataset is needed for task.name=reasoning_gym"),
     # callbacks and loggers
     ("train", [SUMS, "+callbacks=best"], "known: best_checkpoint"),
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine: nowhere.Mine: "),
     ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is no lightning.Callback"),
     ("train", [SUMS, "+callbacks.mine={every: 3}"], "callbacks.mine: needs _target_"),
+    ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping has nothing to act on"),
     # the other commands
     ("evaluate", ["benchmark=aime_2042"], "aime_2042"),
     ("evaluate", ["runs/none", "benchmark=gsm8k_test"], "runs/none"),
+    ("evaluate", ["runs/none", "benchmark=gsm8k_test", "n=0"], "n: Input should be greater than 0 (got 0)"),
+    ("evaluate", ["runs/none", "benchmark=gsm8k_test", "limit=all"], "limit: Input should be a valid integer"),
+    ("evaluate", ["compare=[runs/none]", "benchmark=gsm8k_test"], "compare takes two models and excludes ckpt"),
     ("export", ["runs/none"], "output is needed: The folder to write"),
     ("export", ["runs/none", "output=out"], "runs/none: no config.yaml"),
+    ("export", ["runs/none", "output=out", "push=name"], "push: name is not owner/name, such as me/dapo"),
     ("export", ["runs/empty/dapo/seed_0", "output=out"], "runs/empty/dapo/seed_0/config.yaml"),
     ("transform", [], "data is needed: "),
     ("transform", ["none.jsonl"], "none.jsonl: no such file"),
+    ("transform", ["good.jsonl", "output=out.jsonl", "policy.path=models/none"], "there is no model 'models/none'"),
     ("sft", ["none.jsonl"], "none.jsonl"),
+    ("sft", ["warm.jsonl", "output=warm", "policy=hf", "policy.path=models/none"], "there is no model 'models/none'"),
     ("plan", ["hardware=h9000"], "there is no such hardware"),
+    ("plan", ["+experiment=dappo"], "did you mean +experiment=dapo?"),
+    ("plan", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("replay", ["runs/none", "step=one"], "step=one: a step is a number"),
     ("replay", ["runs/none", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
     ("replay", ["runs/none", "step=1"], "runs/none"),
@@ -65,6 +82,11 @@ WRONG = [
 ]  # fmt: skip
 if find_spec("tensorboard") is None:
     WRONG.append(("train", [SUMS, "logger=tensorboard"], "pip install 'dapo_lit[tensorboard]'"))
+if find_spec("reasoning_gym") is None:
+    WRONG.append(("train", [*GYM, "task.dataset=countdown"], "pip install -e '.[tasks]'"))
+else:
+    WRONG.append(("train", [*GYM, "task.dataset=cuontdown"], "no generator of reasoning-gym; there are countdown"))
+    WRONG.append(("train", [*GYM, "task.dataset=gcd", "task.options={min_number: 3}"], "argument 'min_number'"))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +95,7 @@ def folder(cache, tmp_path_factory):
     place = tmp_path_factory.mktemp("wrong")
     (place / "trl.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "solution": "2"}) + "\n")
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
+    (place / "warm.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "response": "2"}) + "\n")
     (place / "bad.jsonl").write_text('{"pred": "1", "gold": "1"}\n{\n')
     empty = place / "runs" / "empty" / "dapo" / "seed_0"
     empty.mkdir(parents=True)

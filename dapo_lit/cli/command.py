@@ -9,22 +9,20 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, parse_as, unknown_key
-from dapo_lit.config.groups import brings_regime, group_fault
+from dapo_lit.cli.overrides import check_overrides, flags_first, quote_arms, written_out
+from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
+from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.sections import section_of
 
 if TYPE_CHECKING:
@@ -34,11 +32,6 @@ if TYPE_CHECKING:
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """How an override starts that may make the run a cell of a study."""
-FLAGS_WITH_VALUE = (
-    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
-    "-i", "--experimental-rerun",
-)  # fmt: skip
-"""Hydra's flags whose value is the next argument."""
 
 
 def is_users(error: BaseException) -> bool:
@@ -63,80 +56,6 @@ def reported(run: Callable[[], None]) -> int:
         print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
         return 2
     return 0
-
-
-def written_out(arguments: Sequence[str], positional: str | None, renamed: Mapping[str, str]) -> list[str]:
-    """The command line with a positional argument as key=value, and old names of keys replaced.
-
-    >>> written_out(["runs/single/dapo/seed_0", "out=exported"], "ckpt", {"out": "output"})
-    ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
-
-    Raises:
-        ConfigError: an argument that is not key=value, where the command takes none or has it already.
-    """
-    written: list[str] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        key, equals, value = argument.partition("=")
-        is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
-        if not is_place or (equals and not Path(argument).exists()):
-            written.append(f"{renamed[key]}={value}" if key in renamed else argument)
-        elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
-            raise ConfigError(f"{argument}: not key=value; --help lists the keys")
-        else:
-            written.append(f"{positional}='{argument}'")
-    return written
-
-
-def quote_arms(argument: str) -> str:
-    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
-    names = argument.removeprefix("study.arm=")
-    if names == argument or "'" in names or '"' in names:
-        return argument
-    return "study.arm=" + ",".join(f"'{name}'" for name in names.split(","))
-
-
-def parsed(argument: str) -> Override:
-    """One override as Hydra reads it.
-
-    Raises:
-        ConfigError: Hydra's grammar refuses it.
-    """
-    try:
-        return OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{argument}: not readable ({reason}); quote a value with special characters") from None
-
-
-def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
-    """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones.
-
-    Raises:
-        ConfigError: one line per unknown key or choice.
-    """
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
-    replaces = "regime" if brings_regime(arguments) else None
-    own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
-    faults: list[str | None] = []
-    for override in map(parsed, overrides):
-        key = override.key_or_group
-        path = key.split(".")
-        if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
-            if not own_groups:
-                chosen = override.value().list if override.is_choice_sweep() else [override.value()]
-                faults.append(group_fault(key, chosen, override.is_add() or key == replaces))
-            continue
-        if override.is_add() or path[0].split("/")[0] == "hydra":
-            continue
-        for depth in range(len(path)):
-            siblings = known_keys(path[:depth], schema)
-            if siblings is None:
-                break
-            if path[depth] not in siblings:
-                faults.append(unknown_key(path[: depth + 1], schema))
-                break
-    if any(faults):
-        raise ConfigError("\n".join(filter(None, faults)))
 
 
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
@@ -200,7 +119,7 @@ def run_command(
     def check() -> None:
         nonlocal study, registration
         sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
-        sys.argv[1:] = [quote_arms(argument) for argument in sys.argv[1:]]
+        sys.argv[1:] = [quote_arms(argument) for argument in flags_first(sys.argv[1:])]
         if brings_regime(sys.argv[1:]):
             sys.argv[1:] = [argument.replace("+regime=", "regime=") for argument in sys.argv[1:]]
         check_overrides(sys.argv[1:], schema)
@@ -268,9 +187,10 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.ranks import LostRankError  # loads torch, as what raised this has
+        from dapo_lit.engines.protocol import EngineError  # these load torch, as what raised this has
+        from dapo_lit.ranks import LostRankError
 
-        if isinstance(error, LostRankError):
+        if isinstance(error, (LostRankError, EngineError)):
             print(f"error: {error}", file=sys.stderr)
             return 1, error
         if not multirun:

@@ -1,7 +1,8 @@
 """The config of a run in Python: `compose("+experiment=dapo", "budget.steps=20")`."""
 
-from dapo_lit.cli.command import check_overrides, compose_run
+from dapo_lit.cli.command import compose_run
 from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import Config
 
 

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.overrides import choices
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
@@ -69,7 +70,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     """
     given = _parsed([a for a in arguments if "=" in a and not a.startswith("-")])
     chosen = [override for override in given if override.key_or_group == "study"]
-    if not chosen and not any(_is_study(override) for override in given):
+    if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None, None
     if chosen:
         _check_choice(chosen[0])
@@ -234,10 +235,20 @@ def _check_overrides(others: Sequence[Override]) -> None:
             raise ConfigError(f"{text}: the arms of a study set the switches; choose among them with study.arm=...")
 
 
-def _is_study(override: Override) -> bool:
-    """Whether this chooses an experiment of conf/experiment that is a study, such as ablate_clip_higher."""
-    file = config_folder() / "experiment" / f"{override.value()}.yaml"
-    return override.key_or_group == "experiment" and file.is_file() and "study" in yaml.safe_load(file.read_text())
+def _is_study(chosen: Override) -> bool:
+    """Whether the chosen experiment of conf/experiment is a study, such as ablate_clip_higher.
+
+    Raises:
+        ConfigError: it is one of several.
+    """
+    names = choices(chosen)
+    files = [config_folder() / "experiment" / f"{name}.yaml" for name in names]
+    studies = [file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text())]
+    if studies and len(names) > 1:
+        raise ConfigError(
+            f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"
+        )
+    return bool(studies)
 
 
 def _of_hydra(override: Override) -> bool:

@@ -18,8 +18,6 @@ from dapo_lit.study.read.metrics_file import read_metrics
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
     out = Path(config.output)
-    if config.push and config.push.count("/") != 1:
-        raise ConfigError(f"push={config.push}: write owner/name")
     if out.exists():
         raise ConfigError(f"output={out} exists already; move it away or choose another folder")
     evaluated, settings = open_run_model(Path(config.ckpt))

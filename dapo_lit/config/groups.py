@@ -13,7 +13,7 @@ WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
 
 def group_fault(group: str, choices: Sequence[object], added: bool) -> str | None:
     """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
-    known = sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    known = known_choices(group)
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
             near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
@@ -22,8 +22,12 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
             return f"{group}={choice}: there is no such {group}; {hint}known: {', '.join(known)}"
     if group in WITH_PLUS and not added:
         chosen = ",".join(map(str, choices))
-        return f"{group}={chosen}: write +{group}={chosen}, with a plus: a {group} is added to the defaults"
+        return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"
     return None
+
+
+def known_choices(group: str) -> list[str]:
+    return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
 
 
 def brings_regime(arguments: Sequence[str]) -> bool:

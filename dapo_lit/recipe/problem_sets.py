@@ -81,7 +81,7 @@ def _generated_problems(task: Task) -> Problems:
                 return Problems(four_sums.problems(), four_sums.problems())
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())
-        raise ConfigError(f"task.options ({options}): {error}") from None
+        raise ConfigError(f"task.options ({options}): {error}" if options else str(error)) from None
 
 
 def _file_problems(task: Task) -> Problems:

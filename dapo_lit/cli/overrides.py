@@ -1,0 +1,123 @@
+"""The command line of the commands with a config: Hydra's flags and overrides, checked before Hydra sees them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
+from hydra.errors import HydraException
+
+from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, unknown_key
+from dapo_lit.config.groups import brings_regime, group_fault, known_choices
+
+FLAGS_WITH_VALUE = (
+    "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
+    "-i", "--experimental-rerun",
+)  # fmt: skip
+"""Hydra's flags whose value is the next argument."""
+FLAGS = (
+    *FLAGS_WITH_VALUE, "--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m",
+    "--shell-completion", "-sc",
+)  # fmt: skip
+"""All flags of Hydra's."""
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """The command line with Hydra's flags first, because Hydra takes none between two overrides.
+
+    >>> flags_first(["+experiment=dapo", "-m", "--cfg", "job", "seed=1,2"])
+    ['-m', '--cfg', 'job', '+experiment=dapo', 'seed=1,2']
+
+    Raises:
+        ConfigError: a flag that Hydra does not have.
+    """
+    flags: list[str] = []
+    others: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        is_flag = argument.startswith("-")
+        if is_flag and argument.split("=")[0] not in FLAGS:
+            raise ConfigError(f"{argument}: no such flag; settings are key=value, --help lists them")
+        (flags if is_flag or before in FLAGS_WITH_VALUE else others).append(argument)
+    return [*flags, *others]
+
+
+def written_out(arguments: Sequence[str], positional: str | None, renamed: Mapping[str, str]) -> list[str]:
+    """The command line with a positional argument as key=value, and old names of keys replaced.
+
+    >>> written_out(["runs/single/dapo/seed_0", "out=exported"], "ckpt", {"out": "output"})
+    ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
+
+    Raises:
+        ConfigError: an argument that is not key=value, where the command takes none or has it already.
+    """
+    written: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        key, equals, value = argument.partition("=")
+        is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
+        if not is_place or (equals and not Path(argument).exists()):
+            written.append(f"{renamed[key]}={value}" if key in renamed else argument)
+        elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
+            raise ConfigError(f"{argument}: not key=value; --help lists the keys")
+        else:
+            written.append(f"{positional}='{argument}'")
+    return written
+
+
+def quote_arms(argument: str) -> str:
+    """Quotes each name in `study.arm=dapo@clip.high=0.5,dapo`, because Hydra wants quotes around a value with `=`."""
+    names = argument.removeprefix("study.arm=")
+    if names == argument or "'" in names or '"' in names:
+        return argument
+    return "study.arm=" + ",".join(f"'{name}'" for name in names.split(","))
+
+
+def parsed(argument: str) -> Override:
+    """One override as Hydra reads it.
+
+    Raises:
+        ConfigError: Hydra's grammar refuses it.
+    """
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{argument}: not readable ({reason}); quote a value with special characters") from None
+
+
+def choices(override: Override) -> list[object]:
+    """What an override chooses in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
+    value = override.value()
+    if isinstance(value, Glob):
+        return [*value.filter(known_choices(override.key_or_group))]
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
+
+
+def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
+    """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones.
+
+    Raises:
+        ConfigError: one line per unknown key or choice.
+    """
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    replaces = "regime" if brings_regime(arguments) else None
+    own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
+    faults: list[str | None] = []
+    for override in map(parsed, overrides):
+        key = override.key_or_group
+        path = key.split(".")
+        if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
+            if not own_groups:
+                faults.append(group_fault(key, choices(override), override.is_add() or key == replaces))
+            continue
+        if override.is_add() or path[0].split("/")[0] == "hydra":
+            continue
+        for depth in range(len(path)):
+            siblings = known_keys(path[:depth], schema)
+            if siblings is None:
+                break
+            if path[depth] not in siblings:
+                faults.append(unknown_key(path[: depth + 1], schema))
+                break
+    if any(faults):
+        raise ConfigError("\n".join(filter(None, faults)))
