@@ -2,15 +2,14 @@
 
 import math
 
-import hydra
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.commands.plan import plan
-from dapo_lit.config import config_folder, parse_as
+from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
@@ -22,10 +21,7 @@ from dapo_lit.policy.sharding import run
 
 
 def composed(*overrides: str) -> PlanConfig:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("plan", list(overrides)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse_as({str(key): value for key, value in tree.items()}, PlanConfig)
+    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
 
 
 def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():

@@ -2,10 +2,10 @@
 
 import re
 
-import hydra
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.regime_study import regime_design
 from dapo_lit.cli.study_launch import composed_arm
 from dapo_lit.config import Config, config_folder, parse
@@ -17,11 +17,8 @@ PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, Config]:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose("config", list(overrides))
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return tree, parse({str(key): value for key, value in container.items()})
+    tree = composed_tree(overrides)
+    return tree, parse(resolved(tree))
 
 
 @pytest.mark.parametrize("name", REGIMES)

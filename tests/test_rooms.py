@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def module_name(file: Path) -> str:
 MODULES = {module_name(file) for file in FILES}
 
 
+@cache
 def imported_modules(file: Path) -> set[str]:
     """Modules of the package that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()

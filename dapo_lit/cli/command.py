@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides, flags_first, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.groups import brings_regime
@@ -69,9 +70,7 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
         from dapo_lit.cli.study_launch import with_arm
 
         tree = with_arm(tree)
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return parse_as({str(key): value for key, value in container.items()}, schema)
+    return parse_as(resolved(tree), schema)
 
 
 def description(key: str, schema: type[Section]) -> str:
@@ -153,7 +152,6 @@ def run_study(
 ) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
     from dapo_lit.cli.cells import Cell, run_cells, workers_for
-    from dapo_lit.cli.config_tree import composed_tree
 
     workers = workers_for(study.config, len(study.cells))
     configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
