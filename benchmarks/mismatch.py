@@ -7,14 +7,13 @@ scores the same tokens in packed rows, as in training. The torch engine's head i
     .venv-vllm/bin/python benchmarks/mismatch.py --out benchmarks/results --page docs/mismatch.md
 """
 
-import hydra
 import numpy as np
 import torch
 from measure import arguments, installed, machine, markdown, publish
-from omegaconf import OmegaConf
 from torch import Tensor
 
-from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import Config, parse
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
@@ -43,10 +42,7 @@ CASES = {
 
 
 def composed(*overrides: str) -> Config:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse({str(key): value for key, value in tree.items()})
+    return parse(resolved(composed_tree(overrides)))
 
 
 def sampled(parts: Parts, num_prompts: int, group: int) -> tuple[list[SampleRequest], dict[SampleKey, Sample]]:

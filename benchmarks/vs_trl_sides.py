@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-import hydra
 import torch
 from lightning import Callback
-from omegaconf import OmegaConf
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.commands.train import arm_of
-from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
@@ -61,11 +60,7 @@ class Work:
 
 
 def config_of(work: Work, *more: str) -> Config:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose("config", [*PLAIN, *work.overrides, f"trainer.threads={work.threads}", *more])
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return parse({str(key): value for key, value in container.items()})
+    return parse(resolved(composed_tree([*PLAIN, *work.overrides, f"trainer.threads={work.threads}", *more])))
 
 
 class Gate:

@@ -12,6 +12,7 @@ import runpy
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 
@@ -61,8 +62,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import dapo_lit.commands.train  # noqa: F401
-
+    import_module("dapo_lit.commands.train")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for
     print("ready", flush=True)
     for line in sys.stdin:

@@ -121,6 +121,10 @@ CASES: dict[str, tuple[tuple[str, ...], dict]] = {
         ),
         {"clip_high": 0.2, "soft_punishment": False},
     ),
+    "groups that are all right": (
+        (off("dynamic_sampling"), "reward.function=reward_functions.often_right", "preflight=false"),
+        {},
+    ),
     "LoRA": (
         ("+policy/lora=all_matrices", "policy.lora={rank: 4, alpha: 8}", "algorithm.optimizer.lr=0.01"),
         {"lr": 0.01},
@@ -148,6 +152,11 @@ def test_losses_gradient_norms_and_weights_are_those_of_the_reference(recorded, 
     responses = [r for step, _ in recorded.steps for r in step]
     assert 0.1 < sum(r.truncated for r in responses) / len(responses) < 0.9, "no case without truncated responses"
     assert len({len(r.tokens) for r in responses}) > 3
+    if case == "groups that are all right":
+        groups = [
+            [r.correct for r in step if r.group == position] for step, _ in recorded.steps for position in range(6)
+        ]
+        assert 0 < sum(map(all, groups)) < len(groups)
     reference, critic = AdamW(trained(recorded.model)), None
     if recorded.critic is not None:
         of_ppo, kl, a = config.algorithm.critic, config.algorithm.kl, config.algorithm.advantage

@@ -1,21 +1,31 @@
 """The benchmark of the algorithms, at a size of seconds."""
 
+import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from command_line import SMALL
+from command_line import SMALL, run_cli
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "algorithms.py"
+FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
-def test_it_trains_each_algorithm_and_writes_what_they_came_to(tmp_path, cache):
+def test_it_trains_each_algorithm_and_writes_what_they_came_to(tmp_path, cache, monkeypatch, capsys):
     small = [option for option in SMALL if not option.startswith(("budget", "logger"))]
-    command = [sys.executable, SCRIPT, "--algorithms", "grpo", "gspo", "--steps", "2", *small]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["algorithms", "--algorithms", "grpo", "gspo", "--steps", "2", *small])
+    benchmark = importlib.import_module("algorithms")
+
+    def forked(command: list[str], **options: object) -> None:
+        """The benchmark's command from a process that has the imports."""
+        assert command[:3] == [sys.executable, "-m", "dapo_lit.train"]
+        run_cli(*command[3:], cwd=tmp_path).check_returncode()
+
+    monkeypatch.setattr(benchmark, "subprocess", SimpleNamespace(run=forked))
+    benchmark.main()
     results = json.loads((tmp_path / "algorithms.json").read_text())["results"]
     assert [(r["algorithm"], r["steps"]) for r in results] == [("grpo", 2), ("gspo", 2)]
     assert all(0 <= r["accuracy_after"] <= 1 and r["tokens_generated"] > 0 for r in results)
-    assert "gspo" in done.stdout
+    assert "gspo" in capsys.readouterr().out

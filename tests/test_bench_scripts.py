@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str)
     page.write_text(f"before\n<!-- begin {name} -->\nold\n<!-- end {name} -->\nafter\n")
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setattr(sys, "argv", [name, "--tiny", "--out", str(folder), "--page", str(page), *options])
+    spares_imports(monkeypatch)
     importlib.import_module(name).main()
     table = (folder / f"{name}.md").read_text()
     assert page.read_text() == f"before\n<!-- begin {name} -->\n{table}<!-- end {name} -->\nafter\n"
@@ -24,6 +26,12 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str)
     assert record["machine"]["threads"] == 1
     assert record["command"] == [f"benchmarks/{name}.py", "--tiny", *options]
     return record["results"]
+
+
+def spares_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes are forked from this one instead of started anew: their imports take longer than they do."""
+    contexts = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda way: contexts("fork" if way == "spawn" else way))
 
 
 def test_the_head_is_compared_with_plain_torch_and_with_float64(tmp_path, monkeypatch):

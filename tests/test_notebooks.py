@@ -1,9 +1,11 @@
 """Every notebook runs from top to bottom, and stands in the repository with its outputs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 SHORT = {"tour": 'STEPS, SEEDS, MORE = 2, "0,1", ["study.underpowered=true"]'}
@@ -15,6 +17,15 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 def figures(notebook: nbformat.NotebookNode) -> int:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[KernelManager]:
+    """One for all notebooks, because its imports take longer than most of them."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=str(FOLDER))
+    yield manager
+    manager.shutdown_kernel(now=True)
 
 
 def test_there_are_notebooks():
@@ -31,7 +42,7 @@ def test_a_notebook_is_committed_as_a_run_from_top_to_bottom_left_it(file):
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_runs_and_draws_as_many_figures_as_it_shows(file):
+def test_a_notebook_runs_and_draws_as_many_figures_as_it_shows(file, kernel):
     shown = nbformat.read(file, as_version=4)
     fresh = nbformat.read(file, as_version=4)
     for cell in fresh.cells:
@@ -39,6 +50,6 @@ def test_a_notebook_runs_and_draws_as_many_figures_as_it_shows(file):
             cell.outputs = []
         if "parameters" in cell.metadata.get("tags", ()):
             cell.source = SHORT[file.stem]
-    resources = {"metadata": {"path": str(FOLDER)}}
-    NotebookClient(fresh, timeout=120, kernel_name="python3", resources=resources).execute()
+    fresh.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # only the imported modules stay
+    NotebookClient(fresh, km=kernel, timeout=120, resources={"metadata": {"path": str(FOLDER)}}).execute()
     assert figures(fresh) == figures(shown)

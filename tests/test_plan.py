@@ -2,15 +2,14 @@
 
 import math
 
-import hydra
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.commands.plan import plan
-from dapo_lit.config import config_folder, parse_as
+from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
@@ -22,10 +21,7 @@ from dapo_lit.policy.sharding import run
 
 
 def composed(*overrides: str) -> PlanConfig:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("plan", list(overrides)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse_as({str(key): value for key, value in tree.items()}, PlanConfig)
+    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
 
 
 def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():
@@ -149,8 +145,8 @@ def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_lea
 
 def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
     tight = composed(*MEASURED)
-    peak = training_memory(tight, quick=True).peak
-    change = nearest_fit(tight, 0.8 * peak, print)
+    memory = training_memory(tight, quick=True)
+    change = nearest_fit(tight, memory, 0.8 * memory.peak, print)
     assert change is not None
     assert change.startswith("trainer.activation_checkpointing")
     tried = []
@@ -161,7 +157,7 @@ def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
         return Memory({"activations and temporary": 1.0}, 1, {})
 
     monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
-    assert nearest_fit(tight, 0.5, print) is None
+    assert nearest_fit(tight, memory, 0.5, print) is None
     weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
     assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]
 

@@ -2,13 +2,14 @@
 
 import re
 
-import hydra
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.regime_study import regime_design
 from dapo_lit.cli.study_launch import composed_arm
 from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.identity import flatten
 
 REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
@@ -16,11 +17,8 @@ PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, Config]:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose("config", list(overrides))
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return tree, parse({str(key): value for key, value in container.items()})
+    tree = composed_tree(overrides)
+    return tree, parse(resolved(tree))
 
 
 @pytest.mark.parametrize("name", REGIMES)
@@ -51,3 +49,9 @@ def test_the_doses_of_a_regime_differ_in_nothing_but_their_own_settings(name):
             differing = {key for key in weakest if weakest[key] != other[key]} - {"study.arm"}
             assert differing
             assert all(key.startswith("algorithm.") for key in differing)
+
+
+def test_an_experiment_brings_the_regime_that_its_defaults_list_names():
+    assert brings_regime(["-m", "+experiment=ablate_clip_higher", "seed=0,1"])
+    assert not brings_regime(["+experiment=dapo", "+regime=joint"])
+    assert not brings_regime(["+experiment=nowhere"])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from command_line import SMALL
 
+from dapo_lit.cli.command import compose_run
 from dapo_lit.cli.composing import composed_tree as compose_tree
-from dapo_lit.cli.study_launch import with_arm
 from dapo_lit.commands.replay import arms_of, changed
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.objective.losses import clipped_policy_loss
@@ -36,7 +36,7 @@ def recorded_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "algorithm.optimizer.lr=1e-2", "replay.record=[1,4]", "logger.rollouts_every=0",
         ]
     )  # fmt: skip
-    train(with_arm(tree), [])
+    train(compose_run(tree, Config), [])
     return next(runs.rglob("run.json")).parent
 
 

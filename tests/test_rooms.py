@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,19 @@ ARROWS = {
     "study.compare": {"techniques", "study", "study.read"},
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
-    "cli": {"config", "study", "study.read", "study.compare", "runs", "data", "rollout", "ranks", "step", "techniques"},
+    "cli": {
+        "config",
+        "study",
+        "study.read",
+        "study.compare",
+        "runs",
+        "data",
+        "rollout",
+        "engines",
+        "ranks",
+        "step",
+        "techniques",
+    },
 }
 ARROWS["commands"] = set(ARROWS)
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
@@ -55,6 +68,7 @@ def module_name(file: Path) -> str:
 MODULES = {module_name(file) for file in FILES}
 
 
+@cache
 def imported_modules(file: Path) -> set[str]:
     """Modules of the package that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()

@@ -1,28 +1,17 @@
 """conf/study and the designs agree, and composed arms differ from their reference in declared keys alone."""
 
-import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.regime_study import OF_A_REGIME
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
-from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.designs import DESIGNS, design
 
 STUDIES = {file.stem: OmegaConf.load(file) for file in sorted((config_folder() / "study").glob("*.yaml"))}
 OWN_ARMS = [name for name, file in STUDIES.items() if OmegaConf.select(file, "study.arms")]
-
-
-def tree(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose("config", list(overrides))
-
-
-def parsed(composed: DictConfig) -> Config:
-    container = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(container, dict)
-    return parse({str(key): value for key, value in container.items()})
 
 
 def test_there_is_a_study_file_for_every_design_and_no_other():
@@ -31,16 +20,15 @@ def test_there_is_a_study_file_for_every_design_and_no_other():
 
 @pytest.mark.parametrize("name", OWN_ARMS)
 def test_arms_listed_in_a_study_file_compose_and_differ(name):
-    base = tree(f"+study={name}")
-    check_arms(study_design(parsed(base)), base)
+    base = composed_tree([f"+study={name}"])
+    check_arms(study_design(parse(resolved(base))), base)
 
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
-    base = tree(f"+study={name}")
-    study = study_design(parsed(base))
+    base = composed_tree([f"+study={name}"])
+    study = study_design(parse(resolved(base)))
     assert study.names == design(name, lr=base.algorithm.optimizer.lr, updates=updates(base)).names
-    check_arms(study, base)
     reference = next(arm for arm in study.arms if arm.name == study.reference)
     reference_keys = flatten(composed_arm(base, reference).model_dump(mode="json"))
     for arm in study.arms:

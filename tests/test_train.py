@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 import yaml
 from command_line import SMALL, Command, run_cli
-from sweeps import signal_sweep, uninterrupted
+from disturbances import signal_sweep, uninterrupted
 
 from dapo_lit.study.read.metrics_file import read_metrics
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
-LONG = ("budget.steps=12", "algorithm.dynamic_sampling.carry_over=finished")
+LONG = ("budget.steps=8", "algorithm.dynamic_sampling.carry_over=finished")
 TIMING = ("wall_s", "time/", "perf/", "memory/")
 
 
@@ -84,7 +84,7 @@ FROZEN = [
 
 def test_every_row_has_every_frozen_key(whole):
     rows = [json.loads(line) for line in (whole / RUN / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == list(range(13))
+    assert [row["step"] for row in rows] == list(range(9))
     for row in rows[1:]:
         assert [key for key in FROZEN if key not in row] == []
         shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]

@@ -29,9 +29,9 @@ WRONG = [
     ("train", ["study=table1"], "write +study=table1"),
     ("train", ["+study=placebo"], "without -m runs one cell"),
     ("train", ["-m", "+study=placebo", "seed=a"], "seed=a: a seed is an integer"),
-    ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher is a study, which takes a command"),
-    ("train", ["-m", "+experiment=ablate_clip_higher,four_sums"], "ablate_clip_higher is a study, which takes a command"),
-    ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes a command"),
+    ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher is a study, which takes"),
+    ("train", ["-m", "+experiment=ablate_clip_higher,four_sums"], "ablate_clip_higher is a study, which takes"),
+    ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes"),
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl: no such file; set task.path"),
     ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl, line 1: has no `problem`"),

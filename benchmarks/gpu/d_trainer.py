@@ -8,15 +8,14 @@ tokens/s and 11 % (0.6B, 16k tokens, one H100), 10.1k and 27 % at 64k. Weights a
 import argparse
 from typing import Any
 
-import hydra
 import numpy as np
 import torch
 from c_head import product_rate
-from omegaconf import OmegaConf
 from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dapo_lit.config import config_folder, parse_as
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.memory import training_memory
 from dapo_lit.policy.attention import layout
@@ -38,9 +37,7 @@ def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
         f"trainer.activation_checkpointing={recomputed}", "rollout=vllm", "rollout.vllm.placement=server",
         "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f",
     ]  # fmt: skip
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("plan", overrides), resolve=True)
-    return parse_as({str(k): v for k, v in tree.items()}, PlanConfig)  # type: ignore[union-attr]
+    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
 
 
 def lengths_of(tokens: int) -> list[int]:

@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides, flags_first, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.groups import brings_regime
@@ -65,14 +66,11 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """
     if missing := sorted(OmegaConf.missing_keys(tree)):
         raise ConfigError("\n".join(f"{key} is needed: {description(key, schema)}" for key in missing))
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    config = parse_as({str(key): value for key, value in container.items()}, schema)
-    if schema is Config and isinstance(config, Config) and config.study is not None:
+    if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 
-        config = with_arm(tree)  # type: ignore[assignment]
-    return config
+        tree = with_arm(tree)
+    return parse_as(resolved(tree), schema)
 
 
 def description(key: str, schema: type[Section]) -> str:
@@ -154,11 +152,9 @@ def run_study(
 ) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
     from dapo_lit.cli.cells import Cell, run_cells, workers_for
-    from dapo_lit.cli.config_tree import composed_tree
-    from dapo_lit.cli.study_launch import with_arm
 
     workers = workers_for(study.config, len(study.cells))
-    configs = (with_arm(composed_tree(study.overrides(cell))) for cell in study.cells)
+    configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
     if workers > 1 and (code := before_study(configs)):
         return code
 
@@ -191,9 +187,10 @@ def attempt(
         if is_users(error):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.ranks import LostRankError  # loads torch, as what raised this has
+        from dapo_lit.engines.protocol import EngineError  # these load torch, as what raised this has
+        from dapo_lit.ranks import LostRankError
 
-        if isinstance(error, LostRankError):
+        if isinstance(error, (LostRankError, EngineError)):
             print(f"error: {error}", file=sys.stderr)
             return 1, error
         if not multirun:

@@ -5,10 +5,9 @@ and `seed`, and `with_arm` turns the arm's name into config values when a cell's
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -16,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
-from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import choices
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
@@ -82,7 +81,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     last = [str(o.input_line) for o in chosen]
     tree = composed_tree([*(str(o.input_line) for o in others if not _of_hydra(o)), *last])
     multirun = "-m" in arguments or "--multirun" in arguments
-    config = parse(_container(tree))
+    config = parse(resolved(tree))
     assert config.study is not None
     study = study_design(config)
     arms = [find_arm_of(study, name) for name in _values(given, ARM)]
@@ -123,26 +122,30 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     return sweep.hydra_arguments(), sweep if multirun else None, registration
 
 
-def with_arm(tree: DictConfig) -> Config:
-    """The checked config of a run; a cell of a study gets the values of its arm.
+def with_arm(tree: DictConfig) -> DictConfig:
+    """The composed config of a cell of a study, with the values of its arm.
 
     Raises:
         ConfigError: what the schema refuses, or a study without an arm.
     """
-    config = parse(_container(tree))
-    if config.study is None:
-        return config
+    config = parse(resolved(tree))
+    assert config.study is not None
     if config.study.arm is None:
         raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
-    return composed_arm(tree, find_arm_of(study_design(config), config.study.arm))
+    return with_values(tree, find_arm_of(study_design(config), config.study.arm))
 
 
 def composed_arm(tree: DictConfig, arm: Arm) -> Config:
     """The checked config of one arm of the study that `tree` was composed with."""
+    return parse(resolved(with_values(tree, arm)))
+
+
+def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
+    """A composed config with the values of an arm."""
     cell = tree.copy()
     for key, value in {**arm.values, ARM: arm.name}.items():
         OmegaConf.update(cell, key, value, force_add=True)  # the schema reports unknown keys
-    return parse(_container(cell))
+    return cell
 
 
 def study_design(config: Config) -> Design:
@@ -205,12 +208,6 @@ def find_arm_of(study: Design, name: str) -> Arm:
         return find_arm(study, name)
     except ValueError as error:
         raise ConfigError(f"study.arm: {error}") from None
-
-
-def _container(tree: DictConfig) -> Mapping[str, Any]:
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
 
 
 def _check_choice(choice: Override) -> None:

@@ -72,7 +72,7 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
     what = "training" if memory.peak > capacity else "engine weights and cache next to the training state"
     print(f"does not fit into {config.hardware.memory_gb:.0f} GB: {what}")
     with progress("looking for a change that fits") as status:
-        change = nearest_fit(config, capacity, lambda name: status.update(f"would {name} fit?"))
+        change = nearest_fit(config, memory, capacity, lambda name: status.update(f"would {name} fit?"))
     print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
 
 

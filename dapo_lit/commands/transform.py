@@ -17,7 +17,7 @@ from dapo_lit.engines.protocol import Sampling
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.preparation.outcome_files import OtherSettingsError, OutcomeFiles
 from dapo_lit.preparation.transformation import Transformer
-from dapo_lit.recipe.parts import build_engine
+from dapo_lit.recipe.engine import build_engine
 from dapo_lit.rewards.pool import Verifier
 
 

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Sequence
 
+import yaml
+
 from dapo_lit.config.shipped import config_folder
 
 WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
@@ -33,4 +35,5 @@ def brings_regime(arguments: Sequence[str]) -> bool:
     """Whether the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
     chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
-    return any("\n  - /regime: " in file.read_text() for file in files if file.is_file())
+    contents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]
+    return any("/regime" in entry for content in contents for entry in content.get("defaults", ()))

@@ -11,6 +11,10 @@ import torch
 from dapo_lit.engines.samples import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, TokenIds
 
 
+class EngineError(RuntimeError):
+    """The engine, or a server that samples for it, cannot go on; the message says what to do."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How to sample; training uses top_p = 1 and top_k = 0, the ratio would be biased otherwise."""

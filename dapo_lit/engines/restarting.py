@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from torch import Tensor
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.protocol import EngineError, RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 
 USER_ERRORS = (ValueError, NotImplementedError)
 """Faults of a request or a setting: a restart would not cure them."""
 
 
-class EngineFailedError(RuntimeError):
+class EngineFailedError(EngineError):
     """The engine failed a second time."""
 
 

@@ -12,7 +12,7 @@ from dapo_lit.config.identity import with_defaults
 from dapo_lit.config.sections import Policy
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
-from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 from dapo_lit.runs.resume import read_tree

@@ -19,7 +19,7 @@ from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
-from dapo_lit.recipe.parts import build_engine
+from dapo_lit.recipe.engine import build_engine
 from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.recipe.sampler_check import check_sampler

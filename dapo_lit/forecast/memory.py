@@ -8,7 +8,7 @@ keeps them until backward.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
 
@@ -203,10 +203,12 @@ def _local(parameter: Any) -> Any:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def nearest_fit(config: Config, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
+def nearest_fit(config: Config, memory: Memory, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
     """The smallest single change whose simulated peak fits into the capacity; None if no tried change does.
 
-    announce: called with each change before it is simulated, which takes seconds.
+    Args:
+        memory: of the config as it is.
+        announce: called with each change before it is simulated, which takes seconds.
     """
     settings = config.trainer
     changes: list[tuple[str, dict[str, Any]]] = []
@@ -214,7 +216,7 @@ def nearest_fit(config: Config, capacity_gib: float, announce: Callable[[str], o
     if rollout.engine == "vllm" and rollout.vllm.placement == "colocated" and not rollout.vllm.sleep:
         asleep = rollout.model_copy(update={"vllm": rollout.vllm.model_copy(update={"sleep": True})})
         changed = config.model_copy(update={"rollout": asleep})
-        if training_memory(changed, quick=True).peak <= capacity_gib:
+        if replace(memory, engine=resident_engine(changed, memory.parameters)).peak <= capacity_gib:
             return "rollout.vllm.sleep=true"
     for stronger in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[
         settings.activation_checkpointing

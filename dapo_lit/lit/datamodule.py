@@ -28,7 +28,7 @@ from dapo_lit.recipe.engine import ranks_per_engine
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, written_steps
+from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.step.packing import token_batch
@@ -208,8 +208,7 @@ class RolloutDataModule(LightningDataModule):
     def metrics(self, collected: CollectedStep) -> dict[str, Any]:
         """The metrics of a step's samples."""
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
-        if self.parts.problems.has_written_steps:
-            row |= written_steps(collected.counted, self.parts.problems.has_written_steps)
+        row |= task_metrics(collected.counted, self.parts.problems.metrics)
         texts = [completion.text for group in collected.counted for completion in group.completions]
         return row | {"rollout/reflection_frac": self.parts.reflection.frac(texts)}
 

@@ -17,8 +17,8 @@ from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.narrow import compute_in
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.save import save_policy
+from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.recipe.models import freeze_first_layers
-from dapo_lit.recipe.parts import policy_folder
 from dapo_lit.recipe.policy_check import check_policy
 from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.tokenizer_check import check_vocabulary

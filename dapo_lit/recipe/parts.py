@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -11,17 +10,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
-from dapo_lit.config.sections import Policy, Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, prepare_base
 from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.idle_settings import check_switches
@@ -33,15 +31,6 @@ from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.pool import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
-
-CHARACTERS = {
-    "chain_sum": chain_sum.CHARACTERS,
-    "parity": parity.CHARACTERS,
-    "string_programs": string_programs.CHARACTERS,
-    "four_sums": four_sums.CHARACTERS,
-}
-"""Vocabularies of the base policies."""
 
 
 class Parts:
@@ -88,10 +77,11 @@ class Parts:
 
     def _check_problems(self) -> Finding:
         train, heldout, study = self.problems.train, self.problems.heldout, self.config.study
-        if study and study.metric == "task/steps_frac" and self.problems.has_written_steps is None:
+        if study and study.metric.startswith("task/") and study.metric not in self.problems.metrics:
+            logged = ", ".join(self.problems.metrics) or "no metric of its own"
             raise ConfigError(
-                f"study.metric={study.metric} is not logged for task {self.config.task.name}, whose responses have no "
-                "written steps to count; choose another, such as study.metric=rollout/accuracy"
+                f"study.metric={study.metric} is not logged for task {self.config.task.name}, which has {logged}; "
+                "choose another, such as study.metric=rollout/accuracy"
             )
         self.check_answers([*train, *heldout])
         return Finding(
@@ -281,49 +271,3 @@ class Parts:
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
-
-
-def policy_folder(policy: Policy, task: Task) -> str | Path:
-    """The policy's path, or the folder of the task's base policy, pre-trained first if it is not cached.
-
-    Raises:
-        ConfigError: the policy has no path and the task no base.
-    """
-    if policy.path:
-        return policy.path
-    if task.name not in CHARACTERS:
-        raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
-    assert policy.architecture is not None
-    stages = () if policy.random_init or not task.base else base_stages(task)
-    name = f"{task.label}-{policy.name}"
-    return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
-
-
-def base_stages(task: Task) -> tuple[Stage, ...]:
-    """The supervised stages of the task's base policy.
-
-    Raises:
-        ConfigError: task.base or task.options hold what the task does not know.
-    """
-    assert task.base is not None
-    stages = [dict(settings, mixture=dict(settings["mixture"])) for settings in task.base["stages"]]
-    if (share := task.base.get("long_chains")) is not None:
-        mixture = stages[-1]["mixture"]
-        if task.name == "parity":
-            mixture["chains"] = share
-        elif task.name == "string_programs":
-            mixture |= {"immediate": 1 - share, "worked": share, "rambling": 0.0}
-        else:
-            mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
-    try:
-        return tuple(Stage(_mixture(task, settings.pop("mixture")), **settings) for settings in stages)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"task.base of {task.label}: {error}") from None
-
-
-def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
-    if task.name == "parity":
-        return parity.Mixture(**shares, strings=parity.Strings(**task.options))
-    if task.name == "string_programs":
-        return string_programs.Mixture(**shares, programs=string_programs.Programs(**task.options))
-    return chain_sum.Mixture(**shares, sums=chain_sum.Sums(**task.options))

@@ -15,8 +15,8 @@ from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, reasoning_g
 class Problems:
     train: list[Problem]
     heldout: list[Problem]
-    has_written_steps: Callable[[str], bool] | None = None
-    """What `task/steps_frac` counts; None for tasks without written steps."""
+    metrics: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
+    """The metrics that the task adds to a step's: the share of responses for which the predicate holds."""
     selection: SelectionReport = field(default_factory=SelectionReport)
     """What was dropped from the training problems."""
 
@@ -50,14 +50,14 @@ def _generated_problems(task: Task) -> Problems:
                 return Problems(
                     chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
                     chain_sum.held_out_problems(task.num_heldout, sums=sums),
-                    chain_sum.has_written_steps,
+                    {"task/steps_frac": chain_sum.has_written_steps},
                 )
             case "parity":
                 strings = parity.Strings(**task.options)
                 return Problems(
                     parity.problems("train", task.num_problems or 4096, strings),
                     parity.problems("held_out", task.num_heldout, strings),
-                    parity.has_written_steps,
+                    {"task/steps_frac": parity.has_written_steps},
                 )
             case "arithmetic":
                 return Problems(
@@ -69,7 +69,7 @@ def _generated_problems(task: Task) -> Problems:
                 return Problems(
                     string_programs.problems(task.num_problems or 20_000, held_out=False, programs=programs),
                     string_programs.problems(task.num_heldout, held_out=True, programs=programs),
-                    string_programs.has_written_steps,
+                    {"task/steps_frac": string_programs.has_written_steps},
                 )
             case "reasoning_gym":
                 return Problems(

@@ -1,6 +1,6 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -53,9 +53,9 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     }
 
 
-def written_steps(groups: Sequence[Group], has_written_steps: Callable[[str], bool]) -> dict[str, float | None]:
-    """`task/steps_frac`: share of responses that write steps before the answer."""
-    return {"task/steps_frac": _mean(has_written_steps(c.text) for g in groups for c in g.completions)}
+def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:
+    """The metrics that a task adds: for each, the share of responses for which its predicate holds."""
+    return {key: _mean(holds(c.text) for g in groups for c in g.completions) for key, holds in shares.items()}
 
 
 def repetition(ids: TokenIds) -> float:

@@ -2,13 +2,15 @@
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen2Config
 
+from dapo_lit.engines.vllm_server.client import ServerClient
 from dapo_lit.engines.vllm_server.command import write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.settings import ServerSettings
@@ -113,3 +115,36 @@ def test_a_server_that_is_still_starting_is_waited_for(tmp_path, served):
 def test_a_placement_without_servers_or_folder_is_refused(compose):
     with pytest.raises(ValueError, match=r"needs vllm.server.urls.* and vllm.server.folder"):
         compose("rollout=vllm", "rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]")
+
+
+def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):
+    """vLLM closes idle connections: a server that hangs up on the second request of each stands for that."""
+
+    class Once(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            if getattr(self, "answered", False):
+                self.close_connection = True
+                return
+            self.answered = True
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    monkeypatch.setattr("dapo_lit.engines.vllm_server.client.IDLE_S", 0.2)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Once)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client = ServerClient([f"http://127.0.0.1:{server.server_port}"], timeout_s=10)
+    try:
+        assert client.post_all("/resume") == [{}]
+        time.sleep(0.5)
+        assert client.post_all("/resume") == [{}]
+    finally:
+        client.close()
+        server.shutdown()
+        server.server_close()

@@ -14,7 +14,7 @@ from dapo_lit.export import export
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
-from dapo_lit.recipe.parts import policy_folder
+from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.runs.checkpoint_weights import policy_weights
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train

@@ -6,7 +6,7 @@ import pytest
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, written_steps
+from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, task_metrics
 from dapo_lit.rollout.records import Completion, Group
 
 
@@ -70,8 +70,9 @@ def test_nothing_generated_is_null_and_not_zero():
     assert batch_metrics([])["batch/reward"] is None
 
 
-def test_share_of_written_steps():
-    assert written_steps(GROUPS, lambda text: "=" in text) == {"task/steps_frac": 0.75}
+def test_a_metric_of_a_task_is_the_share_of_responses_for_which_it_holds():
+    shares = {"task/steps_frac": lambda text: "=" in text, "task/any": lambda text: True}
+    assert task_metrics(GROUPS, shares) == {"task/steps_frac": 0.75, "task/any": 1.0}
 
 
 def test_repetition_counts_ngrams_that_came_before():

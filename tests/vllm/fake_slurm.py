@@ -46,7 +46,8 @@ def srun(arguments: list[str]) -> int:
             "SLURM_NTASKS": tasks, "SLURM_NTASKS_PER_NODE": per_node,
             "SLURM_NODELIST": os.environ["SLURM_JOB_NODELIST"], "SLURM_JOB_NAME": "rehearsal",
         }  # fmt: skip
-        children.append(subprocess.Popen(arguments, env=os.environ | {k: str(v) for k, v in own.items()}))
+        environment = os.environ | {k: str(v) for k, v in own.items()}
+        children.append(subprocess.Popen(arguments, env=environment, start_new_session=True))
     Path(os.environ["FAKE_SLURM_LOG"]).with_suffix(f".{arguments[0]}.{os.getpid()}").write_text(
         " ".join(str(child.pid) for child in children)
     )
@@ -54,7 +55,7 @@ def srun(arguments: list[str]) -> int:
     def stop(number: int, frame: object) -> None:
         for child in children:
             if child.poll() is None:
-                child.send_signal(number)
+                os.killpg(child.pid, number)  # SLURM signals all processes of a task
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGUSR1, stop)

@@ -14,16 +14,21 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from dapo_lit.engines.protocol import EngineError
+
 T = TypeVar("T")
 REFUSED = (400, 404, 413, 422)
 """Status codes with which a healthy server refuses a request for good."""
 TOKEN = "VLLM_API_KEY"
 """The variable of the environment, of vLLM's own, that holds the servers' token."""
+IDLE_S = 1.0
+"""Seconds after which an idle connection is not used again. vLLM closes one after 5, and a request that meets the
+closing would count as a lost server."""
 CONNECT_S = 20.0
 """Seconds for a server to accept a connection; the default wait for an absent machine is much longer."""
 
 
-class ServerError(RuntimeError):
+class ServerError(EngineError):
     """A server does not answer, or answers with an error; the message begins with its address."""
 
 
@@ -42,7 +47,7 @@ class ServerClient:
         # No proxy of the environment: the servers are neighbours. No limit: the servers queue by themselves.
         token = os.environ.get(TOKEN)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S), headers=headers)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done in the client's thread."""

@@ -45,6 +45,8 @@ class PaperFigure:
     """Our metric, and the paper's panel. `{bench}` and `{k}` stand for the first benchmark and its samples."""
     technique: str | None = None
     """Drawn with and without this technique; None: every arm."""
+    lacks: str | None = None
+    """Drawn for the arms without this technique."""
     also: tuple[str, ...] = ()
     """Axes that are drawn in addition to those asked for."""
 
@@ -52,7 +54,7 @@ class PaperFigure:
 FIGURES = (
     PaperFigure("1", "evaluation", tuple((f"eval/{{bench}}/{m}@{{k}}", f"fig1/{m}") for m in ("avg", "pass", "cons"))),
     PaperFigure("2", "clip-higher", (("eval/{bench}/avg@{k}", "fig2a"), ("rollout/entropy", "fig2b")), "clip_higher"),
-    PaperFigure("3a", "up-clipped tokens", (("clip/high_prob_mean", "fig3a"),)),
+    PaperFigure("3a", "up-clipped tokens", (("clip/high_prob_mean", "fig3a"),), lacks="clip_higher"),
     PaperFigure("3b", "prompts that are all correct", (("rollout/groups_all_correct_frac", "fig3b"),)),
     PaperFigure(
         "4",
@@ -96,7 +98,8 @@ def paper_figures(runs: Runs, axes: Sequence[str]) -> tuple[list[Drawing], list[
     for figure in FIGURES:
         panels, arms = _panels(figure, seen), _arms(figure, seen)
         if not panels or not arms:
-            reason = f"no two arms differ only in {figure.technique}" if not arms else "its metrics were not logged"
+            none = f"no arm lacks {figure.lacks}" if figure.lacks else f"no two arms differ only in {figure.technique}"
+            reason = none if not arms else "its metrics were not logged"
             absent.append(f"Figure {figure.number} ({figure.about}): {reason}")
             continue
         few = _fewer(arms)
@@ -128,10 +131,11 @@ def _panels(figure: PaperFigure, runs: Runs) -> list[tuple[str, str]]:
 
 
 def _arms(figure: PaperFigure, runs: Runs) -> list[str]:
-    """The arms that the figure compares: all, or those with and without its technique."""
+    """The arms that the figure compares: all, those that lack a technique, or those with and without its technique."""
+    if figure.lacks is not None:
+        return [arm for arm in runs.arms if not runs.of(arm)[0].techniques.get(figure.lacks, True)]
     if figure.technique is None:
-        without = [arm for arm in runs.arms if not runs.of(arm)[0].techniques.get("clip_higher", True)]
-        return without if figure.number == "3a" else list(runs.arms)
+        return list(runs.arms)
     contrast = contrast_for(figure.technique, runs)
     pair = contrast.pair if contrast else None
     return [arm for arm in runs.arms if pair and arm in pair]
@@ -183,7 +187,7 @@ def _draw(
 
 def _overlay(axes: Axes, curves: pd.DataFrame) -> None:
     """The paper's own curves over the whole panel in pale grey, with a grey scale of their own at the right."""
-    own = axes.figure.add_axes(axes.get_position(), frameon=False, zorder=axes.get_zorder() - 1)  # type: ignore[call-overload]
+    own = axes.figure.add_axes(axes.get_position().bounds, frameon=False, zorder=axes.get_zorder() - 1)
     axes.patch.set_visible(False)
     for series, points in curves.groupby("series", sort=False):
         dash = ":" if str(series).startswith("w/o") else "-"

@@ -6,7 +6,8 @@ The tags of the config's fields say which keys count (config/kinds.py).
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import PACKING, config_hash, identity
+from dapo_lit.config.identity import PACKING, config_hash, identity, kind_of
+from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
@@ -32,6 +33,14 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
         if twin != arm:
             reasons.append(f"{twin} and {arm} are the same config under two names")
     return reasons
+
+
+def decides(override: str) -> bool:
+    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
+    key = override.lstrip("+~")
+    if key in ("seed", "study.arm", "study.workers"):
+        return False
+    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
 
 
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:

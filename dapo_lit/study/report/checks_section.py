@@ -2,11 +2,9 @@
 
 import shlex
 
-from dapo_lit.config.identity import kind_of
-from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
-from dapo_lit.study.read.guard import code_versions, config_differences
+from dapo_lit.study.read.guard import code_versions, config_differences, decides
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.read.runs import Runs
@@ -127,11 +125,3 @@ def train_command(runs: Runs) -> str:
     values["seed"] = [str(seed) for seed in runs.seeds]
     overrides = [f"{key}={','.join(given)}" for key, given in values.items() if given]
     return " ".join(["python -m dapo_lit.train -m", *map(shlex.quote, overrides)])
-
-
-def decides(override: str) -> bool:
-    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
-    key = override.lstrip("+~")
-    if key in ("seed", "study.arm", "study.workers"):
-        return False
-    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
