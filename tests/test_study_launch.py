@@ -15,6 +15,8 @@ from filelock import FileLock
 
 from dapo_lit.cli.cell_claim import held
 from dapo_lit.cli.command import run_command
+from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
@@ -75,6 +77,14 @@ def test_one_command_runs_every_arm_and_seed_and_registers_the_plan_before_the_f
     assert edits == []
     registered = json.loads((finished / STUDY / "study.json").read_text())[0]["at"]
     assert all(registered <= run.record["started_at"] for run in load(finished / STUDY))
+
+
+def test_a_regime_that_is_left_out_is_left_out_of_every_cell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, sweep, _ = prepare(["-m", "+experiment=ablate_token_level_loss", "~regime", "seed=range(0,6)"])
+    cell = composed_tree(sweep.overrides(sweep.cells[0]))
+    assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", (0, 1, 2))
+    assert (cell.regime, cell.task.label) == (None, "chain_sum")
 
 
 def test_the_placebo_changes_the_noise_of_training_and_nothing_else(finished):

@@ -48,7 +48,7 @@ class Sweep:
 
     def overrides(self, cell: Cell) -> list[str]:
         """What to compose a cell from."""
-        given = _parsed([a for a in self.arguments if "=" in a and not a.startswith("-")])
+        given = _parsed(self.arguments)
         kept = [str(override.input_line) for override in given if not _of_hydra(override)]
         return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
@@ -68,7 +68,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     Raises:
         ConfigError: an unknown study or arm, no seeds or too few, a sweep over something else, undeclared differences.
     """
-    given = _parsed([a for a in arguments if "=" in a and not a.startswith("-")])
+    given = _parsed(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None, None
@@ -257,7 +257,10 @@ def _of_hydra(override: Override) -> bool:
 
 
 def _parsed(arguments: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(arguments))
+    """The overrides of a command line, `~regime` too."""
+    return OverridesParser.create().parse_overrides(
+        [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
+    )
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:

@@ -27,6 +27,7 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
 
 
 def known_choices(group: str) -> list[str]:
+    """The files of a group in `conf/`, without their ending."""
     return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
 
 

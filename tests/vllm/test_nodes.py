@@ -119,7 +119,7 @@ def folder(cache, tmp_path, request):
     "DAPO_LIT_NODES" not in os.environ, reason="the rehearsal has not passed yet; DAPO_LIT_NODES=1 runs it (minutes)"
 )
 def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(folder):
-    job = Job(folder, 2, "budget.steps=60")
+    job = Job(folder, 2, "budget.steps=2000")  # a server takes longer to start than hundreds of steps
     try:
         job.wait_for(lambda: max(steps(folder), default=0) >= 2)
         [server] = processes(folder, "server", "--host 127.0.0.3")
