@@ -10,7 +10,7 @@ from typing import Any
 import hydra
 import pytest
 import torch
-from command_line import SMALL
+from command_line import SMALL, without_figures
 from omegaconf import OmegaConf
 
 from dapo_lit.config import Config, config_folder, parse
@@ -60,11 +60,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
-    """Composes and checks a config as the command line does; runs go into the test's own folder.
-
-    They draw no figure at their end, which takes 0.35 s of each; those that commands start do (test_train.py).
-    """
-    monkeypatch.setattr("dapo_lit.commands.train.plot_run", lambda folder: folder / "figures" / "run.png")
+    """Composes and checks a config as the command line does; runs go into the test's own folder, and draw no figure."""
+    without_figures(monkeypatch)
 
     def composed(*overrides: str, small: bool = True) -> Config:
         tree = copy.deepcopy(composed_tree((*(SMALL if small else ()), *overrides)))
