@@ -80,5 +80,5 @@ def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_a
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")  # nobody listens there
     with pytest.raises(ConfigError, match=r"push=me/sums: .*hf auth login"):
         export(ExportConfig(ckpt=str(run), output=str(tmp_path / "again"), push="me/sums", license=None), [])
-    with pytest.raises(ConfigError, match="write owner/name"):
-        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "third"), push="sums", license=None), [])
+    with pytest.raises(ValueError, match="sums is not owner/name"):
+        ExportConfig(ckpt=str(run), output=str(tmp_path / "third"), push="sums", license=None)
