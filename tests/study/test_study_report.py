@@ -175,6 +175,8 @@ def test_what_is_found_reads_in_a_terminal() -> None:
     lines = in_terminal(["## 1. A\n\n- **b** `c`", Table("t", "", ["x", "yy"], [["1", "2"], ["333", "4"]])])
     assert lines == ["1. A", "", "- b c", "  x    yy", "  1    2", "  333  4"]
     assert in_terminal(["a b c"], width=4) == ["a b", "  c"]
+    folded = in_terminal([Table("t", "", ["metric", "difference"], [["length", "+1.5 [0.5, 2.5] tokens"]])], width=24)
+    assert folded == ["  metric  difference", "  length  +1.5 [0.5,", "          2.5] tokens"]
 
 
 def test_tables_of_dashes_are_left_out() -> None:

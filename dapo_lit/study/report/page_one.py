@@ -4,8 +4,13 @@
 """
 
 import re
+import shutil
 import textwrap
 from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.moved import Moved, moved
@@ -22,6 +27,8 @@ from dapo_lit.study.report.sentences import signed_interval
 from dapo_lit.techniques import REGISTER
 
 ROWS, PANELS = 8, 6
+WIDEST = 118
+"""Columns of text in a wider terminal."""
 ALWAYS = ("rollout/entropy", "rollout/length_mean")
 """Metrics that the figure shows in any case, after the primary one."""
 
@@ -135,17 +142,28 @@ def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
     return [question, Table("price", caption, ["comparison", *AXES.values()], rows)]
 
 
-def in_terminal(parts: Sequence[Part], width: int = 118) -> list[str]:
-    """Text, wrapped, and tables of a document as lines for a terminal; figures are left out."""
+def in_terminal(parts: Sequence[Part], width: int | None = None) -> list[str]:
+    """Text and tables of a document as lines for a terminal, folded to its width; figures are left out."""
+    width = width or shutil.get_terminal_size((WIDEST, 24)).columns
     lines: list[str] = []
     for part in parts:
         if isinstance(part, str):
             plain = (re.sub(r"[*`#]", "", line).strip() for line in part.splitlines())
-            lines += [text for line in plain for text in textwrap.wrap(line, width, subsequent_indent="  ") or [""]]
-        elif isinstance(part, Table):
-            cells = [list(part.columns), *map(list, part.rows)]
-            widths = [max(len(row[i]) for row in cells) for i in range(len(part.columns))]
             lines += [
-                "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
+                text
+                for line in plain
+                for text in textwrap.wrap(line, min(width, WIDEST), subsequent_indent="  ") or [""]
             ]
+        elif isinstance(part, Table):
+            lines += _table_lines(part, width)
     return lines
+
+
+def _table_lines(table: Table, width: int) -> list[str]:
+    grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in (table.columns, *table.rows):
+        grid.add_row(*map(Text, row))
+    console = Console(width=width - 2, color_system=None)
+    with console.capture() as captured:
+        console.print(grid)
+    return [f"  {line}".rstrip() for line in captured.get().splitlines()]
