@@ -7,13 +7,12 @@ from functools import cache as kept
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 import torch
-from command_line import SMALL
-from omegaconf import OmegaConf
+from command_line import SMALL, without_figures
 
-from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import Config, parse
 
 torch.set_num_threads(1)
 
@@ -60,14 +59,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
-    """Composes and checks a config as the command line does; runs go into the test's own folder.
-
-    They draw no figure at their end, which takes 0.35 s of each; those that commands start do (test_train.py).
-    """
-    monkeypatch.setattr("dapo_lit.commands.train.plot_run", lambda folder: folder / "figures" / "run.png")
+    """Composes and checks a config as the command line does; runs go into the test's own folder, and draw no figure."""
+    without_figures(monkeypatch)
 
     def composed(*overrides: str, small: bool = True) -> Config:
-        tree = copy.deepcopy(composed_tree((*(SMALL if small else ()), *overrides)))
+        tree = copy.deepcopy(values_of((*(SMALL if small else ()), *overrides)))
         if not any(override.startswith("runs_dir=") for override in overrides):
             tree["runs_dir"] = str(tmp_path / "runs")
         return parse(tree)
@@ -76,9 +72,6 @@ def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 @kept
-def composed_tree(overrides: tuple[str, ...]) -> dict[str, Any]:
+def values_of(overrides: tuple[str, ...]) -> dict[str, Any]:
     """What Hydra makes of some overrides, which takes it a quarter of a second; many tests have the same."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        container = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    return resolved(composed_tree(overrides))

@@ -5,14 +5,13 @@ import re
 import shlex
 from pathlib import Path
 
-import hydra
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
-from omegaconf import OmegaConf
 from test_rooms import ARROWS
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
 from dapo_lit.study.read.registration import read_plan
@@ -51,17 +50,9 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     found = []
     for name, overrides in (("learns", learns), ("empty", empty)):
         runs = tmp_path_factory.mktemp(name)
-        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-            tree = hydra.compose("config", [*overrides, f"runs_dir={runs}"])
-        train(composed(tree), [])
+        train(parse(resolved(composed_tree([*overrides, f"runs_dir={runs}"]))), [])
         found += rows(next(runs.rglob("metrics.jsonl")).parent)
     return found
-
-
-def composed(tree: object) -> Config:
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return parse({str(key): value for key, value in container.items()})
 
 
 EVALUATED = ("eval/", "time/evaluate_s", "task/")
@@ -221,10 +212,9 @@ def test_every_quoted_command_composes(name, command):
             single += [f"{key}={value}" for value in list(override.sweep_string_iterator())[:1]]
         else:
             single.append(override.input_line or "")
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose(config_name, single)
+    tree = composed_tree(single, config_name)
     if module == "dapo_lit.train":
-        composed(tree)
+        parse(resolved(tree))
 
 
 def test_the_claims_page_marks_every_claim_as_the_packed_runs_do():

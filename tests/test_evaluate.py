@@ -6,14 +6,13 @@ import shutil
 import time
 from pathlib import Path
 
-import hydra
 import pandas as pd
 import pytest
 from evaluation_config import evaluation
-from omegaconf import OmegaConf
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides
-from dapo_lit.config import ConfigError, config_folder, parse
+from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation.model_source import open_model
@@ -46,10 +45,7 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.checkpoint_every=1", f"evaluation.benchmarks=[{folder}/sums.yaml]", "logger.rollouts_every=1",
         "+reflection.patterns.sign='[+]'", "logger.progress=none", f"runs_dir={folder}/runs",
     ]  # fmt: skip
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("config", overrides), resolve=True)
-    assert isinstance(tree, dict)
-    train(parse({str(key): value for key, value in tree.items()}), [])
+    train(parse(resolved(composed_tree(overrides))), [])
     return folder / "runs" / "four_sums" / "dapo" / "seed_0"
 
 

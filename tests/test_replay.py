@@ -10,8 +10,7 @@ import pytest
 import torch
 from command_line import SMALL
 
-from dapo_lit.cli.command import compose_run
-from dapo_lit.cli.composing import composed_tree as compose_tree
+from dapo_lit.cli.composing import compose as composed
 from dapo_lit.commands.replay import arms_of, changed
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.objective.losses import clipped_policy_loss
@@ -30,13 +29,11 @@ OFF = "algorithm.techniques."
 def recorded_run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four steps of four updates each, the first and the last recorded; answers near the limit are common."""
     runs = tmp_path_factory.mktemp("recorded")
-    tree = compose_tree(
-        [
-            *SMALL, f"runs_dir={runs}", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=2", "budget.steps=4",
-            "algorithm.optimizer.lr=1e-2", "replay.record=[1,4]", "logger.rollouts_every=0",
-        ]
+    config = composed(
+        *SMALL, f"runs_dir={runs}", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=2", "budget.steps=4",
+        "algorithm.optimizer.lr=1e-2", "replay.record=[1,4]", "logger.rollouts_every=0",
     )  # fmt: skip
-    train(compose_run(tree, Config), [])
+    train(config, [])
     return next(runs.rglob("run.json")).parent
 
 

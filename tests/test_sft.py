@@ -3,12 +3,11 @@
 import json
 from pathlib import Path
 
-import hydra
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from dapo_lit.cli.command import config_folder, run_command
+from dapo_lit.cli.command import run_command
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.sft import SftConfig
@@ -28,9 +27,8 @@ SMALL = (
 @pytest.fixture
 def composed(cache: Path, tmp_path: Path):
     def compose(*overrides: str) -> SftConfig:
-        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-            tree = hydra.compose("sft", [f"output={tmp_path / 'warm'}", *SMALL, *overrides])
-        return parse_as(OmegaConf.to_container(tree, resolve=True), SftConfig)
+        tree = composed_tree([f"output={tmp_path / 'warm'}", *SMALL, *overrides], "sft")
+        return parse_as(resolved(tree), SftConfig)
 
     return compose
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import run_cli
+from command_line import run_cli, without_figures
 from filelock import FileLock
 
 from dapo_lit.cli.cell_claim import held
@@ -36,6 +36,7 @@ STUDY = Path("runs/placebo_four_sums")
 def train_here(*arguments: str, cwd: Path) -> int:
     """The command in this process, which spares it the imports; its exit code."""
     with pytest.MonkeyPatch.context() as patch:
+        without_figures(patch)
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["train", *arguments])
         return run_command(train, Config, "config")

@@ -3,13 +3,12 @@
 import json
 import string
 
-import hydra
 import pytest
-from omegaconf import OmegaConf
 from papers_case import ORIGINAL, SECTIONS, STATEMENT, written
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
-from dapo_lit.config import ConfigError, config_folder, parse_as
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.transform import TransformConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
@@ -130,19 +129,11 @@ def test_the_command_lists_what_it_keeps_and_rejects_goes_on_after_a_kill_and_re
     rows = [{"id": "half", "problem": "1/2?", "answer": "1/2"}, {"id": "five", "problem": "2+3?", "answer": "5"}]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose(
-            "transform",
-            [
-                "data=problems.jsonl",
-                "policy.path=model",
-                "rewriting_template=rewrite.yaml",
-                "solving_template=dapo_base",
-                "max_rewriting_tokens=20",
-                "max_solution_tokens=20",
-            ],
-        )
-    config = parse_as(OmegaConf.to_container(tree, resolve=True), TransformConfig)
+    overrides = [
+        "data=problems.jsonl", "policy.path=model", "rewriting_template=rewrite.yaml", "solving_template=dapo_base",
+        "max_rewriting_tokens=20", "max_solution_tokens=20",
+    ]  # fmt: skip
+    config = parse_as(resolved(composed_tree(overrides, "transform")), TransformConfig)
     transform(config, [])
     (kept,) = map(json.loads, (tmp_path / "transformed.jsonl").read_text().splitlines())
     (reject,) = map(json.loads, (tmp_path / "transformed.rejected.jsonl").read_text().splitlines())

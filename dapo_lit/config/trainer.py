@@ -60,6 +60,8 @@ class Trainer(Section):
     """Copy shards to host memory and write them while training continues."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
+    compile: Annotated[Literal["auto"] | bool, SCIENCE]
+    """Compile the layers of the policy for training; auto: on a GPU, except with selective checkpointing."""
     activation_checkpointing: Literal["none", "selective", "full"]
     """What backward recomputes: nothing; all but attention and every other matrix product; whole layers."""
     grad_noise: Annotated[bool, BOOKKEEPING]
@@ -78,6 +80,11 @@ class Trainer(Section):
             )
         if self.checkpoint_in_background and self.strategy == "single":
             raise ValueError("checkpoint_in_background=true writes shards: set trainer=fsdp, or false")
+        if self.compile is True and self.activation_checkpointing == "selective":
+            raise ValueError(
+                "compile=true hides the matrix products among which activation_checkpointing=selective chooses; take "
+                "full or none, or compile=false"
+            )
         for name in ("tensor_parallel", "replicas"):
             if size % getattr(self.sharding, name):
                 raise ValueError(

@@ -23,6 +23,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
+from dapo_lit.recipe.models import uses_gpu
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -117,17 +118,17 @@ def _in_group(
     place: Place, settings: Trainer, watch: RankWatch, children: Sequence["subprocess.Popen[bytes]"]
 ) -> Iterator[Ranks]:
     """Makes the process group, and takes it down together; if this rank fails, the processes it started are ended."""
-    uses_gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
-    if uses_gpu:
+    on_gpu = uses_gpu(settings)
+    if on_gpu:
         torch.cuda.set_device(place.local_rank)
     timeout = timedelta(minutes=settings.timeout_min)
     try:
         store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
         # Offloaded shards are reduced on the CPU, so a group of GPUs needs gloo too.
-        backend = "cpu:gloo,cuda:nccl" if uses_gpu else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         watch.joined(store)
-        group = dist.new_group(backend="gloo", timeout=timeout) if uses_gpu else None
+        group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else None
         with lost_rank_named(watch.lost):
             yield Ranks(rank, size, group, lost=watch.lost)
             dist.barrier()

@@ -162,6 +162,7 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, packed: Layout, row
     return packed_hidden(model, input_ids, packed)[rows]
 
 
+@torch.compiler.disable
 def packed_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -179,7 +180,7 @@ def packed_attention(
     """The attention function for transformers.
 
     query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
-    log-probs must not depend on it.
+    log-probs must not depend on it. It is never compiled: a graph would depend on the lengths of the sequences.
 
     Raises:
         ValueError: attention sinks.

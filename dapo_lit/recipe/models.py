@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.trainer import Trainer
+from dapo_lit.policy.compiled import compile_layers
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
@@ -59,10 +61,23 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     freeze_first_layers(policy, config.policy.freeze_frac)
     for model in (policy, critic.backbone if critic else None):
         if model is not None:
+            if compiles(config.trainer):
+                compile_layers(model)
             if config.trainer.strategy == "single" and dtype != policy.dtype:
                 compute_in(model, dtype)
             checkpoint_layers(model, config.trainer.activation_checkpointing)
     return Models(policy, reference, critic)
+
+
+def compiles(trainer: Trainer) -> bool:
+    """Whether the layers are compiled: on a CPU a tenth of a pass, which few runs are long enough to win back."""
+    if trainer.compile != "auto":
+        return trainer.compile
+    return uses_gpu(trainer) and trainer.activation_checkpointing != "selective"
+
+
+def uses_gpu(trainer: Trainer) -> bool:
+    return trainer.accelerator == "gpu" or (trainer.accelerator == "auto" and torch.cuda.is_available())
 
 
 def shard_and_fill(

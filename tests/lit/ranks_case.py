@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-import hydra
 import torch
-from omegaconf import OmegaConf
 from torch.distributed.tensor import DTensor
 
-from dapo_lit.config import Config, config_folder, parse
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -37,7 +36,7 @@ from dapo_lit.step.packing import counter_seed
 from dapo_lit.step.rollout_step import RolloutStep
 from dapo_lit.step.token_axis import TokenAxis
 
-SIZES = (1, 2, 4)
+SIZES = (1, 2)
 COMMON = (
     "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
@@ -52,12 +51,11 @@ SHRUNKEN = (
 )  # fmt: skip
 """What makes the experiments at the paper's size small; all their other keys stay."""
 BESIDE = ("critic", "shared", "lora")
-"""Cases with more than the policy: a value model, a reference, adapters."""
+"""Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
     "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
-    "offloaded": ("+experiment=four_sums", "trainer.sharding.cpu_offload=true"),
     "critic": (
         "+experiment=four_sums",
         "algorithm=ppo",
@@ -70,6 +68,8 @@ CASES = {
         "algorithm.critic={warmup_steps: 0, backbone: shared}",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
         "policy.architecture.tie_word_embeddings=false",
+        "trainer.activation_checkpointing=selective",
+        "trainer.sharding.cpu_offload=true",
     ),
     "lora": (
         "+experiment=four_sums",
@@ -84,11 +84,6 @@ CASES = {
         "algorithm.dynamic_sampling.request_groups=18",
         "algorithm.dynamic_sampling.on_exhausted=train_smaller",
     ),
-    "untied": (
-        "+experiment=four_sums",
-        "policy.architecture.tie_word_embeddings=false",
-        "trainer.activation_checkpointing=selective",
-    ),
 }
 
 
@@ -100,20 +95,20 @@ def loss_name(aggregation: str, filtered: bool) -> str:
 
 
 def probed_losses(case: str) -> list[tuple[str, bool]]:
-    """(aggregation, masked) of the losses that a case records: all, or two where models or mesh differ from "tied"."""
+    """(aggregation, masked) of the losses that a case records: two, and of all on two ranks and on four.
+
+    With four, one has no group of a mini-batch. A mask makes their numbers of tokens differ the most.
+    """
     if case in ("paper", "verl"):
         return []
-    if case not in ("tied", "untied"):
+    if case not in ("tied", "copies"):
         return [("minibatch", False), ("sample", True)]
     aggregations = sorted(set(get_args(Aggregation)) - {"microbatch"})  # that one depends on the split
-    return [(aggregation, filtered) for aggregation in aggregations for filtered in (False, True)]
+    return [("minibatch", False), *((aggregation, True) for aggregation in aggregations)]
 
 
 def compose(*overrides: str) -> Config:
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse({str(key): value for key, value in tree.items()})
+    return parse(resolved(composed_tree(overrides)))
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -208,7 +203,9 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
         with socket.socket() as found:  # just before it is used: another test may take a free port at any time
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
-        overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
+        on_one = size == 1  # which keeps its parameters in place, so that offloading is compared with not offloading
+        own = [o for o in CASES[name] if not (on_one and o.startswith("trainer.sharding.cpu_offload"))]
+        overrides = [*COMMON, *own, f"trainer.devices={size}"]
         config = compose(*overrides, *(["budget.steps=3"] if resumes else []))  # once for all ranks
         children = []
         for rank in range(size):
@@ -234,13 +231,13 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     out = Path(sys.argv[1])
     if len(sys.argv) > 2:  # some cases on 1 and 2 ranks, while one works on them
-        for size in SIZES[:2]:
+        for size in SIZES:
             forked(out, size, tuple(sys.argv[2:]))
         forked(out, 1, tuple(sys.argv[2:]), resumes=2)
         sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", *(("untied", *BESIDE) if size < 4 else ())))
-    forked(out, 2, ("paper", "verl", "offloaded"))
+        forked(out, size, ("tied", *BESIDE))
+    forked(out, 2, ("paper", "verl"))
     forked(out, 4, ("copies", "tensor"))
     forked(out, 1, ("tied", "critic", "lora"), resumes=2)
     forked(out, 4, ("tied",), resumes=2)

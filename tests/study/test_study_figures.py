@@ -14,6 +14,7 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.study.designs import DESIGNS, Arm, design
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
+from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.figures.style import PETROFF6, RC, looks, sequential
 from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
@@ -172,3 +173,11 @@ def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
 @pytest.mark.parametrize("colour", [*PETROFF6, *sequential(6), "#1c1c1e", "#8a8a8f"])
 def test_colours_stand_out_from_the_dark_page(colour: str) -> None:
     assert contrast(dark(colour), DARK_PAPER) >= 3
+
+
+def test_each_figure_of_the_paper_is_drawn_for_a_study_that_leaves_each_technique_out(tmp_path: Path) -> None:
+    runs = load(write_study(tmp_path, "leave_one_out", (0, 1), steps=4, every=2, questions=4))
+    drawings, absent = paper_figures(runs, ["step"])
+    over_steps = {f"fig{number}_step" for number in ("1", "2", "3a", "3b", "4", "5", "6", "7")}
+    assert {drawing.name for drawing in drawings} == {*over_steps, "fig6_tokens_generated"}
+    assert absent == []

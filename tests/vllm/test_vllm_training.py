@@ -67,7 +67,7 @@ def test_ablate_clip_higher_trains_is_interrupted_and_resumed(folder):
     assert json.loads((folder / RUN / "DONE.json").read_text())["status"] == "finished"
     rows = rows_of(folder / RUN)
     assert [row["step"] for row in rows] == list(range(len(rows)))
-    assert {"eval/chain_sum/avg@2", "eval/chain_sum/entropy"} <= rows[0].keys() & rows[-1].keys()
+    assert {"eval/discovery/avg@2", "eval/discovery/entropy"} <= rows[0].keys() & rows[-1].keys()
     for before, row in pairwise(rows):
         check_agreement(row)
         assert row["tokens_generated"] > before["tokens_generated"]

@@ -69,7 +69,7 @@ FIGURES = (
         "overlong_filtering",
     ),
     PaperFigure(
-        "6", "dynamic sampling", (("eval/{bench}/avg@{k}", "fig6"),), "dynamic_sampling", ("tokens_generated",)
+        "6", "dynamic sampling", (("eval/{bench}/avg@{k}", "fig6"),), "dynamic_sampling", also=("tokens_generated",)
     ),
     PaperFigure(
         "7",

@@ -1,0 +1,85 @@
+"""Compiled layers: the numbers of eager ones, and no graph more when lengths change."""
+
+import pytest
+import torch
+from test_narrow import SIZES
+from torch import Tensor
+from torch._dynamo.utils import counters
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from dapo_lit.config import ConfigError
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.compiled import compile_layers
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.narrow import compute_in
+from dapo_lit.policy.sharding import checkpoint_layers, run
+from dapo_lit.recipe.models import compiles
+
+LENGTHS = ([5, 7], [3, 4, 9, 2], [17], [2, 2, 2, 30, 8])
+"""Of the sequences of four packed rows."""
+
+
+def wrapped(model: PreTrainedModel) -> None:
+    """As a run in 16 bits with recomputation does it."""
+    compute_in(model, torch.bfloat16)
+    checkpoint_layers(model, "full")
+
+
+def model_of(family: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=50, **SIZES[family])).eval()
+
+
+def passes(model: PreTrainedModel, lengths: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Log-probs and gradients of one packed row."""
+    total = sum(lengths)
+    ids, rows = torch.arange(total) * 7 % 50, torch.arange(total - 1)
+    logprobs = run(model, token_logprobs, ids, layout(lengths), rows, ids[1:], temperature=1.0)[0]
+    logprobs.sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return logprobs.detach(), gradients
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    counters.clear()
+
+
+@pytest.mark.parametrize(("family", "wrap"), [("qwen2", None), ("llama", wrapped)])
+def test_compiled_layers_compute_the_same_with_no_more_graphs_after_the_first_rows(family, wrap):
+    eager, compiled = model_of(family), model_of(family)
+    compile_layers(compiled, backend="aot_eager")
+    for model in (eager, compiled):
+        if wrap is not None:
+            wrap(model)
+    assert compiled.state_dict().keys() == eager.state_dict().keys()
+    graphs = []
+    for lengths in LENGTHS:
+        (expected, slopes), (found, found_slopes) = passes(eager, lengths), passes(compiled, lengths)
+        torch.testing.assert_close(found, expected)
+        assert found_slopes.keys() == slopes.keys()
+        for name, slope in slopes.items():
+            torch.testing.assert_close(found_slopes[name], slope)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert 0 < graphs[0] <= graphs[1] == graphs[2] == graphs[3] <= 6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("trainer.accelerator=cpu",), False),
+        (("trainer.accelerator=gpu",), True),
+        (("trainer.accelerator=gpu", "trainer.activation_checkpointing=selective"), False),
+        (("trainer.accelerator=gpu", "trainer.compile=false"), False),
+        (("trainer.accelerator=cpu", "trainer.compile=true"), True),
+    ],
+)
+def test_auto_compiles_on_a_gpu(compose, overrides, expected):
+    assert compiles(compose(*overrides).trainer) == expected
+
+
+def test_selective_recomputation_of_compiled_layers_is_refused(compose):
+    with pytest.raises(ConfigError, match="compile=true hides the matrix products"):
+        compose("trainer.compile=true", "trainer.activation_checkpointing=selective")
