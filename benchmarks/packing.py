@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=4096)
     args = parser.parse_args()
     if args.tiny:
-        args.size, args.completions, args.repeats, args.warmup = "0.3M", 4, 1, 0
+        args.size, args.completions, args.repeats, args.warmup = "0.3M", 8, 1, 0
     torch.set_num_threads(args.threads)
     model, began = policy(args.size, context=2048), machine(args.threads)
     rows, results = [], {}
