@@ -19,8 +19,10 @@ from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.memory import training_memory
 from dapo_lit.policy.attention import layout
+from dapo_lit.policy.compiled import compile_layers
 from dapo_lit.policy.head import policy_loss
 from dapo_lit.policy.sharding import checkpoint_layers
+from dapo_lit.recipe.models import compiles
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer_steps import update_kernel
 
@@ -58,7 +60,9 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     compute = torch.bfloat16 if ON_GPU else torch.float32
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
-    checkpoint_layers(model, recomputed)  # type: ignore[arg-type]
+    if compiles(config.trainer):  # as a run on a GPU does
+        compile_layers(model)
+    checkpoint_layers(model, config.trainer.activation_checkpointing)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}, 1))
     lengths = lengths_of(tokens)
     ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)

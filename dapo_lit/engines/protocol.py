@@ -12,7 +12,7 @@ from dapo_lit.engines.samples import NO_TOKENS, ArrayRecord, PartialSample, Samp
 
 
 class EngineError(RuntimeError):
-    """The engine, or a server that samples for it, cannot go on; the message says what to do."""
+    """The engine, or a server that samples for it, cannot go on."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def test_what_stands_in_a_row_is_judged_in_bounded_work(kind):
 @pytest.mark.parametrize("kind", NESTED)
 def test_what_is_nested_is_judged_in_bounded_work(kind):
     for opening, closing in NESTED[kind]:
-        for depth in (MAX_NESTING - 2, MAX_NESTING // 2 - 1):  # the deepest that is read, at one or two levels
+        for depth in (12, 24, MAX_NESTING - 2, MAX_NESTING // 2 - 1):  # the deepest that is read, at one or two levels
             text = opening * depth + "x" + closing * depth
             assert_bounded([text])
             assert_bounded([text.replace("x", "1")])

@@ -5,6 +5,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ CONFIG = Qwen2Config(
 )  # fmt: skip
 
 
-def refused(url: str, folder: Path, ranks: Ranks | None = None, model: Qwen2Config = CONFIG, **changes: object) -> str:
-    settings = ServerSettings((url,), folder, max_model_tokens=48, max_batch_size=10, **changes)  # type: ignore[arg-type]
+def refused(url: str, folder: Path, ranks: Ranks | None = None, model: Qwen2Config = CONFIG, **changes: Any) -> str:
+    settings = ServerSettings((url,), folder, max_model_tokens=48, max_batch_size=10, **changes)
     with pytest.raises(ValueError) as told:
         VllmServerEngine(model, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks or Ranks())
     return str(told.value)

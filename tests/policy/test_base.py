@@ -168,48 +168,36 @@ def test_the_measure_of_a_regime_is_the_one_documented():
     )
 
 
-BASE_SEED = os.environ.get("DAPO_LIT_BASE_SEED")
-"""Of the shipped bases to measure, which takes two minutes: docs/wind_tunnel.md. By default half of their updates are
-measured, on sums of two or three numbers, which takes a third of that.
-
-    DAPO_LIT_BASE_SEED=3 python -m pytest tests/policy/test_base.py -s -k in_chain_sum
-"""
-
-
-SHORTER = () if BASE_SEED else ("task.options.max_terms=3", "task.max_response_tokens=32")
-
-
 def regime(config: Config, num_problems: int, group: int) -> Regime:
-    task = config.task
-    if not BASE_SEED:
-        assert task.base is not None
-        for stage in task.base["stages"]:
-            stage["updates"] //= 2
-            stage["mixture"]["rambling_chars"] = 48
-    folder, sums = Path(policy_folder(config.policy, task)), Sums(**task.options)
-    found = measure(sample(folder, sums, num_problems=num_problems, group=group, limit=task.max_response_tokens))
-    print(f"base_seed {task.base_seed}: {found}")
+    folder = Path(policy_folder(config.policy, config.task))
+    sums = Sums(**config.task.options)
+    found = measure(sample(folder, sums, num_problems=num_problems, group=group, limit=config.task.max_response_tokens))
+    print(f"base_seed {config.task.base_seed}: {found}")
     return found
 
 
+# The shared base takes under a minute on one core, the rare one 20 s more. Other seeds: docs/wind_tunnel.md, measured
+# by DAPO_LIT_BASE_SEED=3 python -m pytest tests/policy/test_base.py -s -k chain_sum
+BASE_SEED = os.environ.get("DAPO_LIT_BASE_SEED", "0")
+
+
 def test_in_chain_sum_written_steps_are_common_and_better_and_some_ramble(compose: Callable[..., Config]):
-    config = compose("task=chain_sum", f"task.base_seed={BASE_SEED or 0}", *SHORTER, small=False)
-    found = regime(config, num_problems=128, group=8)
+    found = regime(compose("task=chain_sum", f"task.base_seed={BASE_SEED}", small=False), num_problems=128, group=8)
     assert 0.10 <= found.accuracy <= 0.40
-    assert found.finished_written_accuracy >= (1.5 if BASE_SEED else 1.25) * found.immediate_accuracy
+    assert found.finished_written_accuracy >= 1.5 * found.immediate_accuracy
     assert 0.4 <= found.steps_frac <= 0.8
     assert 0.05 <= found.truncated_frac <= 0.20
     assert 0.02 <= found.all_wrong_frac <= 0.5
     assert found.all_correct_frac <= 0.1
     assert found.shortest <= 4
-    assert found.longest == config.task.max_response_tokens
+    assert found.longest >= 60
 
 
 def test_in_chain_sum_rare_written_steps_are_rare_and_better_at_the_same_number_of_terms(
     compose: Callable[..., Config],
 ):
-    config = compose("task=chain_sum_rare", f"task.base_seed={BASE_SEED or 0}", *SHORTER, small=False)
-    found = regime(config, num_problems=256 if BASE_SEED else 128, group=16)
+    config = compose("task=chain_sum_rare", f"task.base_seed={BASE_SEED}", small=False)
+    found = regime(config, num_problems=256, group=16)
     assert 0.03 <= found.steps_frac <= 0.10
     assert found.written_by_terms >= 1.5 * found.immediate_by_terms
     assert found.accuracy >= 0.05

@@ -158,7 +158,7 @@ def test_colours_of_arms_stay_apart_under_colour_blindness(kind: str) -> None:
 
 
 def test_the_usual_default_palette_would_fail_that_test() -> None:
-    tab10 = tuple(mpl.colors.to_hex(c) for c in mpl.colormaps["tab10"].colors[:6])  # type: ignore[attr-defined]
+    tab10 = tuple(mpl.colors.to_hex(c) for c in mpl.color_sequences["tab10"][:6])
     assert min(nearest(tab10, kind) for kind in BLINDNESS) < 0.04
 
 

@@ -12,17 +12,17 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import hydra
 import pytest
 import torch
 import vllm_case
 from command_line import SMALL
-from omegaconf import OmegaConf
 from transformers import PreTrainedModel
 from vllm_case import requests
 
-from dapo_lit.config import Config, ConfigError, config_folder, parse
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.vllm_server.client import ServerError
@@ -34,6 +34,7 @@ from dapo_lit.train import train
 
 DEADLINE_S = 900
 """For a server to start, on a machine that others use as well."""
+HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")  # vLLM's CPU kernels lack 24
 CHEAP = ["--enforce-eager", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", str(2**27)]
 
 
@@ -54,8 +55,7 @@ class Server:
 def composed(url: str, folder: Path, *overrides: str) -> Config:
     chosen = (
         *SMALL,
-        "policy.architecture.hidden_size=64",  # heads of 32: vLLM has no kernel for 24 on the CPU
-        "policy.name=micro_heads_of_32",
+        *HEADS_OF_32,
         "rollout=vllm",
         "rollout.max_batch_size=16",
         "rollout.vllm.placement=server",
@@ -64,10 +64,7 @@ def composed(url: str, folder: Path, *overrides: str) -> Config:
         f"runs_dir={folder / 'runs'}",
         *overrides,
     )
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra.compose("config", list(chosen)), resolve=True)
-    assert isinstance(tree, dict)
-    return parse({str(key): value for key, value in tree.items()})
+    return parse(resolved(composed_tree(chosen)))
 
 
 def start(command: str, log: Path) -> subprocess.Popen[bytes]:
@@ -134,11 +131,11 @@ EOS = 1
 """Of the character tokenizer."""
 
 
-def settings(server: Server, **changes: object) -> ServerSettings:
+def settings(server: Server, **changes: Any) -> ServerSettings:
     config = composed(server.url, server.folder)
     longest = config.task.max_prompt_tokens + config.task.max_response_tokens
     made = ServerSettings((server.url,), server.folder, max_model_tokens=longest, max_batch_size=16, shard_gb=5e-5)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 @pytest.fixture(scope="module")
