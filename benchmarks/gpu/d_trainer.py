@@ -96,7 +96,8 @@ def main() -> None:
     for index, (policy, tokens, recomputed) in enumerate(cases):
         if index not in args.cases or not time_left(args):
             continue
-        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}"
+        compiled = ", compiled" if compiles(planned(policy, tokens, recomputed).trainer) else ""
+        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}{compiled}"
         try:
             of = results[name] = measure_case(policy, tokens, recomputed, peak, args)
         except torch.OutOfMemoryError as error:
