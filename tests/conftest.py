@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from command_line import SMALL, without_figures
+from composition import tree_of
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, parse
 
 torch.set_num_threads(1)
@@ -73,5 +74,5 @@ def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 @kept
 def values_of(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """What Hydra makes of some overrides, which takes it a quarter of a second; many tests have the same."""
-    return resolved(composed_tree(overrides))
+    """What Hydra makes of some overrides; many tests have the same."""
+    return resolved(tree_of(overrides))
