@@ -69,7 +69,8 @@ def _measured(logits: Tensor, bias: Tensor | None, targets: Tensor, cap: float |
     logits = logits / temperature
     centred = logits - logits.amax(-1, keepdim=True)
     p = centred.exp()
-    total = p.sum(-1)
+    # In float64, because the compiled sum on a CPU is sequential: log-probs would be three times as far from float64.
+    total = p.sum(-1, dtype=torch.float64).to(p.dtype)
     p, log_total = p / total[:, None], total.log()
     entropy = log_total - (p * centred.clamp(min=torch.finfo(centred.dtype).min)).sum(-1)
     return centred.gather(-1, targets[:, None]).squeeze(-1) - log_total, entropy, p, slope
