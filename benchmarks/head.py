@@ -58,12 +58,6 @@ def ours(p: Problem) -> Found:
     return loss, logprobs
 
 
-def ours_compiled(p: Problem) -> Found:
-    head = Head(p.weight, backend="inductor")
-    loss, logprobs, _ = token_loss(p.hidden, head, p.targets, p.of_tokens, temperature=TEMPERATURE)
-    return loss, logprobs
-
-
 def two_passes(p: Problem) -> Found:
     logprobs, _ = scores(p.hidden, Head(p.weight), p.targets, temperature=TEMPERATURE)
     return p.of_tokens(logprobs).sum(), logprobs
@@ -113,7 +107,6 @@ def of_liger(p: Problem) -> Found:
 
 ALL: dict[str, tuple[Callable[[Problem], Found], str | None]] = {
     "gradient in the forward pass": (ours, None),
-    "the same, compiled": (ours_compiled, None),
     "two passes (losses of whole mini-batches)": (two_passes, None),
     "TRL, chunked": (of_trl, "trl"),
     "Liger": (of_liger, "liger_kernel"),
