@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.util import register_after_fork
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,8 @@ class Child:
     def __init__(self, main: Callable[..., None], *given: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
+        # A child that was forked has copies of these ends, and would wait for a message from itself.
+        register_after_fork(self, lambda child: child.connection.close())
         self.process = context.Process(target=_serve, args=(main, other, *given), daemon=False)
         self.process.start()
         other.close()

@@ -216,6 +216,8 @@ def differences(rows: Sequence[Row], reports: Sequence[Report], show: int) -> st
 
 
 def _shortened(lines: list[tuple[str, ...]], show: int) -> str:
+    if len(lines) == 1:
+        return "none"
     more = len(lines) - 1 - show
     return _table(lines[: show + 1]) + (f"\n... and {more} more (show={len(lines) - 1} prints all)" if more > 0 else "")
 

@@ -5,21 +5,20 @@ import os
 from collections.abc import Callable
 from functools import cache as kept
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from command_line import SMALL, without_figures
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.config import Config, parse
-
-torch.set_num_threads(1)
+# What is heavy is imported where it is used: the process that deals the tests out reads this file and runs none.
+if TYPE_CHECKING:
+    from dapo_lit.config import Config
 
 SLOW = {
     "test_against_reference.py", "test_aggregation.py", "test_algorithms.py", "test_base.py",
     "test_bench_algorithms.py", "test_bench_scripts.py", "test_bounded_work.py", "test_checkpoints.py",
-    "test_corrected_steps.py", "test_cpu_threads.py", "test_docs.py", "test_evaluate.py", "test_examples.py",
+    "test_compiled.py", "test_corrected_steps.py", "test_cpu_threads.py", "test_docs.py", "test_evaluate.py",
+    "test_examples.py",
     "test_exceptions.py", "test_export.py", "test_hostile.py", "test_identity.py", "test_incomplete_studies.py",
     "test_interrupted_step.py",
     "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py", "test_new_loss.py", "test_new_technique.py",
@@ -33,10 +32,22 @@ SLOW = {
 """Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test-fast` does not import what it leaves out."""
+    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -58,11 +69,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
+def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., "Config"]:
     """Composes and checks a config as the command line does; runs go into the test's own folder, and draw no figure."""
+    from dapo_lit.config import parse
+
     without_figures(monkeypatch)
 
-    def composed(*overrides: str, small: bool = True) -> Config:
+    def composed(*overrides: str, small: bool = True) -> "Config":
         tree = copy.deepcopy(values_of((*(SMALL if small else ()), *overrides)))
         if not any(override.startswith("runs_dir=") for override in overrides):
             tree["runs_dir"] = str(tmp_path / "runs")
@@ -73,5 +86,9 @@ def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 @kept
 def values_of(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """What Hydra makes of some overrides, which takes it a quarter of a second; many tests have the same."""
-    return resolved(composed_tree(overrides))
+    """What Hydra makes of some overrides; many tests have the same."""
+    from composition import tree_of
+
+    from dapo_lit.cli.config_tree import resolved
+
+    return resolved(tree_of(overrides))

@@ -50,21 +50,30 @@ def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path,
     assert "inside a/seed_2" in "".join(file.read_text() for file in (tmp_path / "logs").iterdir())
 
 
-def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(tmp_path: Path):
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("pause", [0.0, 0.5], ids=["at once", "while workers are started"])
+def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
+):
+    before, start = signal.getsignal(signal.SIGTERM), module.FORK.Process.start
 
     def stop() -> None:
         while not any(tmp_path.glob("started_*")):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def slowly(process) -> None:
+        start(process)
+        time.sleep(pause)
+
     def run(cell: Cell) -> int:
         (tmp_path / f"started_{cell.seed}").touch()
-        time.sleep(60)
+        time.sleep(5)
         return 0
 
+    monkeypatch.setattr(module.FORK.Process, "start", slowly)
     threading.Thread(target=stop).start()
     with pytest.raises(SystemExit) as caught:
         run_cells(CELLS, run, 2, tmp_path)
     assert caught.value.code == 0
+    assert len([*tmp_path.glob("started_*")]) <= 2, "a worker went on with the next seed"
     assert signal.getsignal(signal.SIGTERM) is before

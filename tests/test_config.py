@@ -3,7 +3,11 @@
 import hydra
 import pytest
 import yaml
+from composition import tree_of
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError
@@ -42,6 +46,31 @@ ANOTHER_TASK = {
     "verl_qwen2_5_32b",
 }
 """Experiments with a task and a size of their own."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "config_name"),
+    [
+        (["+experiment=dapo", "task=gsm8k", "algorithm.kl={beta: 0.1, where: loss}", "seed=3"], "config"),
+        (["policy={path: a}", "policy.path=b", "evaluation.benchmarks=[a,b]", "+task.options.x=1"], "config"),
+        (
+            [
+                "+experiment=ablate_token_level_loss",
+                "~regime",
+                "trainer=fsdp",
+                "trainer.devices=2",
+                "runs_dir=${task.label}",
+            ],
+            "config",
+        ),
+        (["policy=micro", "data=rows", "training.epochs=30"], "sft"),
+    ],
+)
+def test_the_trees_of_the_tests_are_those_that_hydra_composes(overrides, config_name):
+    for chosen in (overrides, overrides[:-1]):  # the second from groups that are kept
+        assert OmegaConf.to_yaml(tree_of(chosen, config_name)) == OmegaConf.to_yaml(composed_tree(chosen, config_name))
+    with pytest.raises(HydraException, match=r"Could not override 'seeed'"):
+        tree_of([*overrides, "seeed=3"], config_name)
 
 
 def test_every_experiment_declares_how_it_differs():

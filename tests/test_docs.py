@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from composition import tree_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from test_rooms import ARROWS
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.config import Config, Section, parse
 from dapo_lit.study.read.registration import read_plan
@@ -50,7 +51,7 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     found = []
     for name, overrides in (("learns", learns), ("empty", empty)):
         runs = tmp_path_factory.mktemp(name)
-        train(parse(resolved(composed_tree([*overrides, f"runs_dir={runs}"]))), [])
+        train(parse(resolved(tree_of([*overrides, f"runs_dir={runs}"]))), [])
         found += rows(next(runs.rglob("metrics.jsonl")).parent)
     return found
 
@@ -212,7 +213,7 @@ def test_every_quoted_command_composes(name, command):
             single += [f"{key}={value}" for value in list(override.sweep_string_iterator())[:1]]
         else:
             single.append(override.input_line or "")
-    tree = composed_tree(single, config_name)
+    tree = tree_of(single, config_name)
     if module == "dapo_lit.train":
         parse(resolved(tree))
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from composition import tree_of
 from evaluation_config import evaluation
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
@@ -45,7 +46,7 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.checkpoint_every=1", f"evaluation.benchmarks=[{folder}/sums.yaml]", "logger.rollouts_every=1",
         "+reflection.patterns.sign='[+]'", "logger.progress=none", f"runs_dir={folder}/runs",
     ]  # fmt: skip
-    train(parse(resolved(composed_tree(overrides))), [])
+    train(parse(resolved(tree_of(overrides))), [])
     return folder / "runs" / "four_sums" / "dapo" / "seed_0"
 
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from composition import tree_of
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.commands.plan import plan
 from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
@@ -21,7 +22,7 @@ from dapo_lit.policy.sharding import run
 
 
 def composed(*overrides: str) -> PlanConfig:
-    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
+    return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig)
 
 
 def test_the_shipped_32b_config_fits_80_gb_on_128_gpus():

@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from composition import tree_of
 from omegaconf import DictConfig
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.regime_study import regime_design
 from dapo_lit.cli.study_launch import composed_arm
 from dapo_lit.config import Config, config_folder, parse
@@ -17,7 +18,7 @@ PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, Config]:
-    tree = composed_tree(overrides)
+    tree = tree_of(overrides)
     return tree, parse(resolved(tree))
 
 

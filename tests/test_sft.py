@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from composition import tree_of
 
 from dapo_lit.cli.command import run_command
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.sft import SftConfig
@@ -27,7 +28,7 @@ SMALL = (
 @pytest.fixture
 def composed(cache: Path, tmp_path: Path):
     def compose(*overrides: str) -> SftConfig:
-        tree = composed_tree([f"output={tmp_path / 'warm'}", *SMALL, *overrides], "sft")
+        tree = tree_of([f"output={tmp_path / 'warm'}", *SMALL, *overrides], "sft")
         return parse_as(resolved(tree), SftConfig)
 
     return compose

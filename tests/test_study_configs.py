@@ -1,9 +1,10 @@
 """conf/study and the designs agree, and composed arms differ from their reference in declared keys alone."""
 
 import pytest
+from composition import tree_of
 from omegaconf import DictConfig, OmegaConf
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.regime_study import OF_A_REGIME
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import config_folder, parse
@@ -20,13 +21,13 @@ def test_there_is_a_study_file_for_every_design_and_no_other():
 
 @pytest.mark.parametrize("name", OWN_ARMS)
 def test_arms_listed_in_a_study_file_compose_and_differ(name):
-    base = composed_tree([f"+study={name}"])
+    base = tree_of([f"+study={name}"])
     check_arms(study_design(parse(resolved(base))), base)
 
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_composed_arms_differ_from_their_reference_in_declared_keys_alone(name):
-    base = composed_tree([f"+study={name}"])
+    base = tree_of([f"+study={name}"])
     study = study_design(parse(resolved(base)))
     assert study.names == design(name, lr=base.algorithm.optimizer.lr, updates=updates(base)).names
     reference = next(arm for arm in study.arms if arm.name == study.reference)

@@ -4,10 +4,11 @@ import json
 import string
 
 import pytest
+from composition import tree_of
 from papers_case import ORIGINAL, SECTIONS, STATEMENT, written
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import ConfigError, parse_as
 from dapo_lit.config.transform import TransformConfig
 from dapo_lit.data.problem import Problem
@@ -133,7 +134,7 @@ def test_the_command_lists_what_it_keeps_and_rejects_goes_on_after_a_kill_and_re
         "data=problems.jsonl", "policy.path=model", "rewriting_template=rewrite.yaml", "solving_template=dapo_base",
         "max_rewriting_tokens=20", "max_solution_tokens=20",
     ]  # fmt: skip
-    config = parse_as(resolved(composed_tree(overrides, "transform")), TransformConfig)
+    config = parse_as(resolved(tree_of(overrides, "transform")), TransformConfig)
     transform(config, [])
     (kept,) = map(json.loads, (tmp_path / "transformed.jsonl").read_text().splitlines())
     (reject,) = map(json.loads, (tmp_path / "transformed.rejected.jsonl").read_text().splitlines())

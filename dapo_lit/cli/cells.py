@@ -69,13 +69,13 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
         FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
-    stopped, before = _forward_stop(started)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a stop waits until all have started without this handler
+    stops, before = _note_stops()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # in the workers too, until they have left this handler
     for process in started:
         process.start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     try:
-        codes = _follow(cells, started, results)
+        codes = _follow(cells, started, results, stops)
     except KeyboardInterrupt:  # the terminal has sent it to the workers too
         print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
         raise SystemExit(130) from None
@@ -84,7 +84,7 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
             process.join()
         for number, handler in before.items():
             signal.signal(number, handler)
-    if stopped:
+    if stops:
         raise SystemExit(0)  # asked to stop; the cells saved themselves
     lost = [cell for place, cell in enumerate(cells) if place not in codes]
     for cell in lost:
@@ -121,28 +121,29 @@ def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results
         results.put((place, code, time.monotonic() - start, log))
 
 
-def _forward_stop(processes: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
-    """Passes SIGTERM and the signals of a job's end on to the workers.
+def _note_stops() -> tuple[list[int], dict[int, Any]]:
+    """A list that fills with SIGTERM and the signals of a job's end as they come, and the handlers that were replaced.
 
-    Returns:
-        A list that fills with the signals received, and the handlers that were replaced.
+    The handler does no more, because it may run before all workers have started: that this thread blocks a signal does
+    not keep another thread from receiving it.
     """
     received: list[int] = []
-
-    def on_signal(number: int, frame: object) -> None:
-        received.append(number)
-        for process in processes:
-            if process.is_alive():
-                os.kill(process.pid, number)
-
-    return received, {number: signal.signal(number, on_signal) for number in STOPS}
+    return received, {number: signal.signal(number, lambda number, frame: received.append(number)) for number in STOPS}
 
 
-def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any) -> dict[int, int]:
-    """Prints a line for every cell that ends, with the time left, until all workers have ended; place -> exit code."""
+def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any, stops: Sequence[int]) -> dict[int, int]:
+    """Prints a line for every cell that ends, with the time left, until all workers have ended; place -> exit code.
+
+    Passes the signals in `stops` on to the workers.
+    """
     codes: dict[int, int] = {}
-    start = time.monotonic()
+    start, passed_on = time.monotonic(), 0
     while True:
+        for number in stops[passed_on:]:
+            passed_on += 1
+            for process in processes:
+                if process.is_alive():
+                    os.kill(process.pid, number)
         alive = any(process.is_alive() for process in processes)  # before the queue is read to its end
         while not results.empty():
             place, code, seconds, log = results.get()

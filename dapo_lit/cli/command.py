@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.cli.overrides import check_overrides, flags_first, quote_arms, written_out
+from dapo_lit.cli.overrides import check_overrides, flags_first, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.sections import section_of
@@ -132,7 +132,9 @@ def run_command(
         return code
     code, refused = 1, False
     try:
-        if study is None or study.has_launcher:
+        if study is None and is_plain(sys.argv[1:]):
+            code = run_plain(sys.argv[1:], config_name, run, schema)
+        elif study is None or study.has_launcher:
             code = max([in_hydra(task, config_name), *codes])
         else:
             code = run_study(study, run, schema, before_study)
@@ -142,6 +144,26 @@ def run_command(
     if study is not None and not study.has_launcher and not refused:
         after_study(study.config)
     return code
+
+
+def is_plain(arguments: list[str]) -> bool:
+    """Whether it is one run, and Hydra has only to compose its config: no flag, no sweep, no `hydra.*`."""
+    if any(argument.lstrip("+~").startswith(("-", "hydra")) for argument in arguments):
+        return False
+    return not any(parsed(argument).is_sweep_override() for argument in arguments)
+
+
+def run_plain(
+    overrides: list[str], config_name: str, run: Callable[[Schema, list[str]], None], schema: type[Schema]
+) -> int:
+    """One run without Hydra's own `main`, which composes the config twice; returns the exit code."""
+    codes: list[int] = []
+
+    def composed() -> None:
+        tree = composed_tree(overrides, config_name)
+        codes.append(attempt(lambda: tree, overrides, False, run, schema)[0])
+
+    return reported(composed) or codes[0]
 
 
 def run_study(

@@ -85,7 +85,12 @@ def identity(tree: Tree) -> dict[str, Any]:
 
 def config_hash(tree: Tree) -> str:
     """16 hexadecimal digits of the run's identity."""
-    return hashlib.sha256(json.dumps(identity(tree), sort_keys=True).encode()).hexdigest()[:16]
+    return hash_of(identity(tree))
+
+
+def hash_of(identity: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits of what `identity` returned."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -15,6 +15,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
+from dapo_lit.recipe.host_memory import keep_freed_memory
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import check_entries
@@ -25,6 +26,7 @@ from dapo_lit.runs.safe_loading import only_state
 
 
 def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
+    keep_freed_memory()
     return Trainer(
         **trainer_arguments(config.trainer),
         max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only

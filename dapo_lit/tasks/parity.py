@@ -1,21 +1,23 @@
 """Parity of bit strings: a short answer is a guess, a long chain of running parities is right.
 
-A prompt is `10110=`. A response may answer at once (`#1`) or write the parity after each bit first (`1;1;0;1;1;#1`).
-A tiny policy cannot see the parity of a long string at once, so what it can learn is to write. The share of long chains
-in its demonstrations decides whether it does.
+A prompt is `a1b0c1d1e0=`, each bit behind a letter. A response may answer at once (`#1`) or write the parity after each
+bit first, behind the letter and the bit (`a11b01c10d11e01#1`): a small policy can look the bit up and then add it, but
+it cannot see the parity of a long string at once. So what it can learn is to write. The share of long chains in its
+demonstrations decides whether it does.
 """
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from operator import xor
+from string import ascii_lowercase as LETTERS
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.tasks.demonstration import Demonstration
 
-CHARACTERS = "01=;#"
+CHARACTERS = f"01=#{LETTERS}"
 """Every character of a prompt or a response."""
 
 
@@ -27,8 +29,8 @@ class Strings:
     max_bits: int = 14
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_bits <= self.max_bits:
-            raise ValueError(f"strings need 1 <= min_bits <= max_bits, not {self.min_bits} and {self.max_bits}")
+        if not 1 <= self.min_bits <= self.max_bits <= len(LETTERS):
+            raise ValueError(f"strings need 1 <= min_bits <= max_bits <= {len(LETTERS)}, not {self}")
 
     def draw(self, rng: random.Random) -> str:
         """A length, then each bit, uniformly."""
@@ -51,7 +53,7 @@ class Mixture:
 
     def recipe(self) -> dict[str, object]:
         """Everything except the seed that determines what `stream` yields; part of a base policy's cache key."""
-        return {"task": "parity", "format": 1, **asdict(self)}
+        return {"task": "parity", "format": 2, **asdict(self)}
 
     def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out strings."""
@@ -61,7 +63,7 @@ class Mixture:
             if is_held_out(bits):
                 continue
             text = chain(bits, self.step_wrong, rng) if rng.random() < self.chains else f"#{parity(bits)}"
-            yield Demonstration(f"{bits}=", text, True)
+            yield Demonstration(f"{lettered(bits)}=", text, True)
 
 
 def problems(kind: str, num_problems: int, strings: Strings) -> list[Problem]:
@@ -77,7 +79,7 @@ def problems(kind: str, num_problems: int, strings: Strings) -> list[Problem]:
         raise ValueError(
             f"{num_problems:,} {kind} problems requested, but there are only {len(chosen):,}; raise max_bits"
         )
-    return [Problem(f"parity-{bits}", f"{bits}=", parity(bits), {"num_bits": len(bits)}) for bits in chosen]
+    return [Problem(f"parity-{bits}", f"{lettered(bits)}=", parity(bits), {"num_bits": len(bits)}) for bits in chosen]
 
 
 def is_held_out(bits: str) -> bool:
@@ -97,13 +99,21 @@ def chain(bits: str, step_wrong: float, rng: random.Random) -> str:
     """The running parities and the last one as the answer.
 
     >>> chain("10110", 0.0, random.Random(0))
-    '1;1;0;1;1;#1'
+    'a11b01c10d11e01#1'
     """
     flips = [int(bit) ^ (rng.random() < step_wrong) for bit in bits]
     running = list(accumulate(flips, xor))
-    return "".join(f"{value};" for value in running) + f"#{running[-1]}"
+    return lettered(map("{}{}".format, bits, running)) + f"#{running[-1]}"
+
+
+def lettered(items: Iterable[str]) -> str:
+    """
+    >>> lettered("101")
+    'a1b0c1'
+    """
+    return "".join(letter + item for letter, item in zip(LETTERS, items, strict=False))
 
 
 def has_written_steps(text: str) -> bool:
-    """Whether a response contains a running parity; the mean over responses is `task/steps_frac`."""
-    return ";" in text
+    """Whether a response begins with a running parity; the mean over responses is `task/steps_frac`."""
+    return text[:1].isalpha()

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from dapo_lit.engines.samples import TokenIds
+from dapo_lit.engines.torch_engine.cache import Cache
 from dapo_lit.engines.torch_engine.fused_weights import Weights
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -25,18 +26,6 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 Attend = Callable[[int, Tensor], Tensor]
 """(layer index, q, k and v [N, heads, head_dim]) -> attention output [N, query heads * head_dim]."""
-
-
-@dataclass
-class Cache:
-    """Keys and values of B rows. All write their next token at the same slot; a shorter row starts at a later one."""
-
-    layers: list[Tensor]
-    """One a layer: [2 (keys, values), B, key heads, capacity, head_dim]. Finite before a row's start."""
-    starts: Tensor
-    """[B] int64: slot of each row's first token; position = slot - start."""
-    bias: Tensor | None
-    """[B, 1, 1, capacity]: 0 from a row's start on, -inf before it. None where all rows start at slot 0."""
 
 
 @dataclass
@@ -83,6 +72,9 @@ class Decoder:
             fp32_head=fp32_head,
         )
 
+    def empty_cache(self) -> Cache:
+        return Cache(self.num_layers, self.num_keys, self.head_dim, self.device, self.dtype)
+
     def prefill(self, prompts: Sequence[TokenIds]) -> Prefilled:
         """Runs prompts of any lengths in one batch."""
         lengths = [len(prompt) for prompt in prompts]
@@ -120,7 +112,8 @@ class Decoder:
         """
         rows, end = len(tokens), slot + 1
         table = self._rotations(end)
-        rotations = table[slot : slot + 1] if cache.bias is None else table[slot - cache.starts]
+        position = slot - cache.first
+        rotations = table[position : position + 1] if cache.bias is None else table[slot - cache.starts]
 
         def attend(index: int, qkv: Tensor) -> Tensor:
             layer = cache.layers[index]
@@ -128,7 +121,7 @@ class Decoder:
             layer[:, :, :, slot].copy_(written.transpose(0, 1))
             window = self._windows[index]
             # Rows write side by side, so the distance between slots is the distance between positions.
-            first = 0 if window is None else max(0, end - window)
+            first = cache.first if window is None else max(cache.first, end - window)
             query = qkv[:, : self.num_queries].view(rows, self.num_keys, -1, self.head_dim)
             bias = None if cache.bias is None else cache.bias[..., first:end]
             return _attention(query, layer[:, :, :, first:end], bias).view(rows, -1)

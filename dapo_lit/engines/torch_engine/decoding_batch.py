@@ -1,5 +1,6 @@
 """The sequences being decoded: where each row is in the cache, when rows leave and when the next ones enter."""
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
@@ -11,12 +12,12 @@ from dapo_lit.engines import noise
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine import inverse_cdf as draws
-from dapo_lit.engines.torch_engine.decoder import Cache, Decoder, Prefilled
+from dapo_lit.engines.torch_engine.decoder import Decoder, Prefilled
 
-_FREE_SHARE = 0.25
-"""Share of the batch that must have ended before rows are moved: a move costs about as much as a few decode steps."""
-_GROWTH_SLOTS = 64
-"""The cache grows by this many slots, or by a quarter where that is more."""
+_FREE_SHARE = 0.125
+"""Share of the batch that must have ended before its places are used again."""
+_GROWTH_SLOTS = 8
+"""The cache grows by at least this many slots."""
 _PREFILL_TOKENS = 8192
 """Prompt tokens of one prefill, padding included; bounds its memory."""
 
@@ -40,18 +41,20 @@ class DecodingBatch:
         self._waiting: deque[SampleRequest] = deque()
         self._slot = 0
         self._capacity = 0
+        self._entered = 0
         # One entry a row, on the host:
         self._row_requests: list[SampleRequest] = []
         self._noise_keys = np.empty(0, np.uint64)
         self._starts = np.empty(0, np.int64)  # slot of the first prompt token
         self._firsts = np.empty(0, np.int64)  # slot of the first response token
         self._sampled_from = np.empty(0, np.int64)  # slot of the first response token that was sampled here
+        self._order = np.empty(0, np.int64)  # of submission
         self._alive = np.empty(0, np.bool_)
         # On the device: [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
         self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
         self._logprobs = torch.empty(0, 0, device=decoder.device)
         self._hidden = torch.empty(0, decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
-        self._cache = Cache([], torch.empty(0), None)
+        self._cache = decoder.empty_cache()
 
     @property
     def pending(self) -> int:
@@ -90,6 +93,7 @@ class DecodingBatch:
         at_eos = self._is_eos[tokens].cpu().numpy()
         at_limit = self._slot - self._firsts >= self._sampling.max_response_tokens
         ended = np.flatnonzero((at_eos | at_limit) & self._alive)
+        ended = ended[np.argsort(self._order[ended])]
         samples = self._collect(ended, at_eos)
         self._alive[ended] = False
         if self._alive.any():
@@ -127,58 +131,54 @@ class DecodingBatch:
         return full - num_alive >= max(1, _FREE_SHARE * full)
 
     def _move(self) -> None:
-        """Drops rows that ended, lets requests in, and lays both out in a new cache without unused leading slots."""
-        kept = np.flatnonzero(self._alive)
-        free = self._max_batch_size - len(kept)
-        requests = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        """Fills the places of rows that ended with the last rows, then lets requests in after them.
+
+        A new cache is laid out only if the old one is full or too small; it has no unused leading slots.
+        """
+        kept = int(self._alive.sum())
+        requests = [self._waiting.popleft() for _ in range(min(self._max_batch_size - kept, len(self._waiting)))]
         entering = _Entering(self._decoder, [r.input_ids for r in requests])
         keys = [noise.row_key(self._sampling.seed, r.key) for r in requests]
         resumed = np.array([len(r.partial.response_ids) for r in requests], np.int64)
 
-        old_first = int(self._starts[kept].min()) if len(kept) else self._slot
-        width = max([self._slot - old_first, *entering.lengths.tolist()])
+        holes = np.flatnonzero(~self._alive[:kept])
+        last = kept + np.flatnonzero(self._alive[kept:])
+        rows = np.arange(kept)
+        rows[holes] = last
+        first = int(self._starts[rows].min()) if kept else self._slot
+        longest = max(entering.lengths.tolist(), default=0)
+        num_rows = kept + len(requests)
+        fits = kept and self._slot < self._capacity and longest <= self._slot and num_rows <= self._cache.room
+        width = self._slot if fits else max(self._slot - first, longest)
         shift = width - self._slot
-        limit = self._sampling.max_response_tokens
-        self._starts = np.concatenate([self._starts[kept] + shift, width - entering.lengths])
-        self._firsts = np.concatenate([self._firsts[kept] + shift, width - resumed])
-        self._sampled_from = np.concatenate([self._sampled_from[kept] + shift, np.full(len(requests), width)])
-        self._row_requests = [*(self._row_requests[row] for row in kept.tolist()), *requests]
-        self._noise_keys = np.concatenate([self._noise_keys[kept], np.array(keys, np.uint64)])
-        self._alive = np.ones(len(self._starts), np.bool_)
-        capacity = min(width + max(_GROWTH_SLOTS, width // 4), int(self._firsts.max()) + limit)
+        self._starts = np.concatenate([self._starts[rows] + shift, width - entering.lengths])
+        self._firsts = np.concatenate([self._firsts[rows] + shift, width - resumed])
+        self._sampled_from = np.concatenate([self._sampled_from[rows] + shift, np.full(len(requests), width)])
+        self._order = np.concatenate([self._order[rows], self._entered + np.arange(len(requests))])
+        self._entered += len(requests)
+        self._row_requests = [*(self._row_requests[row] for row in rows.tolist()), *requests]
+        self._noise_keys = np.concatenate([self._noise_keys[rows], np.array(keys, np.uint64)])
+        self._alive = np.ones(num_rows, np.bool_)
+        most = int(self._firsts.max()) + self._sampling.max_response_tokens
+        if not fits:
+            # Attention reads a cache with unused slots as slowly as a full one, and growing copies all of it.
+            self._capacity = min(width + max(_GROWTH_SLOTS, 2 * math.isqrt(width)), most)
 
-        rows = torch.from_numpy(kept).to(self._decoder.device)
-        old, new = slice(old_first, self._slot), slice(old_first + shift, width)
+        place = torch.from_numpy(rows).to(self._decoder.device)
+        old, new = slice(first, self._slot), slice(first + shift, width)
         for name in ("_ids", "_logprobs"):
             before: Tensor = getattr(self, name)
-            after = before.new_zeros(len(self._starts), capacity)
-            after[: len(kept), new] = before[rows, old]
+            after = before.new_zeros(num_rows, self._capacity)
+            after[:kept, new] = before[place, old]
             setattr(self, name, after)
-        self._move_cache(rows, old, new, capacity, entering)
-        self._hidden = torch.cat([self._hidden[rows], entering.hidden])
-        self._slot, self._capacity = width, capacity
-
-    def _move_cache(self, rows: Tensor, old: slice, new: slice, capacity: int, entering: "_Entering") -> None:
-        decoder = self._decoder
-        starts = torch.from_numpy(self._starts).to(decoder.device)
-        bias = None
-        if self._starts.any():
-            unused = torch.arange(capacity, device=decoder.device) < starts[:, None]
-            bias = torch.zeros(unused.shape, dtype=decoder.dtype, device=decoder.device)
-            bias = bias.masked_fill_(unused, -torch.inf)[:, None, None]
-        layers = []
-        for index in range(decoder.num_layers):
-            shape = (2, len(self._starts), decoder.num_keys, capacity, decoder.head_dim)
-            layer = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)
-            if bias is not None:
-                layer[:, :, :, : new.stop] = 0  # weight 0 times what the memory held before may be NaN
-            if len(rows):
-                before = self._cache.layers[index]
-                layer[:, : len(rows), :, new] = before[:, :, :, old].index_select(1, rows)
-                self._cache.layers[index] = before[:, :0]  # lets it go before the next layer is allocated
-            entering.write(index, layer[:, len(rows) :, :, : new.stop])
-            layers.append(layer)
-        self._cache = Cache(layers, starts, bias)
+        self._hidden = torch.cat([self._hidden[place], entering.hidden])
+        self._cache.fill(torch.from_numpy(holes).to(place), torch.from_numpy(last).to(place), old)
+        if not fits:
+            self._cache.lay_out(kept, num_rows, old, new, self._capacity, most)
+        self._slot = width
+        self._cache.enter(torch.from_numpy(self._starts), kept, width)
+        for index, layer in enumerate(self._cache.layers):
+            entering.write(index, layer[:, kept:, :, :width])
 
 
 class _Entering:

@@ -1,7 +1,7 @@
 """A batched sampler in plain torch: no server, no compilation, exact log-probs.
 
-Requests enter the batch in submission order. Whenever a quarter of it has ended, the rows that remain are moved
-together and the next requests take the free places (continuous refill). A group's prompt is run once; its keys and
+Requests enter the batch in submission order. Whenever an eighth of it has ended, the last rows fill the free places and
+the next requests follow them (continuous refill); no other row is moved. A group's prompt is run once; its keys and
 values are copied to the group's rows. Left out: speculative decoding, paging, tensor parallelism.
 
 A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to

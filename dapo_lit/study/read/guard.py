@@ -6,7 +6,7 @@ The tags of the config's fields say which keys count (config/kinds.py).
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import PACKING, config_hash, identity, kind_of
+from dapo_lit.config.identity import PACKING, hash_of, identity, kind_of
 from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.runs import Runs
@@ -25,7 +25,7 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
     Args:
         configs: arm -> nested config, all with the same seed.
     """
-    table = {arm: _relevant(config) for arm, config in configs.items()}
+    table = {arm: _relevant(identity(config)) for arm, config in configs.items()}
     reasons = _undeclared(_differing(table), declared)
     first: dict[str, str] = {}
     for arm, config in table.items():
@@ -53,7 +53,7 @@ def config_differences(runs: Runs) -> dict[str, dict[str, Any]]:
     """Config keys in which arms differ at the same seed: key -> arm -> value at its lowest seed."""
     table: dict[str, dict[str, Any]] = {}
     for seed in dict.fromkeys(run.seed for run in runs):
-        cells = {run.arm: _relevant(run.config) for run in runs if run.seed == seed}
+        cells = {run.arm: _relevant(run.identity) for run in runs if run.seed == seed}
         for key, values in _differing(cells).items():
             table[key] = values | table.get(key, {})
     return table
@@ -67,9 +67,9 @@ def code_versions(runs: Runs) -> dict[str, list[str]]:
     return table
 
 
-def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+def _relevant(identity: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that decide what a run learns and when it ends, without the seed. A switch that a run lacks is off."""
-    keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | identity(config) if config else {}
+    keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | dict(identity) if identity else {}
     return {key: value for key, value in keys.items() if key != "seed"}
 
 
@@ -108,7 +108,7 @@ def _twice(runs: Runs) -> list[str]:
     for run in runs:
         # The stored hash, and the present one: two versions hash one config differently.
         hashes = {str(run.record["config_hash"])} if run.record.get("config_hash") else set()
-        for value in hashes | ({config_hash(run.config)} if run.config else set()):
+        for value in hashes | ({hash_of(run.identity)} if run.config else set()):
             twin = first.setdefault((value, run.seed), run.name)
             if twin != run.name:
                 found.append(f"{twin} and {run.name} have one config hash ({value[:12]}): the same arm under two names")
@@ -122,7 +122,7 @@ def _within_arm(runs: Runs) -> list[str]:
     for arm in runs.arms:
         first, *others = runs.of(arm)
         for run in others:
-            differing = _differing({first.name: _relevant(first.config), run.name: _relevant(run.config)})
+            differing = _differing({first.name: _relevant(first.identity), run.name: _relevant(run.identity)})
             keys = [key for key in differing if not key.endswith("seed")]
             if keys:
                 found.append(f"{first.name} and {run.name} differ in {', '.join(keys)}")

@@ -22,19 +22,20 @@ class Outcome:
 def outcome(run: Run, key: str) -> Outcome | None:
     """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
     series = run.series(key)
-    series = series[series.index > 0]
-    if series.empty or run.spoilt(key):
+    trained = series.index > 0
+    steps, values = series.index[trained], series.to_numpy()[trained]
+    count = len(values)
+    if not count or run.spoilt(key):
         return None
-    count = len(series)
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
         points = 1  # the last evaluation has far more samples than those before it
     return Outcome(
-        last=float(series.iloc[-points:].mean()),
+        last=float(values[-points:].mean()),
         points=points,
-        best=float(series.max()),
-        best_step=int(series.index[int(series.to_numpy().argmax())]),
-        final_step=int(series.index[-1]),
+        best=float(values.max()),
+        best_step=int(steps[values.argmax()]),
+        final_step=int(steps[-1]),
     )
 
 

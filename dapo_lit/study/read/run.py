@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from dapo_lit.config.identity import identity
 from dapo_lit.study.read.metrics_file import NOT_FINITE
 from dapo_lit.techniques import REGISTER
 
@@ -77,11 +78,18 @@ class Run:
         """The switches that the run's config names."""
         return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides what the run learns and when it ends (config/identity.py); empty where it has no config."""
+        return identity(self.config) if self.config else {}
+
     def series(self, key: str) -> pd.Series:
         """A metric by step, without the steps at which it was not logged; empty if it never was."""
         if key not in self._series:
             column = self.metrics[key] if key in self.metrics else pd.Series(dtype=float, name=key)
-            self._series[key] = pd.to_numeric(column, errors="coerce").dropna()
+            if not pd.api.types.is_numeric_dtype(column):
+                column = pd.to_numeric(column, errors="coerce")
+            self._series[key] = column[column.notna().to_numpy()]
         return self._series[key]
 
     @cached_property
