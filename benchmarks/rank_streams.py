@@ -47,7 +47,7 @@ def as_stream(work: Workload, admission: Admission, engines: list[Engine]) -> No
         for engine in engines:
             for group in engine.until(clock):
                 admission.resolve(group, bool(work.mixed[group]))
-        if admission.cut != cut:
+        if admission.cut is not None and admission.cut != cut:
             cut = admission.cut
             for engine in engines:
                 engine.withdraw(beyond=cut)
