@@ -22,10 +22,12 @@ def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
         series = series.rolling(smooth, center=True, min_periods=1).mean()
     if x == "step" or series.empty:
         return series
-    places = run.series(x).reindex(series.index)
-    series = series[places.notna()]
-    moved = pd.Series(series.to_numpy(), index=places.dropna().to_numpy(dtype=float))
-    return moved[~moved.index.duplicated(keep="last")].sort_index()
+    axis = run.series(x)
+    _, at, places_at = np.intersect1d(series.index, axis.index, assume_unique=True, return_indices=True)
+    places, values = axis.to_numpy(dtype=float)[places_at], series.to_numpy()[at]
+    order = np.argsort(places, kind="stable")
+    last = np.diff(places[order], append=np.inf) > 0  # of the rows at one place
+    return pd.Series(values[order][last], index=places[order][last])
 
 
 def value_at(series: pd.Series, place: float) -> float | None:
