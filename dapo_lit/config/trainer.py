@@ -41,7 +41,7 @@ class Trainer(Section):
     num_nodes: PositiveInt
     """Machines; more than one are started by torchrun or srun."""
     timeout_min: PositiveFloat
-    """Minutes that a process waits for the others; must exceed the longest rollout round."""
+    """Minutes that a process waits for the others in training or in sampling."""
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
