@@ -86,20 +86,35 @@ class Engine:
             group, length = self._queue.popleft()
             heapq.heappush(self._running, (self.clock + length, group, length))
 
+    def _end_response(self) -> int | None:
+        """Runs until a response has ended; returns its group if it was the last one of it."""
+        self.clock, group, length = heapq.heappop(self._running)
+        self.spent[group] += length
+        self._left[group] -= 1
+        self._fill()
+        if self._left[group]:
+            return None
+        del self._left[group]
+        self.ended.add(group)
+        return group
+
     def next_group(self, freed: bool = False) -> int | None:
         """Runs until a group has ended and returns it. With `freed`, returns None as soon as a slot is free."""
         while self._running:
-            self.clock, group, length = heapq.heappop(self._running)
-            self.spent[group] += length
-            self._left[group] -= 1
-            self._fill()
-            if not self._left[group]:
-                del self._left[group]
-                self.ended.add(group)
+            group = self._end_response()
+            if group is not None or (freed and self.pending < self.slots):
                 return group
-            if freed and self.pending < self.slots:
-                return None
         return None
+
+    def until(self, clock: int) -> list[int]:
+        """Runs to a time; returns the groups that have ended."""
+        ended = []
+        while self._running and self._running[0][0] <= clock:
+            group = self._end_response()
+            if group is not None:
+                ended.append(group)
+        self.clock = clock
+        return ended
 
     def withdraw(self, beyond: int) -> None:
         """Stops the groups with a higher number; their tokens so far count."""

@@ -99,3 +99,18 @@ def test_what_an_absent_peer_needs_is_skipped_with_a_clear_line(tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["vs_trl", "--tiny"])
     script.main()
     assert capsys.readouterr().out.startswith("vs_trl: skipped, TRL is not installed; `make bench`")
+
+
+def test_ranks_that_stream_or_sample_in_rounds_accept_the_same_groups(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script, engines = importlib.import_module("rank_streams"), importlib.import_module("dynamic_sampling")
+    work = engines.workload(0, keep_rate=0.5, num_groups=90, samples=2)
+    accepted, ticks = [], []
+    for way in (script.in_rounds, script.as_stream):
+        admission = script.Admission(script.AdmissionRules(10, allowance=90), script.KeepRate(10, 20))
+        made = [engines.Engine(work, slots=4) for _ in range(3)]
+        way(work, admission, made)
+        accepted.append(admission.accepted)
+        ticks.append(max(engine.clock for engine in made))
+    assert accepted == [work.mixed.nonzero()[0][:10].tolist()] * 2
+    assert ticks[1] < ticks[0]

@@ -158,7 +158,17 @@ def test_arms_of_an_ablation_are_named_from_their_switches(compose):
         (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
         (["policy.path=some/model"], "exclude each other"),
         (["task.name=file"], "task.path is needed"),
-        (["rollout.overlap=true", "trainer=fsdp"], "rollout.overlap is for one process"),
+        (
+            [
+                "rollout.overlap=true",
+                "rollout=vllm",
+                "rollout.vllm.sleep=false",
+                "rollout.vllm.tensor_parallel=2",
+                "trainer=fsdp",
+                "trainer.devices=2",
+            ],
+            "rollout.overlap and rollout.vllm.tensor_parallel > 1 exclude each other",
+        ),
         (["rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=true"], "rollout.overlap and rollout.vllm.sleep"),
         (["rollout.overlap=true", "replay.record=[1]"], "rollout.overlap and replay.record"),
     ],

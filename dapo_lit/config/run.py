@@ -116,15 +116,17 @@ class Config(Section):
     def _overlap(self) -> Self:
         if not self.rollout.overlap:
             return self
-        if self.trainer.devices * self.trainer.num_nodes > 1:
-            raise ValueError(
-                "rollout.overlap is for one process: what ranks exchange while they sample would collide with what "
-                "they exchange while they train; set rollout.overlap=false or trainer.devices=1 trainer.num_nodes=1"
-            )
-        if self.rollout.engine == "vllm" and self.rollout.vllm.placement == "colocated" and self.rollout.vllm.sleep:
+        vllm = self.rollout.vllm
+        colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
+        if colocated and vllm.sleep:
             raise ValueError(
                 "rollout.overlap and rollout.vllm.sleep exclude each other: an engine that samples while the policy "
                 "trains cannot give its memory back; give it servers of its own (rollout.vllm.placement=server)"
+            )
+        if colocated and vllm.tensor_parallel > 1:
+            raise ValueError(
+                "rollout.overlap and rollout.vllm.tensor_parallel > 1 exclude each other: what the ranks of one engine "
+                "exchange would collide with training; give it servers of its own (rollout.vllm.placement=server)"
             )
         if self.replay.record:
             raise ValueError(

@@ -184,7 +184,7 @@ class Rollout(Section):
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count
     max_batch_size: Annotated[PositiveInt, EXECUTION]
-    """Sequences decoded at once."""
+    """Sequences decoded at once, by each engine or by all servers together."""
     noise_stream: Count
     """The stream of sampling noise; two arms that differ only in it are a placebo."""
     mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]

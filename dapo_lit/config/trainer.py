@@ -41,7 +41,7 @@ class Trainer(Section):
     num_nodes: PositiveInt
     """Machines; more than one are started by torchrun or srun."""
     timeout_min: PositiveFloat
-    """Minutes that a process waits for the others; must exceed the longest rollout round."""
+    """Minutes that a process waits for the others in training or in sampling."""
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
@@ -61,7 +61,7 @@ class Trainer(Section):
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     compile: Annotated[Literal["auto"] | bool, SCIENCE]
-    """Compile the layers of the policy for training; auto: on a GPU, except with selective checkpointing."""
+    """Compile layers and head of the policy for training; auto: on a GPU, except with selective checkpointing."""
     activation_checkpointing: Literal["none", "selective", "full"]
     """What backward recomputes: nothing; all but attention and every other matrix product; whole layers."""
     grad_noise: Annotated[bool, BOOKKEEPING]

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
@@ -136,8 +135,7 @@ class BackgroundSave:
     """Writes one checkpoint at a time, in a thread on every rank, while training continues."""
 
     def __init__(self, ranks: Ranks, timeout: timedelta) -> None:
-        # Its own group: its collectives are concurrent with those of training, in no fixed order.
-        self.ranks = Ranks(ranks.rank, ranks.size, dist.new_group(backend="gloo", timeout=timeout))
+        self.ranks = ranks.apart(timeout)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 

@@ -8,6 +8,7 @@ rollout/step_ahead.py).
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -148,12 +149,17 @@ class RolloutDataModule(LightningDataModule):
                 seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
             stop_requested=self._stops_sampling,
-            ranks=self.ranks,
+            ranks=self._ranks_of_sampling(),
             stall_s=config.rollout.stall_s,
             progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         if self._restored is not None:
             self.collector.load_state_dict(self._restored)
+
+    def _ranks_of_sampling(self) -> Ranks:
+        """With a process group of their own: a step ahead is sampled while training uses the other one."""
+        ranks, timeout = self.ranks, timedelta(minutes=self.config.trainer.timeout_min)
+        return ranks.apart(timeout) if ranks.size > 1 else ranks
 
     def _stops_sampling(self) -> bool:
         """A step ahead is completed before a stopping run saves, so that the resumed run trains on the same step."""

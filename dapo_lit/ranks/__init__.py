@@ -1,7 +1,8 @@
 """The processes of a run: collectives for CPU tensors and pickled values, and who samples what."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +28,10 @@ class Ranks:
     """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
     lost: Callable[[], str | None] = lambda: None
     """Which other rank has died or hangs, asked after a collective has failed; None: none has."""
+
+    def apart(self, timeout: timedelta) -> "Ranks":
+        """These ranks with a process group of their own, for a thread that exchanges while others do. A collective."""
+        return replace(self, group=dist.new_group(backend="gloo", timeout=timeout))
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; pickled on the way."""
@@ -56,7 +61,16 @@ class Ranks:
 
     def own(self, items: Sequence[Any]) -> list[int]:
         """Positions of the items (groups, prompts) that this rank's engine samples: every n-th of n engines."""
-        return list(range(self.rank // self.per_engine, len(items), self.size // self.per_engine))
+        return list(range(self.engine, len(items), self.num_engines))
+
+    @property
+    def engine(self) -> int:
+        """This rank's engine."""
+        return self.rank // self.per_engine
+
+    @property
+    def num_engines(self) -> int:
+        return self.size // self.per_engine
 
     @property
     def leads_engine(self) -> bool:

@@ -1,6 +1,6 @@
 """Ends this rank within a minute when another one has died, and names that one.
 
-A collective waits for a rank that is gone until the process group's timeout, which is hours because a rollout round may
+A collective waits for a rank that is gone until the process group's timeout, which is hours because an evaluation may
 be long: gloo notices a closed connection, NCCL notices nothing, and neither notices a process that hangs. A thread on
 every rank therefore counts a heartbeat in the group's store. Rank 0 looks at the processes on its machine and at all
 heartbeats, and tells the others its verdict; the others check that rank 0 itself is there.

@@ -26,8 +26,8 @@ from dapo_lit.recipe.credit import credit
 from dapo_lit.recipe.custom_loss import check_loss, custom_loss
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
+from dapo_lit.rollout.rank_sampling import RewardFunction
 from dapo_lit.rollout.records import Group
-from dapo_lit.rollout.step_collection import RewardFunction
 from dapo_lit.step.objective import Objective, PolicyLoss
 
 BUILT_IN_LOSSES = ("clip", "reinforce", "cispo", "gspo", "gspo_token", "gmpo", "clip_cov", "kl_cov")

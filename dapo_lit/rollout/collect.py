@@ -14,14 +14,9 @@ from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
 from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
+from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Group
-from dapo_lit.rollout.step_collection import (
-    CollectionSetup,
-    LostSampleError,
-    StepCollection,
-    StopRequestedError,
-    UnfinishedStep,
-)
+from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, StopRequestedError, UnfinishedStep
 
 
 class ExhaustedError(RuntimeError):

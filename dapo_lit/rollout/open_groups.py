@@ -1,11 +1,11 @@
 """The groups of one rollout step while it is collected: samples arrive one by one, in any order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import SampleRequest
-from dapo_lit.engines.samples import NO_TOKENS, PartialSample, Sample, SampleKey
+from dapo_lit.engines.samples import NO_TOKENS, PartialSample, SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
 from dapo_lit.rollout.records import Completion, Group, check_independent
 
@@ -64,16 +64,13 @@ class OpenGroup:
 class OpenGroups:
     """The groups of a step by place, the samples they wait for, and the tokens sampled in this step."""
 
-    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate, in_rounds: bool = False) -> None:
+    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate) -> None:
         self.admission = Admission(rules, keep_rate)
-        self._in_rounds = in_rounds  # a group ends on all ranks at once, in `take_group`
         self.groups: list[OpenGroup] = []
         self.tokens_generated = 0
         self.expired: list[OpenGroup] = []
         """Carried into this step and dropped for their age; they have no place."""
         self._places: dict[SampleKey, int] = {}
-        self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
-        self._sampled: dict[int, int] = {}  # number of samples that ended, by place, while the group is open
         self._withdrawn_from: int | None = None
 
     def add(self, group: OpenGroup) -> list[SampleRequest]:
@@ -82,30 +79,18 @@ class OpenGroups:
         self.groups.append(group)
         requests = group.requests()
         self._places |= {request.key: place for request in requests}
-        self._sampled[place] = len(group.scored)
         if group.finished:
             self._resolve(place)
         return requests
-
-    def take_sample(self, sample: Sample, text: str) -> bool:
-        """Takes a sample that ended; returns whether it was the last of its group."""
-        place = self._places[sample.key]
-        self._unscored[sample.key] = sample, text
-        self._sampled[place] += 1
-        self.tokens_generated += sample.num_new_tokens
-        return self._sampled[place] == self.groups[place].num_samples
 
     def problem(self, key: SampleKey) -> Problem:
         """The problem that a sample answers."""
         return self.groups[self._places[key]].group.problem
 
-    def pop_unscored(self, key: SampleKey) -> tuple[Sample, str]:
-        """A sample that is about to be scored, and its text."""
-        return self._unscored.pop(key)
-
     def take_completion(self, completion: Completion) -> None:
         """Takes a scored sample; the last one closes its group."""
         key = completion.sample.key
+        self.tokens_generated += completion.sample.num_new_tokens
         place = self._places.pop(key)
         group = self.groups[place]
         group.scored[key.sample_index] = completion
@@ -113,23 +98,10 @@ class OpenGroups:
         if group.finished:
             group.group.completions = [group.scored[i] for i in range(group.num_samples)]
             check_independent([completion.sample for completion in group.group.completions])
-            if not self._in_rounds:
-                self._resolve(place)
+            self._resolve(place)
 
     def _resolve(self, place: int) -> None:
         self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules.filter_on))
-
-    def take_group(self, place: int, completions: Sequence[Completion]) -> None:
-        """Takes all completions of a group as the rank that sampled it scored them; own verdicts are discarded."""
-        group = self.groups[place]
-        for index, completion in enumerate(completions):
-            self._places.pop(group.key(index), None)
-            unscored = self._unscored.pop(group.key(index), None)
-            if unscored is None and index not in group.scored:  # sampled elsewhere
-                self.tokens_generated += completion.sample.num_new_tokens
-        group.scored, group.partial = dict(enumerate(completions)), {}
-        group.group.completions = list(completions)
-        self._resolve(place)
 
     def take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample]) -> None:
         """Takes the tokens of samples that were stopped before their end."""
@@ -148,14 +120,14 @@ class OpenGroups:
         return self.waiting_for(self.groups[cut + 1 :])
 
     def waiting_for(self, groups: Iterable[OpenGroup] | None = None) -> list[SampleKey]:
-        """Samples of `groups` (None: of all) that have not ended."""
+        """Samples of `groups` (None: of all) that are not scored."""
         chosen = self.groups if groups is None else groups
         return [
             group.key(i)
             for group in chosen
             if not group.finished
             for i in range(group.num_samples)
-            if group.key(i) in self._places and group.key(i) not in self._unscored
+            if group.key(i) in self._places
         ]
 
     @property

@@ -26,10 +26,6 @@ class Progress:
     def sample_ended(self) -> None:
         self._last_ended, self._warn_after = time.monotonic(), self._stall_s
 
-    def restart_stall_clock(self) -> None:
-        """Called when a round starts: the other ranks may have taken long over the one before."""
-        self._last_ended = time.monotonic()
-
     def warn_if_stalled(self, waiting_for: Callable[[], Iterable[SampleKey]]) -> None:
         seconds = time.monotonic() - self._last_ended
         if seconds < self._warn_after:

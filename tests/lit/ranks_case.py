@@ -54,6 +54,7 @@ BESIDE = ("critic", "shared", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
 CASES = {
     "tied": ("+experiment=four_sums",),
+    "ahead": ("+experiment=four_sums", "rollout.overlap=true"),
     "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
     "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
     "critic": (
@@ -236,7 +237,7 @@ if __name__ == "__main__":
         forked(out, 1, tuple(sys.argv[2:]), resumes=2)
         sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", *BESIDE))
+        forked(out, size, ("tied", "ahead", *BESIDE))
     forked(out, 2, ("paper", "verl"))
     forked(out, 4, ("copies", "tensor"))
     forked(out, 1, ("tied", "critic", "lora"), resumes=2)

@@ -23,7 +23,7 @@ from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.checkpoint_weights import policy_weights
 
-ON_TWO_RANKS = [(case, 2) for case in ("tied", *BESIDE)]
+ON_TWO_RANKS = [(case, 2) for case in ("tied", "ahead", *BESIDE)]
 ON_FOUR_RANKS = [("copies", 4), ("tensor", 4)]  # of the tied case
 LOSSES = [*(loss_name(*loss) for loss in probed_losses("tied")), FORKING]
 
@@ -32,7 +32,7 @@ LOSSES = [*(loss_name(*loss) for loss in probed_losses("tied")), FORKING]
 def runs(cache, tmp_path_factory) -> dict:
     """(case, size) -> what every rank came to."""
     out = tmp_path_factory.mktemp("ranks")
-    done = run_cli(str(out), cwd=Path(__file__).parent, module="ranks_case", timeout=600)
+    done = run_cli(str(out), cwd=Path(__file__).parent, module="ranks_case", timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [*((case, 1) for case, _ in ON_TWO_RANKS), *ON_TWO_RANKS, *ON_FOUR_RANKS, ("paper", 2), ("verl", 2)]
     ran += [("tied_resumed", 1), ("tied_resumed", 4), ("critic_resumed", 1), ("lora_resumed", 1)]
@@ -65,7 +65,7 @@ def test_the_accepted_groups_and_their_tokens_are_those_of_one_process_on_every_
             assert rank["steps"][step]["groups"] == record["groups"]
             assert rank["steps"][step]["ids"] == record["ids"]
             found = rank["steps"][step]["collected"]
-            # Several ranks sample in rounds, one streams: other groups were begun ahead.
+            # Several ranks learn later than one what has ended: other groups were begun ahead.
             same = found if case == "verl" else [key for key in found if key in WHATEVER_IS_UNDER_WAY]
             assert {key: found[key] for key in same} == {key: record["collected"][key] for key in same}
 
@@ -137,6 +137,13 @@ def test_a_run_of_two_ranks_goes_on_with_one_and_with_four_alike(runs):
         for name, tensor in expected["weights"].items():
             torch.testing.assert_close(found["weights"][name], tensor, rtol=1e-4, atol=2e-5)
             assert not torch.equal(tensor, before["weights"][name])
+
+
+def test_ranks_that_sample_while_they_train_are_one_step_behind_and_no_more(runs):
+    for rank in runs["ahead", 2]:
+        found = [record["collected"] for record in rank["steps"].values()]
+        assert [step["sampling/staleness_max"] for step in found] == [0, 1]
+        assert [step["sampling/stale_tokens_frac"] for step in found] == [0, 1]
 
 
 @pytest.mark.parametrize("case", BESIDE)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fake_slurm
 import pytest
@@ -100,10 +101,12 @@ def processes(folder: Path, *words: str) -> list[int]:
     return found
 
 
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.rglob("metrics.jsonl") for line in file.read_text().splitlines()]
+
+
 def steps(folder: Path) -> list[int]:
-    return [
-        json.loads(line)["step"] for file in folder.rglob("metrics.jsonl") for line in file.read_text().splitlines()
-    ]
+    return [row["step"] for row in rows(folder)]
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -142,5 +145,17 @@ def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(fold
         assert "continuing from" in again.log.read_text()
         done = steps(folder)
         assert sorted(set(done)) == list(range(reached + 3))  # no step is missing
+    finally:
+        job.end()
+
+
+def test_two_trainers_train_one_step_behind_their_servers_by_config_alone(folder):
+    job = Job(folder, 2, "budget.steps=4", "rollout.overlap=true")
+    try:
+        assert job.process.wait(DEADLINE_S) == 0, job.log.read_text()[-4000:]
+        trained = rows(folder)[1:]
+        assert [row["sampling/staleness_max"] for row in trained] == [0, 1, 1, 1]
+        assert [row["sampling/stale_tokens_frac"] for row in trained] == [0, 1, 1, 1]
+        assert all(row["loss/policy"] is not None for row in trained)
     finally:
         job.end()

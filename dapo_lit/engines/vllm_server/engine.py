@@ -54,7 +54,7 @@ class VllmServerEngine(RolloutEngine):
         ranks: Ranks = ALONE,
     ) -> None:
         self.settings = settings
-        self.concurrency = settings.max_batch_size
+        self.concurrency = -(-settings.max_batch_size // ranks.size)  # the ranks' share of all servers
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype

@@ -1,20 +1,27 @@
-"""Several ranks collect one step in rounds. Here they are threads of one process, each with an engine of its own."""
+"""Several ranks sample one step together. Here they are threads of one process, each with an engine of its own."""
 
 import pickle
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
-from scripted_engine import ScriptedResponse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
-from test_streaming import ForgetfulEngine, SlowEngine, half_done
+from test_interrupted import FailingEngine
+from test_streaming import ForgetfulEngine, SlowEngine, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.ranks import Ranks
+from dapo_lit.rollout import rank_sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import CollectedStep
@@ -100,7 +107,7 @@ def test_ranks_that_share_an_engine_accept_the_same_groups_whatever_the_second_o
     assert made[0].state_dict() == made[1].state_dict()
 
 
-def test_every_token_of_a_round_counts_once_on_every_rank():
+def test_every_token_counts_once_on_every_rank():
     rules = replace(RULES, dynamic_sampling=False)  # nothing is begun ahead: the price is that of one process too
     alone = [step_of(made_for(rules).collect(1, 1))]
     for size, per_engine in ((2, 1), (2, 2), (4, 2)):
@@ -148,11 +155,12 @@ def mixed_but(unmixed: list[int], num_prompts: int) -> Collector:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_finished_rounds_are_kept_at_a_stop_where_they_could_not_be_sampled_again(size):
+def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(size, monkeypatch):
+    monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)  # one sample a tick
     made = [mixed_but([1], num_prompts=3) for _ in range(2)]
-    for one, checks in zip(made, ([False, True], [False, False]), strict=True):
+    for one, asked in zip(made, (True, False), strict=True):
         one.engine.reproducible = False
-        one.stop_requested = iter(checks).__next__
+        one.stop_requested = iter([False, False, asked]).__next__
 
     def stopped(one: Collector) -> dict[str, Any]:
         with pytest.raises(StopRequestedError):
@@ -161,8 +169,8 @@ def test_finished_rounds_are_kept_at_a_stop_where_they_could_not_be_sampled_agai
 
     first, second = together(made, stopped)
     assert first == second
-    sampled = {group.key(i) for group in first["interrupted"].groups for i in range(2)}
-    assert len(sampled) == 6
+    sampled = {group.key(i) for group in first["interrupted"].groups for i in group.scored}
+    assert len(sampled) == 4
     resumed = [mixed_but([1], num_prompts=3) for _ in range(size)]
     for one in resumed:
         one.load_state_dict(pickle.loads(pickle.dumps(first)))
@@ -174,14 +182,6 @@ def test_finished_rounds_are_kept_at_a_stop_where_they_could_not_be_sampled_agai
         assert {key: step[key] for key in ("groups", "generated")} == {
             key: whole[0][key] for key in ("groups", "generated")
         }
-
-
-def test_a_step_in_rounds_has_no_tail():
-    made = [mixed_but([4], num_prompts=10) for _ in range(2)]  # one group is missing after the first round
-    steps = together(made, lambda c: c.collect(1, 0))
-    assert len(steps[0].accepted) == 10
-    assert len(steps[0].generated) == 11
-    assert [step.metrics["time/tail_s"] for step in steps] == [0.0, 0.0]
 
 
 def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
@@ -201,3 +201,113 @@ def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
     assert [step_of(step)["groups"] for step in steps] == [expected["groups"]] * 2
     assert [step.tokens_generated for step in steps] == [4 * 2] * 2  # two of the four tokens were there
     assert made[0].state_dict() == made[1].state_dict()
+
+
+def test_an_unfinished_response_is_carried_by_all_ranks_whichever_of_them_sampled_it(monkeypatch):
+    monkeypatch.setattr(rank_sampling, "TICK_STEPS", 1)
+    made = [half_done("all") for _ in range(2)]
+    steps = together(made, lambda c: c.collect(1, policy_version=0))
+    # The first rank has the first and the third group: the third is half done when the first has ended.
+    assert made[0].state_dict() == made[1].state_dict()
+    [second, third] = made[0].carried
+    assert second.finished
+    assert [len(third.partial[i].response_ids) for i in range(2)] == [2, 2]
+    assert [step.tokens_generated for step in steps] == [2 * 4 + 2 * 4 + 2 * 2] * 2
+
+
+class Waiting(ScriptedStream):
+    """Gives a sample of the slow problem once there are nine samples of others."""
+
+    def step(self) -> list[Sample]:
+        assert self.pending, "an engine with nothing to do is asked for samples"
+        slow = [playing for playing in self._playing if playing.request.key.problem_id == SLOW]
+        others = [playing for playing in self._playing if playing not in slow]
+        self._engine.steps += 1
+        assert self._engine.steps < 1000, "the others wait for the slow answer"
+        if slow and not others and len(self._engine.ended) < 9:
+            return []
+        self._playing = others or slow
+        held_back = slow if others else []
+        samples = super().step()
+        self._playing += held_back
+        self._engine.ended.extend(sample for sample in samples if sample.key.problem_id != SLOW)
+        return samples
+
+
+class WaitingEngine(ScriptedEngine):
+    steps = 0
+
+    def open(self, sampling: Sampling) -> Waiting:
+        return Waiting(self, sampling.max_response_tokens, self.version)
+
+
+SLOW = f"p{ProblemOrder(30, seed=0).next(1)[0]}"
+
+
+@pytest.mark.parametrize(("reproducible", "size"), [(True, 2), (False, 2), (True, 3)])
+def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(reproducible, size, monkeypatch):
+    """The first group ends only after nine samples of others, which no first batch of three groups has."""
+    monkeypatch.setattr(rank_sampling, "TICK_S", 0.001)
+    made, ended = [mixed_but([1, 2, 3], num_prompts=3) for _ in range(size)], []
+    for one in made:
+        one.engine = WaitingEngine(one.engine.response, reproducible=reproducible)
+        one.engine.ended = ended
+        one.engine.sync_weights([], version=0)
+    steps = together(made, lambda c: step_of(c.collect(1, 0)))
+    alone = step_of(mixed_but([1, 2, 3], num_prompts=3).collect(1, 0))
+    for step in steps:
+        assert (step["groups"], step["generated"]) == (alone["groups"], alone["generated"])
+        assert step["groups"][0][2] == SLOW
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    mixed=st.lists(st.booleans(), min_size=PROBLEMS, max_size=PROBLEMS),
+    seconds=st.lists(st.floats(0, 100), min_size=PROBLEMS, max_size=PROBLEMS),
+    concurrency=st.integers(1, 40),
+    size=st.integers(2, 4),
+    pauses=st.randoms(use_true_random=False),
+)
+def test_with_reproducible_engines_no_number_depends_on_how_fast_a_rank_is(mixed, seconds, concurrency, size, pauses):
+    def collected(paused: bool) -> list[Any]:
+        made = [collector(timed(mixed, seconds), RULES, problems=PROBLEMS) for _ in range(size)]
+        for one in made:
+            one.engine.concurrency = concurrency
+            delays = [pauses.random() * 3e-4 for _ in range(20)] if paused else [0.0]
+            one.decode = pausing(one.decode, delays)
+        steps = together(made, lambda c: [step_of(c.collect(step, step)) for step in (1, 2)])
+        assert all(step == steps[0] for step in steps)
+        assert all(one.state_dict() == made[0].state_dict() for one in made)
+        return steps[0]
+
+    found = collected(paused=True)
+    assert found == collected(paused=False)
+    alone = collector(timed(mixed, seconds), RULES, problems=PROBLEMS)
+    assert [step["groups"] for step in found] == [step_of(alone.collect(step, step))["groups"] for step in (1, 2)]
+
+
+def pausing(decode: Callable[..., str], delays: list[float]) -> Callable[..., str]:
+    following = cycle(delays)
+
+    def decoded(ids: Any) -> str:
+        time.sleep(next(following))
+        return decode(ids)
+
+    return decoded
+
+
+def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
+    made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
+    made[1].engine = FailingEngine(script)
+    made[1].engine.failure = RuntimeError("out of memory")
+    made[1].engine.sync_weights([], version=0)
+
+    def error_of(one: Collector) -> tuple[str, str]:
+        before = one.state_dict()
+        with pytest.raises(RuntimeError) as raised:
+            one.collect(1, 0)
+        assert one.state_dict() == before
+        return type(raised.value).__name__, str(raised.value)
+
+    of_others = ("EngineError", "rank 1: RuntimeError: out of memory")
+    assert together(made, error_of) == [of_others, ("RuntimeError", "out of memory"), of_others]

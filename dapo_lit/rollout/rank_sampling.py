@@ -1,0 +1,189 @@
+"""What one rank does for a rollout step: it samples its groups and has them scored, tick by tick.
+
+After each tick the ranks exchange their reports (step_collection.py). With a reproducible engine a tick is a number of
+engine steps, so that timing decides nothing.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, SampleStream, Sampling
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.ranks import Ranks
+from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.dynamic_sampling import CollectionRules
+from dapo_lit.rollout.progress import Progress
+from dapo_lit.rollout.records import Completion, Prompt
+
+TICK_STEPS = 8
+"""Engine steps between two exchanges of several ranks, where engines are reproducible or shared by ranks."""
+TICK_S = 0.2
+"""Seconds between two exchanges elsewhere: no engine waits for a slower one."""
+
+RewardFunction = Callable[[Score, int, bool], tuple[float, float]]
+"""(score, response tokens, truncated) -> (length penalty as computed, shaped reward)."""
+
+
+@dataclass(kw_only=True)
+class CollectionSetup:
+    """What every step of a run is collected with."""
+
+    prompts: Sequence[Prompt]
+    engine: RolloutEngine
+    verifier: Verifier
+    decode: Callable[[Sequence[int]], str]
+    reward: RewardFunction
+    rules: CollectionRules
+    sampling: Sampling
+    stop_requested: Callable[[], bool] = lambda: False
+    stall_s: float = 600.0
+    """The prompts waited for are named when no sample has ended for this many seconds."""
+    progress_s: float | None = None
+    """Seconds between the lines that say how far a step is; None: no such lines."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """Who samples together, over a process group that nothing else uses meanwhile."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rank tells all ranks after a tick."""
+
+    stops: bool
+    """It was asked to stop."""
+    failure: str | None
+    """What failed in this tick; None: nothing did."""
+    pending: int
+    """Samples that its engine still has to give."""
+    completions: list[Completion]
+    """Scored in this tick."""
+    withdrawn: dict[SampleKey, PartialSample]
+    """Stopped in this tick."""
+
+
+class RankSampling:
+    """Between this rank's engine and verifier.
+
+    Ranks that share an engine make the same calls of it; the first of them has its samples scored.
+
+    Args:
+        problem: the problem that a sample answers.
+    """
+
+    def __init__(self, setup: CollectionSetup, progress: Progress, problem: Callable[[SampleKey], Problem]) -> None:
+        self._setup = setup
+        self._progress = progress
+        self._problem = problem
+        self._stream: SampleStream = setup.engine.open(setup.sampling)
+        self._in_flight: defaultdict[tuple[int, str, int], set[SampleKey]] = defaultdict(set)  # by group
+        self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
+        # Since the last report:
+        self._new: list[SampleRequest] = []
+        self._scored: list[Completion] = []
+        self._withdrawn: dict[SampleKey, PartialSample] = {}
+        self.failure: Exception | None = None
+        """Of the last tick. It is raised after the report, for which the other ranks wait."""
+        self.generate_s = self.verify_s = 0.0
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Adds requests to the next tick."""
+        self._new += requests
+
+    def tick(self, unwanted: Sequence[SampleKey]) -> None:
+        """Withdraws what is unwanted, and samples for a while."""
+        try:
+            self._withdraw(unwanted)
+            self._sample()
+        except Exception as error:
+            self.failure = error
+
+    def end(self, unwanted: Sequence[SampleKey]) -> None:
+        """The last tick: takes everything out of the verifier."""
+        try:
+            self._withdraw(unwanted)
+            self._score(self._setup.verifier.drain())
+        except Exception as error:
+            self.failure = error
+
+    def report(self, stops: bool) -> Report:
+        """What has happened since the last report."""
+        failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
+        pending = self._stream.pending + len(self._new)
+        report = Report(stops, failure, pending, self._scored, self._withdrawn)
+        self._scored, self._withdrawn = [], {}
+        return report
+
+    def _withdraw(self, keys: Sequence[SampleKey]) -> None:
+        if keys:
+            found = self._stream.withdraw(keys)
+            self._withdrawn |= found
+            for key in found:
+                self._in_flight[_group(key)].discard(key)
+
+    def _sample(self) -> None:
+        setup, closed_group, steps = self._setup, False, 0
+        started = turned = time.perf_counter()
+        if not self._stream.pending:  # an idle engine has not stalled
+            self._progress.sample_ended()
+        new, self._new = self._new, []
+        for request in new:
+            self._in_flight[_group(request.key)].add(request.key)
+        self._stream.submit(new)
+        while self._stream.pending and not self._tick_ends(steps, started):
+            samples = self._stream.step()
+            arrived = time.perf_counter()
+            self.generate_s += arrived - turned
+            closed_group |= self._verify(samples)
+            self._watch(samples)
+            turned, steps = time.perf_counter(), steps + 1
+            self.verify_s += turned - arrived
+        # The number of groups under way follows from verdicts. With a reproducible engine it must not depend on when a
+        # worker answers; with any other, sampling continues while verdicts are awaited.
+        waits = (closed_group and setup.engine.reproducible) or not self._stream.pending
+        self._score(setup.verifier.drain() if waits else setup.verifier.collect())
+        self.verify_s += time.perf_counter() - turned
+
+    def _tick_ends(self, steps: int, started: float) -> bool:
+        ranks = self._setup.ranks
+        if ranks.size == 1:
+            return steps == 1
+        if self._setup.engine.reproducible or ranks.per_engine > 1:
+            return steps == TICK_STEPS
+        return steps > 0 and time.perf_counter() - started >= TICK_S
+
+    def _verify(self, samples: Iterable[Sample]) -> bool:
+        """Hands samples to the verifier; returns whether a group is complete."""
+        setup, closed_group = self._setup, False
+        for sample in samples if setup.ranks.leads_engine else ():
+            key, text = sample.key, setup.decode(sample.response_ids.tolist())
+            self._unscored[key] = sample, text
+            setup.verifier.submit(key, _reference(self._problem(key), key), text)
+            self._in_flight[_group(key)].remove(key)
+            closed_group |= not self._in_flight[_group(key)]
+        return closed_group
+
+    def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:
+        for key, score in scores:
+            sample, text = self._unscored.pop(key)
+            penalty, shaped = self._setup.reward(score, len(sample.response_ids), not sample.finished)
+            self._scored.append(Completion(sample, text, score, score.value, penalty, shaped))
+
+    def _watch(self, samples: Sequence[Sample]) -> None:
+        """Warns when no sample of this rank has ended for long."""
+        if samples:
+            self._progress.sample_ended()
+        elif self._stream.pending and self._setup.ranks.leads_engine:
+            self._progress.warn_if_stalled(lambda: set().union(*self._in_flight.values()))
+
+
+def _group(key: SampleKey) -> tuple[int, str, int]:
+    return key.step, key.problem_id, key.attempt
+
+
+def _reference(problem: Problem, key: SampleKey) -> Reference:
+    sample = f"{key.step}/{key.attempt}/{key.sample_index}"
+    return Reference(problem.id, problem.answer, problem.problem, problem.meta, sample)
