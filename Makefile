@@ -9,6 +9,8 @@ PARITY := .venv-parity
 BENCH := .venv-bench
 # one thread per process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
+# or every process compiles the package anew, and every worker the tests
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels

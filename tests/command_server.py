@@ -6,6 +6,7 @@ What is forked is the command as `python -m` runs it, a process with signals and
 is written to a file when the process has ended.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -14,6 +15,11 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
+
+IMPORTED = (
+    "dapo_lit.commands.train", "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset",
+)  # fmt: skip
+"""What most commands import sooner or later."""
 
 
 def run(request: dict) -> None:
@@ -62,7 +68,11 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import_module("dapo_lit.commands.train")
+    for name in IMPORTED:
+        import_module(name)
+    import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
+    gc.collect()
+    gc.freeze()  # a process that is forked has not to look through all this
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,6 +1,7 @@
 """Fixtures that every folder of tests shares."""
 
 import copy
+import gc
 import os
 from collections.abc import Callable
 from functools import cache as kept
@@ -41,6 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made stays to the end; the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """pytest collects garbage five times at the end, which takes long with what thousands of tests leave behind."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,7 +38,7 @@ class Workload(Section):
 
 class PlanConfig(Config):
     quick: bool
-    """Simulate four and eight layers and extrapolate to all."""
+    """Simulate four and five layers and extrapolate to all."""
     runs: PositiveInt
     """Arms x seeds."""
     hardware: Hardware

@@ -61,7 +61,7 @@ class Trainer(Section):
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     compile: Annotated[Literal["auto"] | bool, SCIENCE]
-    """Compile the layers of the policy for training; auto: on a GPU, except with selective checkpointing."""
+    """Compile layers and head of the policy for training; auto: on a GPU, except with selective checkpointing."""
     activation_checkpointing: Literal["none", "selective", "full"]
     """What backward recomputes: nothing; all but attention and every other matrix product; whole layers."""
     grad_noise: Annotated[bool, BOOKKEEPING]

@@ -67,7 +67,7 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
     """Simulates one micro-batch of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
     Args:
-        quick: simulate 4 and 8 layers and extrapolate; from 4 layers on every part is linear in their number.
+        quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
 
     Raises:
         ConfigError: the policy's config has no architecture to simulate.
@@ -78,13 +78,13 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
     layers = int(architecture["num_hidden_layers"])
     if not quick or layers <= 8:
         return _simulate(config, architecture, layers)
-    four, eight = (_simulate(config, architecture, n) for n in (4, 8))
+    four, five = (_simulate(config, architecture, n) for n in (4, 5))
 
     def extrapolated(low: float, high: float) -> float:
-        return low + (high - low) / 4 * (layers - 4)
+        return low + (high - low) * (layers - 4)
 
-    parts = {name: extrapolated(four.training[name], eight.training[name]) for name in four.training}
-    count = round(extrapolated(four.parameters, eight.parameters))
+    parts = {name: extrapolated(four.training[name], five.training[name]) for name in four.training}
+    count = round(extrapolated(four.parameters, five.parameters))
     return Memory(parts, count, resident_engine(config, count))
 
 

@@ -21,6 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.attention import Layout, packed_hidden
+from dapo_lit.policy.compiled import backend_of
+from dapo_lit.policy.softmax import Measured, back_through_softmax, centre, fused, measure, measured
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
@@ -41,6 +43,8 @@ class Head:
     """[V]."""
     scale: float = 1.0
     softcap: float | None = None
+    backend: str | None = None
+    """What compiles the operations between the matrix products; None: they are not compiled."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:
@@ -51,7 +55,7 @@ class Head:
         if scaling:
             scale = scaling if config.model_type == "hyperclovax" else 1 / scaling
         softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
-        return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap)
+        return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap, backend_of(model))
 
     def detach(self) -> Self:
         return replace(self, weight=self.weight.detach(), bias=None if self.bias is None else self.bias.detach())
@@ -184,6 +188,12 @@ class _Form(NamedTuple):
     cap: float | None
     """The soft cap divided by the head's scale: the bound of W h + b."""
     rows: int
+    backend: str | None
+
+    def measured(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> Measured:
+        """`measured` of a chunk; overwrites the logits."""
+        function = measured if self.backend is None else fused(self.backend)
+        return function(logits, bias, targets, self.cap, self.temperature)
 
     def chunks(self, tokens: int) -> list[slice]:
         return [slice(start, min(start + self.rows, tokens)) for start in range(0, tokens, self.rows)]
@@ -191,44 +201,15 @@ class _Form(NamedTuple):
 
 def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
     cap = None if head.softcap is None else head.softcap / head.scale
-    return _Form(temperature / head.scale, cap, rows or chunk_rows(len(head.weight), head.weight.device.type))
+    rows = rows or chunk_rows(len(head.weight), head.weight.device.type)
+    return _Form(temperature / head.scale, cap, rows, head.backend)
 
 
-def _centred(hidden: Tensor, weight: Tensor, bias: Tensor | None, form: _Form) -> tuple[Tensor, Tensor | None]:
-    """[c, V] logits / temperature minus each row's maximum, float32 or wider; the slope of a soft cap [c, V]."""
+def _product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """[c, V] W h, float32 or wider."""
     if has_wide_products(weight):
-        logits = torch.mm(hidden, weight.t(), out_dtype=torch.float32)
-    else:
-        logits = _widened(torch.mm(hidden, weight.t()))
-    if bias is not None:
-        logits.add_(bias)
-    slope = None
-    if form.cap is not None:
-        logits.div_(form.cap).tanh_()
-        slope = 1 - logits.square()
-        logits.mul_(form.cap)
-    logits.div_(form.temperature)
-    return logits.sub_(logits.amax(-1, keepdim=True)), slope
-
-
-def _measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probs [c] of the targets, entropies [c], probabilities [c, V], log normalisers [c].
-
-    `sum` adds pairwise, log_softmax on the CPU sequentially: its log-probs are three times as far from float64 at a
-    vocabulary of 49k.
-    """
-    p = centred.exp()
-    total = p.sum(-1)
-    p.div_(total[:, None])
-    log_total = total.log()
-    # Clamped because 0 * -inf is NaN: a token of probability 0 adds nothing.
-    entropy = log_total - torch.linalg.vecdot(p, centred.clamp(min=torch.finfo(centred.dtype).min))
-    return centred.gather(-1, targets[:, None]).squeeze(-1) - log_total, entropy, p, log_total
-
-
-def _back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
-    """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
-    return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
+        return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+    return _widened(torch.mm(hidden, weight.t()))
 
 
 class _Sums:
@@ -272,8 +253,8 @@ class _Scores(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
         for chunk in form.chunks(len(targets)):
-            centred, _ = _centred(hidden[chunk], weight, bias, form)
-            logprobs[chunk], entropy[chunk], _, _ = _measure(centred, targets[chunk])
+            logits = _product(hidden[chunk], weight)
+            logprobs[chunk], entropy[chunk], _, _ = form.measured(logits, bias, targets[chunk])
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.form = form
         ctx.set_materialize_grads(False)
@@ -286,8 +267,8 @@ class _Scores(torch.autograd.Function):
         form: _Form = ctx.form
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
-            centred, of_cap = _centred(hidden[chunk], weight, bias, form)
-            _, entropy, p, log_total = _measure(centred, targets[chunk])
+            centred, of_cap = centre(_product(hidden[chunk], weight), bias, form.cap, form.temperature)
+            _, entropy, p, log_total = measure(centred, targets[chunk])
             extra = None
             if of_entropy is not None:  # dH / dlogits = -p (log p + H)
                 log_p = centred - log_total[:, None]
@@ -295,7 +276,7 @@ class _Scores(torch.autograd.Function):
             if of_logprobs is None:
                 d_logits = p.zero_()
             else:
-                d_logits = _back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
+                d_logits = back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
             sums.add(hidden, weight, chunk, d_logits if extra is None else d_logits + extra, of_cap)
         return *sums.gradients(), None, None
 
@@ -316,15 +297,15 @@ class _Loss(torch.autograd.Function):
         loss = hidden.new_zeros((), dtype=torch.float64)
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
-            centred, of_cap = _centred(hidden[chunk], weight, bias, form)
-            logprobs[chunk], entropy[chunk], p, _ = _measure(centred, targets[chunk])
-            del centred
+            logits = _product(hidden[chunk], weight)
+            logprobs[chunk], entropy[chunk], p, of_cap = form.measured(logits, bias, targets[chunk])
+            del logits
             with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
                 leaf = logprobs[chunk].detach().requires_grad_()
                 part = loss_of_tokens(leaf, chunk).sum()
                 (slopes,) = torch.autograd.grad(part, leaf)
             loss += part.detach()
-            sums.add(hidden, weight, chunk, _back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
+            sums.add(hidden, weight, chunk, back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
         ctx.save_for_backward(*sums.gradients())
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss.to(wide), logprobs, entropy

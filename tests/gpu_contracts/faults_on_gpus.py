@@ -78,8 +78,8 @@ FAULTS_ON_GPUS = (
     Fault(
         "logits in 16 bits are rounded on a GPU too",
         "policy/head.py",
-        "    if has_wide_products(weight):\n        logits = ",
-        "    if has_wide_products(weight) and weight.dim() == 3:\n        logits = ",
+        "    if has_wide_products(weight):\n        return ",
+        "    if has_wide_products(weight) and weight.dim() == 3:\n        return ",
         ("tests/gpu_contracts/test_wide_products.py",),
     ),
     Fault(
