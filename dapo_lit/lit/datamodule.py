@@ -221,6 +221,9 @@ class RolloutDataModule(LightningDataModule):
     def _sample(self, step: int, version: int) -> CollectedStep:
         """Samples with the engine's current weights; the weights of `version` train on it."""
         assert self.collector is not None
+        device = self.trainer.strategy.root_device
+        if device.type == "cuda":  # a new thread is on the first one
+            torch.cuda.set_device(device)
         return self.collector.collect(step, version)
 
     def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
