@@ -22,8 +22,8 @@ class Outcome:
 def outcome(run: Run, key: str) -> Outcome | None:
     """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
     series = run.series(key)
-    trained = series.index > 0
-    steps, values = series.index[trained], series.to_numpy()[trained]
+    steps, values = series.index.to_numpy(), series.to_numpy()
+    steps, values = steps[steps > 0], values[steps > 0]
     count = len(values)
     if not count or run.spoilt(key):
         return None
