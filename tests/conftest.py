@@ -38,6 +38,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path.name in SLOW else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """An example may take long where other processes share the cores; that is no failure."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("shared_cores", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("shared_cores")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW:

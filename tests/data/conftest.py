@@ -5,16 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
-
-# An example may take long where other processes share the cores; that is no failure.
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -216,6 +216,7 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
                 try:
                     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
                     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+                    torch.set_num_threads(1)  # not before the fork: torch 2.11 cannot use its parent's pool of threads
                     case(out, name, size, config, saved if resumes else None)
                     code = 0
                 except BaseException:
@@ -229,7 +230,6 @@ def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = N
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     out = Path(sys.argv[1])
     if len(sys.argv) > 2:  # some cases on 1 and 2 ranks, while one works on them
         for size in SIZES:
