@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-pytest.importorskip("vllm", reason="make test-gpu-contracts runs these")
+pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
 from fake_vllm_server import FakeGroup, FakeServer
 

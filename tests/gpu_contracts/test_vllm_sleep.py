@@ -10,7 +10,7 @@ from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.options import VllmSettings
 
-pytest.importorskip("vllm", reason="make test-gpu-contracts runs these")
+pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 cumem = pytest.importorskip("vllm.device_allocator.cumem")
 CONFIG = Qwen2Config(
     vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
