@@ -49,6 +49,7 @@ class Cache:
                 flat = flat.new_empty(math.prod(shape) // capacity * slots)
             after = flat[: math.prod(shape)].view(shape)
             after[:, :kept, :, new] = before[:, :kept, :, old]
+            after[:, :kept, :, : new.start] = 0  # as in `enter`
             self._flat[index], self._laid_out[index] = flat, after
         self.room = rows
 
