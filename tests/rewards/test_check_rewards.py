@@ -39,6 +39,13 @@ def test_two_rules_side_by_side_show_where_they_differ(file, capsys):
     ]
 
 
+def test_two_rules_that_agree_on_every_row_are_said_to(tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(ROWS[2]) + "\n")
+    assert main([str(file), "rule=dapo,sympy"]) == 0
+    assert capsys.readouterr().out.split("Rows on which the rules differ:")[1].split() == ["none"]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

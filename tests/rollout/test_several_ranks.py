@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 from test_interrupted import FailingEngine
-from test_streaming import ForgetfulEngine, SlowEngine, half_done, timed
+from test_streaming import PROBLEMS, WORK, ForgetfulEngine, SlowEngine, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.engines.protocol import Sampling
@@ -26,8 +26,6 @@ from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-
-PROBLEMS = 12
 
 
 @dataclass
@@ -261,12 +259,7 @@ def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(rep
 
 
 @settings(max_examples=5, deadline=None)
-@given(
-    mixed=st.lists(st.booleans(), min_size=PROBLEMS, max_size=PROBLEMS),
-    seconds=st.lists(st.floats(0, 100), min_size=PROBLEMS, max_size=PROBLEMS),
-    concurrency=st.integers(1, 40),
-    size=st.integers(2, 4),
-)
+@given(**WORK, size=st.integers(2, 4))
 @example(mixed=[True, False] * 6, seconds=[7.0 * i % 11 for i in range(12)], concurrency=40, size=2)
 @example(mixed=[False, True, False] * 4, seconds=[5.0 * i % 13 for i in range(12)], concurrency=40, size=3)
 def test_with_reproducible_engines_no_number_depends_on_how_fast_a_rank_is(mixed, seconds, concurrency, size):

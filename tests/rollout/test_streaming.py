@@ -17,6 +17,12 @@ from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRat
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 
 PROBLEMS = 12
+WORK = {
+    "mixed": st.lists(st.booleans(), min_size=PROBLEMS, max_size=PROBLEMS),
+    "seconds": st.lists(st.floats(0, 100), min_size=PROBLEMS, max_size=PROBLEMS),
+    "concurrency": st.integers(1, 40),
+}
+"""What `timed` is given, and how many samples are under way."""
 
 
 def timed(mixed: list[bool], seconds: list[float]) -> Callable[[SampleKey], ScriptedResponse]:
@@ -32,13 +38,7 @@ def timed(mixed: list[bool], seconds: list[float]) -> Callable[[SampleKey], Scri
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    mixed=st.lists(st.booleans(), min_size=PROBLEMS, max_size=PROBLEMS),
-    seconds=st.lists(st.floats(0, 100), min_size=PROBLEMS, max_size=PROBLEMS),
-    concurrency=st.integers(1, 40),
-    margin=st.floats(0, 3),
-    window=st.floats(1, 5),
-)
+@given(**WORK, margin=st.floats(0, 3), window=st.floats(1, 5))
 def test_neither_timing_nor_the_number_under_way_changes_what_is_accepted(mixed, seconds, concurrency, margin, window):
     made = collector(timed(mixed, seconds), replace(RULES, margin=margin, window=window), problems=PROBLEMS)
     made.engine.concurrency = concurrency

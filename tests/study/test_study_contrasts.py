@@ -16,6 +16,7 @@ from dapo_lit.study.read.curves import band, curve, value_at
 from dapo_lit.study.read.health import exercised, findings
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan
 from dapo_lit.study.read.registration import register as register_plan
+from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.study.report.sentences import sentence
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
@@ -167,6 +168,18 @@ def test_on_an_axis_of_tokens_every_place_of_the_mean_is_over_all_seeds_even_whe
     table = band([curve(run, "rollout/entropy", "tokens_generated") for run in runs.of("dapo")])
     assert set(table["n"]) == {4}
     assert (table["mean"].diff().dropna() < 0.02).all()  # the synthetic entropy falls; a zigzag between seeds would not
+
+
+def test_on_another_axis_rows_without_a_place_are_left_out_and_the_last_row_at_a_place_counts() -> None:
+    metrics = pd.DataFrame(
+        {"entropy": [0.5, 0.4, np.nan, 0.2, 0.1], "tokens_generated": [10, 20, 30, 20, np.nan]},
+        index=pd.Index([1, 2, 3, 4, 5], name="step"),
+    )
+    run = Run(Path(), "study", "dapo", 0, "finished", {}, {}, metrics)
+    found = curve(run, "entropy", "tokens_generated")
+    assert found.to_dict() == {10.0: 0.5, 20.0: 0.2}
+    assert curve(run, "absent", "tokens_generated").empty
+    assert curve(run, "entropy", "gradient_step").empty
 
 
 def test_arms_are_compared_at_the_largest_budget_that_all_reached(table1: Path) -> None:

@@ -1,0 +1,43 @@
+"""Which command lines are one plain run, for which Hydra has only to compose the config."""
+
+import pytest
+
+from dapo_lit.cli.command import is_plain, run_command
+from dapo_lit.config import Config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plain"),
+    [
+        ([], True),
+        (["+experiment=dapo", "seed=1", "~logger.wandb"], True),
+        (["study.seeds=[0,1]"], True),
+        (["seed=0,1"], False),
+        (["seed=range(0,3)"], False),
+        (["-m", "seed=1"], False),
+        (["--help"], False),
+        (["hydra.run.dir=elsewhere"], False),
+        (["+hydra.verbose=true"], False),
+    ],
+)
+def test_a_flag_a_sweep_and_hydras_own_keys_are_left_to_hydra(arguments, plain):
+    assert is_plain(arguments) == plain
+
+
+def test_a_plain_run_is_composed_as_hydra_composes_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    found: list[tuple[Config, list[str]]] = []
+    overrides = ["+experiment=dapo", "seed=3", "budget.steps=2"]
+    for arguments in (overrides, [*overrides, f"hydra.run.dir={tmp_path}"]):
+        monkeypatch.setattr("sys.argv", ["train", *arguments])
+        assert run_command(lambda config, given: found.append((config, given)), Config, "config") == 0
+    (plain, given), (hydras, _) = found
+    assert plain == hydras
+    assert given == overrides
+    assert (plain.seed, plain.budget.steps) == (3, 2)
+
+
+def test_an_override_that_does_not_compose_is_one_line_and_code_2(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["train", "+experiment=dapo", "task.options.largest.deeper=1"])
+    assert run_command(lambda config, given: None, Config, "config") == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
