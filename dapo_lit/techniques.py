@@ -33,6 +33,8 @@ class Regime:
     """Printed in percent."""
     metric_while_on: str | None = None
     """What shows the same in a run in which the switch is on; None: `metric` does."""
+    metric_before: str | None = None
+    """What shows it in runs that were recorded before `metric` was."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
 
@@ -134,10 +136,11 @@ REGISTER: dict[str, Technique] = {
             short="clip",
             colour="#5790fc",
             regime=Regime(
-                "clip/high_frac",
+                "clip/high_frac_last_epoch",  # ratios move furthest in the last epoch
                 "tokens clipped at 1 + clip.low while clip-higher is off",
                 0.005,
-                metric_while_on="clip/symmetric_high_frac",
+                metric_while_on="clip/symmetric_high_frac_last_epoch",
+                metric_before="clip/high_frac",
                 lever="More updates a step (a lower algorithm.minibatch_prompts) move the ratios further.",
             ),
             idle=(

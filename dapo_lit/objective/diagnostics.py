@@ -109,13 +109,19 @@ def policy_statistics(
 def last_epoch_statistics(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
 ) -> Statistics:
-    """The sums behind `clip/low_frac_last_epoch` and `clip/high_frac_last_epoch`, over response tokens [N].
+    """The sums behind `clip/{low,high,symmetric_high}_frac_last_epoch`, over response tokens [N].
 
     Batches that are used again clip more in later epochs than in the first, which `policy_statistics` is of.
     """
     ratio = importance_ratio(logprobs, old_logprobs)
     low, high, _ = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
-    sums = {"last_tokens": _total(torch.ones_like(ratio)), "last_clip_low": _total(low), "last_clip_high": _total(high)}
+    _, symmetric_high, _ = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_low)
+    sums = {
+        "last_tokens": _total(torch.ones_like(ratio)),
+        "last_clip_low": _total(low),
+        "last_clip_high": _total(high),
+        "last_clip_symmetric_high": _total(symmetric_high),
+    }
     return Statistics(sums, {})
 
 
@@ -209,6 +215,7 @@ def finish(sums: dict[str, Tensor], maxima: dict[str, Tensor]) -> dict[str, floa
         "clip/low_frac_last_epoch": mean(f"{last}clip_low", last_tokens),
         "clip/high_frac_last_epoch": mean(f"{last}clip_high", last_tokens),
         "clip/symmetric_high_frac": mean("clip_symmetric_high", "response_tokens"),
+        "clip/symmetric_high_frac_last_epoch": mean(f"{last}clip_symmetric_high", last_tokens),
         "clip/dual_frac": mean("clip_dual", "response_tokens"),
         "clip/high_prob_mean": mean("clip_high_prob", "clip_high"),
         "clip/high_prob_max": maximum("clip_high_prob"),

@@ -27,6 +27,7 @@ class Tokens:
         return {
             "clip/low_frac": float(((advantages < 0) & (ratio < 0.8)).double().mean()),
             "clip/high_frac": float(((advantages > 0) & (ratio > 1.28)).double().mean()),
+            "clip/symmetric_high_frac": float(((advantages > 0) & (ratio > 1.2)).double().mean()),
             "policy/ratio_max": float(ratio.max()),
             "policy/kl_old": float((ratio - 1 - ratio.log()).double().mean()),
         }
@@ -45,11 +46,14 @@ def last_step(compose, epochs: int) -> tuple[dict, Tokens]:
     return rows(run.folder.path)[-1], tokens
 
 
-def test_the_diagnostics_are_of_the_first_epoch_and_two_clip_metrics_of_the_last(compose):
+CLIP = ("clip/low_frac", "clip/high_frac", "clip/symmetric_high_frac")
+
+
+def test_the_diagnostics_are_of_the_first_epoch_and_three_clip_metrics_of_the_last(compose):
     row, tokens = last_step(compose, epochs=3)
     first, last = tokens.metrics(0), tokens.metrics(2)
     assert {key: row[key] for key in first} == pytest.approx(first, rel=1e-4, abs=1e-9)
-    for key in ("clip/low_frac", "clip/high_frac"):
+    for key in CLIP:
         assert row[f"{key}_last_epoch"] == pytest.approx(last[key])
         assert last[key] > first[key]
 
@@ -57,7 +61,7 @@ def test_the_diagnostics_are_of_the_first_epoch_and_two_clip_metrics_of_the_last
 def test_with_one_epoch_the_last_is_the_first(compose):
     row, _ = last_step(compose, epochs=1)
     assert row["clip/low_frac"] + row["clip/high_frac"] > 0
-    for key in ("clip/low_frac", "clip/high_frac"):
+    for key in CLIP:
         assert row[f"{key}_last_epoch"] == row[key]
 
 

@@ -23,6 +23,7 @@ KEYS = {
     "clip/low_frac",
     "clip/high_frac",
     "clip/symmetric_high_frac",
+    "clip/symmetric_high_frac_last_epoch",
     "clip/low_frac_last_epoch",
     "clip/high_frac_last_epoch",
     "clip/dual_frac",
@@ -267,7 +268,8 @@ def test_metrics_equal_a_slow_loop(batch: tuple[Tensor, ...]) -> None:
         "mismatch/kl": k3,
         "mismatch/prob_diff_max": max(abs(p - q) for _, p, q, _, _ in tokens),
     }
-    expected |= {f"{key}_last_epoch": expected[key] for key in ("clip/low_frac", "clip/high_frac")}
+    of_last_epoch = ("clip/low_frac", "clip/high_frac", "clip/symmetric_high_frac")
+    expected |= {f"{key}_last_epoch": expected[key] for key in of_last_epoch}
     if up:
         expected |= {"clip/high_prob_mean": sum(up) / len(up), "clip/high_prob_max": max(up)}
     assert {k: v for k, v in metrics.items() if v is not None} == pytest.approx(expected)

@@ -10,10 +10,12 @@ from dapo_lit.recipe.first_steps import unused_techniques
 
 ACTS = {
     "rollout/truncated_frac": 0.06,
-    "clip/symmetric_high_frac": 0.006,
+    "clip/symmetric_high_frac_last_epoch": 0.006,
     "rollout/length_cv": 0.6,
     "rollout/groups_mixed_frac": 0.85,
 }
+
+CLIP = "clip__symmetric_high_frac_last_epoch"
 
 
 def lines(config, tmp_path, **changes: float | None) -> list[str]:
@@ -27,7 +29,7 @@ def lines(config, tmp_path, **changes: float | None) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"clip__symmetric_high_frac": 0.001}, "clip_higher .* 2 steps: clip/symmetric_high_frac .* 0.1% .needs 0.5%"),
+        ({CLIP: 0.001}, "clip_higher .* 2 steps: clip/symmetric_high_frac_last_epoch .* 0.1% .needs 0.5%"),
         ({"rollout__length_cv": 0.2}, r"token_level_loss .* 0\.20 \(needs 0\.5\).* task\.max_response_tokens"),
         ({"rollout__groups_mixed_frac": 0.95}, r"dynamic_sampling .* 5\.0% \(needs 10\.0%\).*samples_per_prompt"),
         ({"rollout__truncated_frac": 0.0}, r"soft_overlong_punishment .*overlong\.cache_tokens"),
@@ -41,10 +43,10 @@ def test_an_idle_technique_is_named_with_its_number_and_a_key(compose, tmp_path,
 
 
 def test_switches_that_are_off_or_idle_by_their_settings_and_metrics_without_a_number_are_left_out(compose, tmp_path):
-    never = {"clip__symmetric_high_frac": 0.0}
+    never = {CLIP: 0.0}
     assert lines(compose("algorithm.techniques.clip_higher=false"), tmp_path, **never) == []
     assert lines(compose("algorithm.clip.high=0.2"), tmp_path, **never) == []
-    assert lines(compose(), tmp_path, clip__symmetric_high_frac=None) == []
+    assert lines(compose(), tmp_path, **{CLIP: None}) == []
 
 
 def test_a_run_says_it_once_after_its_first_steps(compose, capsys):

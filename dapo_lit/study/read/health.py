@@ -4,7 +4,7 @@ import pandas as pd
 
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.read.runs import Run, Runs
-from dapo_lit.techniques import REGISTER
+from dapo_lit.techniques import REGISTER, Regime
 
 TRUNCATED_LIMIT = 0.15
 
@@ -110,6 +110,14 @@ def idle_switches(run: Run) -> list[str]:
     return found
 
 
+def _logged(run: Run, regime: Regime) -> pd.Series:
+    """What shows whether a technique can act, by step."""
+    series = run.series(regime.metric)
+    if series.empty and regime.metric_before is not None:
+        series = run.series(regime.metric_before)
+    return series[series.index > 0]
+
+
 def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     """Whether the regime lets each technique act, averaged over the runs without it, with the number in words.
 
@@ -119,7 +127,8 @@ def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     for switch in runs.techniques:
         regime = REGISTER[switch].regime
         without = [run for run in runs.usable if run.techniques and not run.techniques[switch]]
-        means = [series.mean() for run in without if len(series := run.series(regime.metric)[lambda s: s.index > 0])]
+        curves = [_logged(run, regime) for run in without]
+        means = [series.mean() for series in curves if len(series)]
         if means:
             table[switch] = regime.measured(float(pd.Series(means).mean()))
         else:
