@@ -1,9 +1,9 @@
 """Parity of bit strings: a short answer is a guess, a long chain of running parities is right.
 
-A prompt is `a1b0c1d1e0=`, each bit behind a letter. A response may answer at once (`#1`) or first repeat the string with
-the parity so far behind each bit (`a11b01c10d11e01#1`): a small policy can look the next bit up and add it, but it cannot
-see the parity of a long string at once. So what it can learn is to write. The share of long chains in its demonstrations
-decides whether it does.
+A prompt is `a1b0c1d1e0=`, each bit behind a letter. A response may answer at once (`#1`) or first repeat the string
+with the parity so far behind each bit (`a11b01c10d11e01#1`): a small policy can look the next bit up and add it, but
+it cannot see the parity of a long string at once. So what it can learn is to write. The share of long chains in its
+demonstrations decides whether it does.
 """
 
 import hashlib
