@@ -59,6 +59,7 @@ def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
     assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"
     run = json.loads((whole / RUN / "run.json").read_text())
     assert (run["arm"], run["seed"], run["study"]) == ("dapo", 0, "four_sums")
+    assert re.fullmatch("[0-9a-f]{16}", run["base_weights"])
     assert yaml.safe_load((whole / RUN / "config.yaml").read_text())["algorithm"]["clip"]["high"] == 0.28
 
 

@@ -124,6 +124,8 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     try:
         start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)
         run_start.broadcast(start)
+        if not folder.resumes:
+            folder.write_run(base_weights=parts.base_weights)
         loggers = Loggers(config, folder)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:

@@ -1,5 +1,6 @@
 """The base policy that a task's config asks for, pre-trained on first use."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
     stages = () if policy.random_init or not task.base else base_stages(task)
     name = f"{task.label}-{policy.name}"
     return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
+
+
+def base_weights(policy: Policy, task: Task) -> str | None:
+    """A hash of the weights of the task's base policy; None for a policy from elsewhere.
+
+    Pre-training adds up in another order on another kind of processor, so a recipe gives the same weights only on
+    machines of one kind.
+    """
+    if policy.path:
+        return None
+    file = Path(policy_folder(policy, task)) / "model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def base_stages(task: Task) -> tuple[Stage, ...]:

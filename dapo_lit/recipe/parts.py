@@ -19,7 +19,7 @@ from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.recipe.base_policy import policy_folder
+from dapo_lit.recipe.base_policy import base_weights, policy_folder
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine, check_shared_engine
 from dapo_lit.recipe.idle_settings import check_switches
@@ -125,6 +125,11 @@ class Parts:
     def policy_folder(self) -> str | Path:
         """The folder of the policy's weights; a base policy that is not cached is pre-trained first."""
         return policy_folder(self.config.policy, self.config.task)
+
+    @cached_property
+    def base_weights(self) -> str | None:
+        """A hash of the weights that the task's base policy has on this machine; None for a policy from elsewhere."""
+        return base_weights(self.config.policy, self.config.task)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -268,6 +268,23 @@ def test_a_plan_registered_after_the_first_run_started_is_marked(tmp_path: Path)
         Plan.read({"study": "x", "metrik": 1})
 
 
+def test_the_arms_of_a_seed_must_share_the_weights_of_their_base_policy(tmp_path: Path) -> None:
+    def write(arm: Arm, seed: int, weights: str | None) -> None:
+        file = write_run(tmp_path, arm, seed) / "run.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"base_weights": weights}))
+
+    dapo, without = Arm(DAPO), Arm(DAPO - {"clip_higher"})
+    for arm, seed, weights in ((dapo, 0, "a"), (without, 0, "a"), (dapo, 1, "b"), (without, 1, "b"), (dapo, 2, None)):
+        write(arm, seed, weights)
+    assert guard.refusals(load(tmp_path)) == []
+    write(without, 2, "a")
+    assert guard.refusals(load(tmp_path)) == []  # an older run has recorded none
+    for arm, weights in ((dapo, "a"), (without, "b")):
+        write(arm, 3, weights)
+    (reason,) = guard.refusals(load(tmp_path))
+    assert reason.startswith("the base policies of dapo/seed_3 and dapo-clip_higher/seed_3 have one recipe and other")
+
+
 def test_the_base_seed_may_follow_the_seed_but_nothing_else_may(tmp_path: Path) -> None:
     write_run(tmp_path, Arm(DAPO), 0)
     write_run(tmp_path, Arm(DAPO), 1)

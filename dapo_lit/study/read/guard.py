@@ -9,6 +9,7 @@ from typing import Any
 from dapo_lit.config.identity import PACKING, hash_of, identity, kind_of
 from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
 
@@ -16,7 +17,8 @@ from dapo_lit.techniques import REGISTER
 def refusals(runs: Runs, declared: Collection[str] = ()) -> list[str]:
     """Reasons why these runs may not be compared, empty if they may."""
     allowed = declared_keys(runs, declared)
-    return _mixed_code(runs) + _twice(runs) + _undeclared(config_differences(runs), allowed) + _within_arm(runs)
+    found = _mixed_code(runs) + _twice(runs) + _undeclared(config_differences(runs), allowed)
+    return found + _within_arm(runs) + _unequal_bases(runs)
 
 
 def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collection[str]) -> list[str]:
@@ -114,6 +116,24 @@ def _twice(runs: Runs) -> list[str]:
                 found.append(f"{twin} and {run.name} have one config hash ({value[:12]}): the same arm under two names")
                 break
     return found
+
+
+def _unequal_bases(runs: Runs) -> list[str]:
+    """A seed whose arms have one recipe of a base policy and other weights of it, so that they share no start."""
+    first: dict[tuple[int, str], Run] = {}
+    for run in runs:
+        weights = run.record.get("base_weights")
+        if weights is None:  # an older run, or a policy from elsewhere
+            continue
+        recipe = {key: value for key, value in run.identity.items() if key.startswith(("task.", "policy."))}
+        twin = first.setdefault((run.seed, repr(sorted(recipe.items()))), run)
+        if weights != twin.record["base_weights"]:
+            return [
+                f"the base policies of {twin.name} and {run.name} have one recipe and other weights "
+                f"({twin.record['base_weights']}, {weights}), as machines of different kinds make them: train all arms "
+                "of a seed on one kind, or copy the cache of base policies (DAPO_LIT_CACHE)"
+            ]
+    return []
 
 
 def _within_arm(runs: Runs) -> list[str]:
