@@ -18,6 +18,7 @@ from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
+from dapo_lit.engines.torch_engine.rows import Rows
 
 
 class TorchEngine(RolloutEngine):
@@ -70,7 +71,8 @@ class TorchEngine(RolloutEngine):
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         sampling.check()
-        return TorchStream(self, DecodingBatch(decoder, self._is_eos, sampling, self.concurrency, self.version))
+        rows = Rows(decoder, self._is_eos)
+        return TorchStream(self, DecodingBatch(decoder, rows, sampling, self.concurrency, self.version))
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
