@@ -194,7 +194,8 @@ FAULTS_ON_GPUS = (
         "graphs: a failure to replay is taken for one to capture",
         "engines/torch_engine/cuda_graphs.py",
         "            graph.replay()\n            return\n",
-        "            try:\n                return graph.replay()\n            except RuntimeError:\n                return step()\n",
+        "            try:\n                return graph.replay()\n"
+        "            except RuntimeError:\n                return step()\n",
         (GRAPHS, "-k", "comes_later"),
     ),
     Fault(

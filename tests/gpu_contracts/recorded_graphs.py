@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def memory(tensor: Tensor) -> int:
 class RecordedGraph:
     """Stands for torch.cuda.CUDAGraph."""
 
-    made: "list[RecordedGraph]" = []
+    made: ClassVar[list["RecordedGraph"]] = []
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []

@@ -99,8 +99,8 @@ def test_auto_goes_on_without_graphs_where_none_can_be_captured_and_says_so_once
         assert_same(list(engine.generate(requests, sampling)), expected)
     assert isinstance(engine.open(sampling)._batch._rows, Rows)
     assert capsys.readouterr().out == (
-        "the sampler's steps cannot be captured as CUDA graphs (CUDA error: operation not permitted); they are launched "
-        "one by one, as with rollout.torch.cuda_graphs=false\n"
+        "the sampler's steps cannot be captured as CUDA graphs (CUDA error: operation not permitted); they are "
+        "launched one by one, as with rollout.torch.cuda_graphs=false\n"
     )
 
 
