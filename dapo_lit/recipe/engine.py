@@ -55,7 +55,12 @@ def _engine(
     config, ids = model.config, eos_ids(model, tokenizer)
     if rollout.engine == "torch":
         return TorchEngine(
-            config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=rollout.max_batch_size
+            config,
+            eos_ids=ids,
+            device=device or model.device,
+            dtype=dtype,
+            max_batch_size=rollout.max_batch_size,
+            cuda_graphs=rollout.cuda_graphs,
         )
     if rollout.vllm.placement == "server":
         at = server_settings(config, rollout, max_tokens)

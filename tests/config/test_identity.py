@@ -26,7 +26,7 @@ from dapo_lit.config.shipped import default_run
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NOT_SCIENCE = {
     EXECUTION: {
-        "reward.workers", "rollout.max_batch_size",
+        "reward.workers", "rollout.max_batch_size", "rollout.torch.cuda_graphs",
         "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
         "rollout.vllm.gpu_memory_utilization",
         "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
