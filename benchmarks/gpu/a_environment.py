@@ -43,7 +43,7 @@ def importable(name: str) -> tuple[bool, str]:
 
 
 def works() -> dict[str, Any]:
-    """One operation of each kind that the parts rely on: a product in bf16, one with float32 sums, fused AdamW."""
+    """One operation of each kind that the parts rely on: a product in bf16, float32 sums, a graph, fused AdamW."""
     found: dict[str, Any] = {}
     a = torch.randn(64, 64, device=DEVICE, dtype=torch.bfloat16)
     exact = a.double() @ a.double()
@@ -53,6 +53,11 @@ def works() -> dict[str, Any]:
         found["mm_out_dtype_error"] = float((wide.double() - exact).norm() / exact.norm())
         more = torch.addmm(wide, a, a, out_dtype=torch.float32)
         found["addmm_out_dtype_error"] = float((more.double() - 2 * exact).norm() / exact.norm())
+        graph, total = torch.cuda.CUDAGraph(), torch.zeros(1, device=DEVICE)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            total.add_(1)
+        graph.replay()
+        found["captured_sum"] = float(total)
     weight = torch.nn.Parameter(torch.ones(8, device=DEVICE))
     weight.grad = torch.ones_like(weight)
     torch.optim.AdamW([weight], lr=0.1, fused=True).step()

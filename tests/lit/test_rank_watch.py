@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 
 import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
+from test_step_ahead import untimed
 
 from dapo_lit.lit.processes import lost_rank_named
 from dapo_lit.ranks import LostRankError
@@ -20,7 +22,7 @@ from dapo_lit.ranks.watch import RankWatch
 
 TWO_RANKS = (
     *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
-    "trainer.threads=1", "evaluation.every=0", "budget.steps=5000", "trainer.checkpoint_every=1000",
+    "trainer.threads=1", "evaluation.every=0",
 )  # fmt: skip
 
 
@@ -30,28 +32,53 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_a_rank_that_is_killed_in_a_step_ends_the_other_within_a_minute_by_name(tmp_path, cache, monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    ranks = []
+def start(runs: Path, *overrides: str, module: str = "dapo_lit.train") -> tuple[list[Command], Path]:
+    """A run on two ranks, and its folder."""
+    port, ranks = str(free_port()), []
     for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        monkeypatch.setenv("LOCAL_RANK", rank)
-        ranks.append(Command(*TWO_RANKS, cwd=tmp_path))
-    rows, deadline = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0" / "metrics.jsonl", time.monotonic() + 200
-    while not (rows.is_file() and rows.read_text().count("\n") > 2):
-        assert all(rank.poll() is None for rank in ranks), [rank.output("stderr") for rank in ranks]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    first, second = ranks
-    second.send_signal(signal.SIGKILL)
+        with pytest.MonkeyPatch.context() as patch:
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+            for name, value in (place | {"RANK": rank, "LOCAL_RANK": rank}).items():
+                patch.setenv(name, value)
+            command = (*TWO_RANKS, f"runs_dir={runs}", *overrides)
+            ranks.append(Command(*command, cwd=Path(__file__).parent, module=module))
+    return ranks, runs / "four_sums" / "dapo" / "seed_0"
+
+
+def assert_named(first: Command, second: Command, folder: Path) -> None:
+    """Rank 0 ends within a minute of the kill of rank 1, and says why."""
     ended = first.wait(timeout=60)
     assert ended.returncode == 1
     message = f"rank 1 (process {second.pid}) has ended; continue with resume=true"
     assert f"error: {message}" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert message in (rows.parent / "run.json").read_text()
+    assert message in (folder / "run.json").read_text()
+
+
+def test_a_rank_that_is_killed_in_a_step_ends_the_other_within_a_minute_by_name(tmp_path, cache):
+    (first, second), folder = start(tmp_path, "budget.steps=5000", "trainer.checkpoint_every=1000")
+    written, deadline = folder / "metrics.jsonl", time.monotonic() + 200
+    while not (written.is_file() and written.read_text().count("\n") > 2):
+        assert all(rank.poll() is None for rank in (first, second)), [first.output("stderr"), second.output("stderr")]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second.send_signal(signal.SIGKILL)
+    assert_named(first, second, folder)
+
+
+def test_a_rank_that_is_killed_while_the_next_step_is_sampled_ends_the_other_and_no_step_is_lost(tmp_path, cache):
+    """The run that goes on from the last whole checkpoint, of step 1 or 2, gives the rows of one that nobody killed."""
+    settings = ("rollout.overlap=true", "budget.steps=4", "trainer.checkpoint_every=1", "preflight=false")
+    whole, undisturbed = start(tmp_path / "whole", *settings)
+    (first, second), folder = start(tmp_path / "killed", *settings, module="killed_ahead")
+    assert second.wait().returncode == -signal.SIGKILL, second.output("stderr")
+    assert_named(first, second, folder)
+    assert [row["step"] for row in untimed(folder)] == [0, 1, 2]
+    again, _ = start(tmp_path / "killed", *settings, "resume=true")
+    for rank in (*whole, *again):
+        assert rank.wait().returncode == 0, rank.output("stderr")
+    assert untimed(folder) == untimed(undisturbed)
+    assert [row["sampling/staleness_max"] for row in untimed(folder)[1:]] == [0, 1, 1, 1]
 
 
 @pytest.fixture
