@@ -40,6 +40,8 @@ def run(request: dict) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        if not isinstance(ended.code, int | None):  # a message, which the interpreter would print
+            print(ended.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
