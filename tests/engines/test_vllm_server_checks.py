@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from dapo_lit.engines.vllm_server.client import ServerClient
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
 
@@ -145,6 +146,42 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):
         assert client.post_all("/resume") == [{}]
         time.sleep(0.5)
         assert client.post_all("/resume") == [{}]
+    finally:
+        client.close()
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_server_that_ends_between_two_orders_of_a_sync_is_lost_and_the_others_go_on():
+    class Fails(BaseHTTPRequestHandler):
+        """Answers /resume, hangs up on /die, and refuses what else it is asked."""
+
+        def do_POST(self) -> None:
+            if self.path != "/die":
+                self.send_response(200 if self.path == "/resume" else 500)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Fails)
+    gone = HTTPServer(("127.0.0.1", 0), Fails)
+    gone.server_close()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client = ServerClient([f"http://127.0.0.1:{one.server_port}" for one in (server, gone)], timeout_s=10)
+    servers = Servers(client, Ranks())
+    try:
+        assert servers.order("/resume") == [{}]
+        assert servers.lost == {1}
+        servers.agree_on_lost()
+        assert servers.usable == [0]
+        with pytest.raises(ServerError, match="/pause answers 500"):
+            servers.order("/pause")
+        assert servers.order("/die") == []
+        with pytest.raises(ServerError, match="no server is left"):
+            servers.agree_on_lost()
     finally:
         client.close()
         server.shutdown()

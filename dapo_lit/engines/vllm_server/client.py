@@ -32,6 +32,10 @@ class ServerError(EngineError):
     """A server does not answer, or answers with an error; the message begins with its address."""
 
 
+class UnreachableError(ServerError):
+    """A server does not answer."""
+
+
 class ServerClient:
     """Requests to `urls`, with or without waiting for the answer."""
 
@@ -70,6 +74,20 @@ class ServerClient:
 
         return self.run(all_of_them())
 
+    def post_each(self, path: str, body: dict[str, Any] | None, urls: Sequence[str]) -> list[Any]:
+        """The same POST to servers at once; what each answers, or its UnreachableError. Raises other ServerErrors."""
+
+        async def answer(url: str) -> Any:
+            try:
+                return await self.ask("POST", url, path, body)
+            except UnreachableError as error:
+                return error
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*(answer(url) for url in urls))
+
+        return self.run(all_of_them())
+
     async def ask(self, method: str, url: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """In the client's thread: the JSON of one server. Raises ServerError."""
         try:
@@ -80,7 +98,7 @@ class ServerClient:
                     raise ServerError(f"{url}{path} answers {answer.status}: {text[:500]}")
                 return json.loads(text) if text.strip() else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
+            raise UnreachableError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
         """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends.

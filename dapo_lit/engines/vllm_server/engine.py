@@ -142,11 +142,10 @@ class VllmServerEngine(RolloutEngine):
         """
         self.version = None
         self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
-        if self._nccl is not None and self._servers.lost:
-            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
-            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
+        self._check_none_lost()
         # Requests that were dropped may still be on their way out.
         self._servers.order("/pause?mode=abort")
+        self._check_none_lost()
         if self._nccl is not None:
             self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
             self._model.check_names(self._nccl.send(self._model.tensors(named_tensors), self._dtype))
@@ -156,8 +155,14 @@ class VllmServerEngine(RolloutEngine):
         self._servers.order("/update_weight_version", {"new_version": self._label})
         self._servers.order("/resume")
         self._reset_cache()
-        self.ranks.gather(None)  # every server may be sampled from
+        self._servers.agree_on_lost()  # every other server may be sampled from
+        self._check_none_lost()
         self.version = version
+
+    def _check_none_lost(self) -> None:
+        if self._nccl is not None and self._servers.lost:
+            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
+            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         if self.ranks.rank == 0 and self._weights is not None:  # read by all since they trained together

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError, UnreachableError
 from dapo_lit.ranks import Ranks
 
 
@@ -35,8 +35,22 @@ class Servers:
         return [self.client.urls[i] for i in self._led if i not in self.lost]
 
     def order(self, path: str, body: dict[str, Any] | None = None) -> list[Any]:
-        """A POST to the servers that this rank leads; what each answers. Raises ServerError of the first that fails."""
-        return self.client.post_all(path, body, self.led)
+        """A POST to the servers that this rank leads; what each answers. One that does not answer is lost.
+
+        Raises ServerError of the first that answers with an error.
+        """
+        led = [index for index in self._led if index not in self.lost]
+        answers = self.client.post_each(path, body, [self.client.urls[index] for index in led])
+        for index, answer in zip(led, answers, strict=True):
+            if isinstance(answer, UnreachableError):
+                self.lose(index, answer)
+        return [answer for answer in answers if not isinstance(answer, UnreachableError)]
+
+    def agree_on_lost(self) -> None:
+        """Every rank takes for lost what any rank has lost. A collective; raises ServerError if no server is left."""
+        self.lost = set().union(*self._ranks.gather(self.lost))
+        if not self.usable:
+            raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
 
     def lose(self, index: int, error: Exception) -> None:
         """Takes no more samples from a server until it answers again at a sync."""
