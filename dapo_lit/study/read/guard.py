@@ -40,7 +40,7 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
 def decides(override: str) -> bool:
     """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
     key = override.lstrip("+~")
-    if key in ("seed", "study.arm", "study.workers"):
+    if key in ("seed", "study.arm", "study.workers", "study.packed"):
         return False
     return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
 
