@@ -10,11 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from rich.console import Console
-from transformers import PretrainedConfig
+from transformers import PreTrainedModel
 
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine
+from dapo_lit.engines.torch_engine.cuda_graphs import has_fixed_shapes
+from dapo_lit.engines.torch_engine.fixed_rows import rows_within
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
@@ -97,7 +99,7 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
         return
     if existing:
         print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
-    rows = batch_size(config, evaluated.model.config, benchmark, evaluated.model.dtype.itemsize)
+    rows = batch_size(config, evaluated.model, benchmark)
     limit = benchmark.sampling.max_response_tokens
 
     @cache
@@ -153,14 +155,17 @@ def checks(
     }
 
 
-def batch_size(config: EvaluateConfig, policy: PretrainedConfig, benchmark: OpenBenchmark, itemsize: int) -> int:
+def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBenchmark) -> int:
     """Sequences decoded at once: rollout.max_batch_size, or fewer if their keys and values would exceed `cache_gb`."""
+    policy, rollout = model.config, config.rollout
     heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
     head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
-    token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * itemsize
+    token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * model.dtype.itemsize
     longest = max(len(p.ids) for p in benchmark.prompts) + benchmark.sampling.max_response_tokens
-    fitting = int(config.cache_gb * 1e9 / (token_bytes * longest))
-    return max(1, min(config.rollout.max_batch_size, fitting))
+    tokens = int(config.cache_gb * 1e9 / token_bytes)
+    if rollout.engine == "torch" and has_fixed_shapes(rollout.cuda_graphs, model.device):
+        return rows_within(tokens, longest, rollout.max_batch_size)
+    return max(1, min(rollout.max_batch_size, tokens // longest))
 
 
 class Progress:

@@ -11,9 +11,10 @@ from test_torch_engine import ARCHITECTURES, EOS, by_key, make_engine, make_mode
 
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.torch_engine import cuda_graphs
 from dapo_lit.engines.torch_engine import engine as engines
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.engines.torch_engine.fixed_rows import FixedRows, rounded_up
+from dapo_lit.engines.torch_engine.fixed_rows import FixedRows, rounded_up, rows_within
 from dapo_lit.engines.torch_engine.rows import Rows
 from dapo_lit.recipe.engine import build_engine
 
@@ -39,6 +40,28 @@ def assert_same(found: list[Sample], expected: list[Sample]) -> None:
         assert sample.response_ids.tolist() == other.response_ids.tolist()
         assert sample.finished == other.finished
         np.testing.assert_allclose(sample.rollout_logprobs, other.rollout_logprobs, rtol=0, atol=2e-5)
+
+
+def test_the_rows_that_fit_fit_as_rounded_up_and_one_more_would_not():
+    for tokens, slots, wanted in [
+        (10_000, 100, 90),
+        (10_000, 100, 48),
+        (5_000, 65, 512),
+        (100, 60, 8),
+        (49_152, 128, 400),
+    ]:
+        rows, most = rows_within(tokens, slots, wanted), tokens // rounded_up(slots, 64)
+        assert rows == 1 or rounded_up(rows, 8) <= most
+        assert rows == wanted or rounded_up(rows + 1, 8) > most
+
+
+def test_an_engine_with_as_many_rows_as_fit_holds_no_more_than_that_cache():
+    model = make_model(ARCHITECTURES["qwen2"])
+    engine = make_engine(model, max_batch_size=rows_within(tokens=1_500, slots=120, wanted=40), cuda_graphs=True)
+    list(engine.generate(UNEVEN, Sampling(20)))
+    rows = fixed_rows(engine)
+    token = rows._decoder.num_keys * rows._decoder.head_dim
+    assert [0 < layer[0].numel() <= 1_500 * token for layer in rows._cache] == [True] * rows._decoder.num_layers
 
 
 def test_sizes_are_powers_of_two_and_three_quarters_of_them():
@@ -155,7 +178,7 @@ def test_of_two_streams_only_the_last_one_goes_on():
     ],
 )
 def test_auto_captures_on_a_gpu_unless_training_uses_it_meanwhile(compose, monkeypatch, options, on_gpu, fixed):
-    monkeypatch.setattr(engines, "can_capture", lambda device: on_gpu)
+    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: on_gpu)
     monkeypatch.setattr("dapo_lit.recipe.engine.eos_ids", lambda model, tokenizer: (EOS,))
     model = make_model(ARCHITECTURES["llama"])
     engine = build_engine(model, None, compose(*options).rollout)

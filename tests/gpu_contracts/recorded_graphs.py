@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dapo_lit.engines.torch_engine import engine as engines
+from dapo_lit.engines.torch_engine import cuda_graphs
 
 
 class Address:
@@ -125,7 +125,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
     """All graphs that are captured in the test, on the CPU."""
     found: list[RecordedGraph] = []
     monkeypatch.setattr(RecordedGraph, "made", found)
-    monkeypatch.setattr(engines, "can_capture", lambda device: True)
+    monkeypatch.setattr(cuda_graphs, "can_capture", lambda device: True)
     for name, stands_in in {
         "CUDAGraph": RecordedGraph,
         "graph": capture,

@@ -39,7 +39,7 @@ def test_replayed_steps_sample_bit_for_bit_what_steps_launched_one_by_one_do(gra
     model = make_model(ARCHITECTURES[name]).to(dtype)
     captured = make_engine(model, max_batch_size=9, dtype=dtype, cuda_graphs=True)
     with monkeypatch.context() as patch:
-        patch.setattr("dapo_lit.engines.torch_engine.engine.can_capture", lambda device: False)
+        patch.setattr("dapo_lit.engines.torch_engine.cuda_graphs.can_capture", lambda device: False)
         launched = make_engine(model, max_batch_size=9, dtype=dtype, cuda_graphs=True)
     for seed, fewest in ((5, 100), (6, 200)):
         sampling = Sampling(70, temperature=1.2, seed=seed)

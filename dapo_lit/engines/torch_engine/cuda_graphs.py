@@ -6,13 +6,18 @@ host. Left out: torch.compile(mode="reduce-overhead"), which compiles every shap
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 
 def can_capture(device: torch.device) -> bool:
     return device.type == "cuda"
+
+
+def has_fixed_shapes(cuda_graphs: Literal["auto"] | bool, device: torch.device) -> bool:
+    """Whether `rollout.torch.cuda_graphs` rounds a step's rows and slots up: `auto` where they can be captured."""
+    return can_capture(device) if cuda_graphs == "auto" else cuda_graphs
 
 
 class CudaGraphs:
@@ -77,3 +82,10 @@ class CudaGraphs:
             torch.cuda.current_stream().synchronize()  # the last one may still be running
         self._graphs.clear()
         self._pool = None
+
+
+def graphs_for(cuda_graphs: Literal["auto"] | bool, device: torch.device) -> CudaGraphs | None:
+    """What repeats the steps of an engine on this device; None where they have no fixed shapes."""
+    if not has_fixed_shapes(cuda_graphs, device):
+        return None
+    return CudaGraphs(captures=can_capture(device), falls_back=cuda_graphs == "auto")

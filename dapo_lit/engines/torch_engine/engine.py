@@ -18,7 +18,7 @@ from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
-from dapo_lit.engines.torch_engine.cuda_graphs import CudaGraphs, can_capture
+from dapo_lit.engines.torch_engine.cuda_graphs import graphs_for
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
 from dapo_lit.engines.torch_engine.fixed_rows import FixedRows
@@ -63,9 +63,7 @@ class TorchEngine(RolloutEngine):
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
         self._fixed: FixedRows | None = None
         """With cuda_graphs: kept over all streams, of which the last one has it."""
-        captures = can_capture(self._decoder.device)
-        if cuda_graphs is True or (cuda_graphs == "auto" and captures):
-            graphs = CudaGraphs(captures=captures, falls_back=cuda_graphs == "auto")
+        if (graphs := graphs_for(cuda_graphs, self._decoder.device)) is not None:
             self._fixed = FixedRows(self._decoder, self._is_eos, graphs)
         self._opened = 0
         self.vocab_size: int = config.vocab_size

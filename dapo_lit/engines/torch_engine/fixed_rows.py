@@ -41,6 +41,18 @@ def rounded_up(count: int, least: int) -> int:
     return 3 * power // 4 if 3 * power // 4 >= max(count, least) else power
 
 
+def rows_within(tokens: int, slots: int, wanted: int) -> int:
+    """The most rows, up to `wanted`, of which the cache with so many slots a row has room for at most so many tokens.
+
+    At least 1, and both numbers rounded up as in a step.
+
+    >>> rows_within(tokens=10_000, slots=100, wanted=90)  # rows of 128 slots, of which 78 fit; 65 rows would take 96
+    64
+    """
+    most = tokens // rounded_up(slots, _LEAST_SLOTS)
+    return next((rows for rows in range(wanted, 1, -1) if rounded_up(rows, _LEAST_ROWS) <= most), 1)
+
+
 class FixedRows:
     """Kept by an engine over its streams, of which one is in use."""
 
