@@ -9,7 +9,7 @@ import io
 import pickle
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -131,6 +131,8 @@ def only_tensors(checkpoint: Path) -> Iterator[None]:
     Raises:
         ConfigError: the checkpoint holds something that is not loaded, or it lacks tensors.
     """
+    with suppress(FileNotFoundError):
+        SafeReader(checkpoint).read_metadata()  # torch 2.11 hides what this raises
     try:
         yield
     except CheckpointException as error:  # it holds every rank's exception, and is no Exception itself

@@ -64,11 +64,11 @@ def write_gguf(path: Path, model: PreTrainedModel) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    tokens = ["<|pad|>", "<|endoftext|>", *"abcdefghijklmnopqrstuvwxy", "ab"]
+    tokens = ["<|pad|>", "<|endoftext|>", *"abcdefghijklmnopqrstuvwx", "cd", "ab"]
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * 26)
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "c d"])  # transformers 5.17 reads a list of one as a string
     writer.add_eos_token_id(1)
     names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
     names |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}

@@ -69,6 +69,9 @@ OWN: dict[str, dict[str, object]] = {
     "granitemoehybrid": MAMBA | {"layer_types": ["mamba", "attention"]},
     "kimi_linear": MORE | LATENT | {"linear_attn_config": KIMI},
     "lfm2_moe": MORE | {"layer_types": ["conv", "full_attention"]},
+    "longcat_flash": MORE
+    | LATENT
+    | {"num_layers": 1, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2},
     "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1, "chunk_size": 8},
     "minicpm3": MORE | LATENT | {"qk_head_dim": 16},
     "roc_bert": {"is_decoder": True, "pronunciation_vocab_size": 8, "shape_vocab_size": 8},
