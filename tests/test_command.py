@@ -1,5 +1,9 @@
 """Which command lines are one plain run, for which Hydra has only to compose the config."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from dapo_lit.cli.command import is_plain, run_command
@@ -41,3 +45,12 @@ def test_an_override_that_does_not_compose_is_one_line_and_code_2(monkeypatch, c
     monkeypatch.setattr("sys.argv", ["train", "+experiment=dapo", "task.options.largest.deeper=1"])
     assert run_command(lambda config, given: None, Config, "config") == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_of_which_the_reader_has_enough_ends_without_a_word():
+    helping = subprocess.Popen(
+        [sys.executable, "-m", "dapo_lit.train", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    helping.stdout.close()
+    assert helping.stderr.read() == b""
+    assert helping.wait() == -signal.SIGPIPE

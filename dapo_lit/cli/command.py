@@ -7,6 +7,7 @@ transformers or pandas before it is needed, so that `--help` and a typo are answ
 
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.cli.overrides import check_overrides, flags_first, parsed, quote_arms, written_out
+from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.sections import section_of
@@ -224,6 +225,8 @@ def attempt(
 
 def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
+    if looks_only(sys.argv[1:]):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends without a word
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
     return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
 

@@ -1,6 +1,6 @@
 """The command line of the commands with a config: Hydra's flags and overrides, checked before Hydra sees them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,6 +20,13 @@ FLAGS = (
     "--shell-completion", "-sc",
 )  # fmt: skip
 """All flags of Hydra's."""
+LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
+"""Flags with which Hydra runs nothing."""
+
+
+def looks_only(arguments: Iterable[str]) -> bool:
+    """Whether Hydra will print something and run nothing."""
+    return any(argument.split("=")[0] in LOOKS_ONLY for argument in arguments)
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:

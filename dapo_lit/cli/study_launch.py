@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.cli.overrides import choices
+from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
@@ -25,8 +25,6 @@ from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
 
 ARM, SEED = "study.arm", "seed"
-LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
-"""Flags with which Hydra runs nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         return list(arguments), None, None
     if chosen:
         _check_choice(chosen[0])
-    if any(a.split("=")[0] in LOOKS_ONLY for a in arguments):
+    if looks_only(arguments):
         return list(arguments), None, None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
