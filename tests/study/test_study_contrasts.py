@@ -10,7 +10,7 @@ from synthetic_runs import EFFECTS, write_run, write_study
 
 from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts, primary_family
 from dapo_lit.study.compare.equal_budget import at_budget, budget_to_reach, common_budget, first_reach
-from dapo_lit.study.designs import Arm, cube, design
+from dapo_lit.study.designs import DESIGNS, Arm, cube, design
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band, curve, value_at
 from dapo_lit.study.read.health import exercised, findings
@@ -79,6 +79,14 @@ def test_arms_at_another_learning_rate_are_compared_among_themselves() -> None:
         "left out of DAPO at optimizer.lr=3.33333e-05",
         "left out of DAPO at optimizer.lr=0.0003",
     }
+
+
+@pytest.mark.parametrize("study", DESIGNS)
+def test_the_weights_of_a_comparison_add_up_to_nothing(study: str) -> None:
+    made = design(study)
+    for contrast in contrasts(made.names, made.reference):
+        assert len(contrast.weights) > 1
+        assert sum(contrast.weights.values()) == pytest.approx(0)
 
 
 def test_only_seeds_that_both_arms_have_are_compared() -> None:

@@ -81,7 +81,7 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
     for arm in arms:
         base, _, suffix = arm.partition("@")
         control = base if base in names else reference
-        if suffix and control and control in names:
+        if suffix and control and control in names - {arm}:
             found.append(difference("settings", f"{suffix} ({base})", None, arm, control))
     covered = {arm for contrast in found for arm in contrast.weights}
     for arm in arms if reference in names else []:
