@@ -109,7 +109,8 @@ def vllm_engine(model: PreTrainedModel, eos: int | None, batch: int, limit: int)
 
 def samplers(
     model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace
-) -> dict[str, Callable[[], int]]:
+) -> tuple[dict[str, Callable[[], int]], list[RolloutEngine]]:
+    """What is timed, and the engines to be closed afterwards: a process has one of vLLM's at a time."""
     eos = EOS if workload == "eos" else None
     prompts, limit = make_prompts(batch, args.prompt_tokens, model.config.vocab_size), args.response_tokens
     ours = TorchEngine(model.config, eos_ids=[] if eos is None else [eos], max_batch_size=batch)
@@ -124,11 +125,11 @@ def samplers(
     found["generate"] = lambda: by_generate(model, prompts, limit, eos, next(seeds))
     if args.generate_batch:
         found["generate_batch"] = lambda: by_generate_batch(model, prompts, limit, eos)
-    return found
+    return found, list(engines.values())
 
 
 def measure(model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
-    calls, failed = samplers(model, workload, batch, args), {}
+    (calls, engines), failed = samplers(model, workload, batch, args), {}
     for name in list(calls):
         try:
             calls[name]()
@@ -140,6 +141,8 @@ def measure(model: PreTrainedModel, workload: str, batch: int, args: argparse.Na
     counts: dict[str, list[int]] = {name: [] for name in calls}
     timed = {n: lambda n=n, call=call: seconds(lambda: counts[n].append(call())) for n, call in calls.items()}  # type: ignore[misc]
     took = in_turns(timed, args.warmup, args.repeats)
+    for engine in engines:
+        engine.close()
     rates = {n: [c / s for c, s in zip(counts[n][args.warmup :], took[n], strict=True)] for n in calls}
     found: dict[str, Any] = {"workload": workload, "batch": batch, "tokens_per_s": rates, "failed": failed}
     if workload == "fixed":
