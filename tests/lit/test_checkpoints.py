@@ -79,15 +79,19 @@ def load_distributed(checkpoint: Path) -> list[torch.Tensor]:
     return [found["state"]]
 
 
-def write_for_ever(folder: Path, first: int, way: str) -> None:
+def write_for_ever(folder: Path, first: int, way: str, told: int) -> None:
+    """Writes a byte to `told` before the first checkpoint and after each."""
     steps = range(first, first + 10_000)
+    os.write(told, b".")
     if way == "in the background":
         with one_rank():
             background = BackgroundSave(ALONE, timedelta(minutes=1))
             for step in steps:
                 save_in_background(background, folder, step)
+                os.write(told, b".")
     for step in steps:
         save(folder, step, sharded=way == "sharded")
+        os.write(told, b".")
 
 
 @pytest.mark.parametrize("way", ["one file", "sharded", "in the background"])
@@ -108,12 +112,12 @@ def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_p
         child = os.fork()
         if child == 0:
             try:
-                os.write(writable, b".")
-                write_for_ever(tmp_path, last + 1, way)
+                write_for_ever(tmp_path, last + 1, way, writable)
             finally:
                 os._exit(1)  # never back into the tests
-        os.read(readable, 1)
-        time.sleep(noise.uniform(0.0, 3 * save_s))
+        for _ in range(1 + noise.randrange(3)):
+            os.read(readable, 1)
+        time.sleep(noise.uniform(0.0, save_s))
         os.kill(child, signal.SIGKILL)
         os.close(readable)
         os.close(writable)
