@@ -49,9 +49,9 @@ def has_fast_bfloat16() -> bool:
         return False
 
 
-def settings_of_trl(batches: list[int]) -> dict[str, dict[str, Any]]:
+def settings_of_trl(batches: list[int], float32_only: bool) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {f"float32, batch {b}": {"per_device_train_batch_size": b} for b in batches}
-    if has_fast_bfloat16():
+    if has_fast_bfloat16() and not float32_only:
         found |= {f"bfloat16, batch {b}": {"per_device_train_batch_size": b, "bf16": True} for b in batches}
     return found
 
@@ -91,7 +91,7 @@ def fastest(work: Work, settings: dict[str, dict[str, Any]], repeats: int) -> tu
 
 def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace) -> tuple[list[list[str]], dict]:
     """Rows of the table, and the raw data; TRL's rows have our rate and peak (torch, vLLM) divided by TRL's."""
-    settings = settings_of_trl(batches)
+    settings = settings_of_trl(batches, args.float32_only)
     order, swept = fastest(work, settings, args.sweep_repeats)
     peers = list(dict.fromkeys([next(name for name in order if "float32" in name), order[0]]))
     children = {"dapo_lit": Child(ours, work)}
@@ -153,6 +153,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 64], help="of TRL, a device")
     parser.add_argument("--sweep-repeats", type=int, default=2, help="steps of each setting of TRL")
     parser.add_argument("--seconds", type=float, default=120, help="of training, for `learning`")
+    parser.add_argument("--float32-only", action="store_true", help="leave out TRL in bfloat16")
     parser.add_argument("--model", default="models/smollm2_135m")
     return parser.parse_args()
 
