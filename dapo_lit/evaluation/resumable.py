@@ -161,11 +161,10 @@ def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBe
     heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
     head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
     token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * model.dtype.itemsize
-    longest = max(len(p.ids) for p in benchmark.prompts) + benchmark.sampling.max_response_tokens
     tokens = int(config.cache_gb * 1e9 / token_bytes)
     if rollout.engine == "torch" and has_fixed_shapes(rollout.cuda_graphs, model.device):
-        return rows_within(tokens, longest, rollout.max_batch_size)
-    return max(1, min(rollout.max_batch_size, tokens // longest))
+        return rows_within(tokens, benchmark.max_tokens, rollout.max_batch_size)
+    return max(1, min(rollout.max_batch_size, tokens // benchmark.max_tokens))
 
 
 class Progress:
