@@ -110,7 +110,7 @@ def vllm_engine(model: PreTrainedModel, eos: int | None, batch: int, limit: int)
 def samplers(
     model: PreTrainedModel, workload: str, batch: int, args: argparse.Namespace
 ) -> tuple[dict[str, Callable[[], int]], list[RolloutEngine]]:
-    """What is timed, and the engines to be closed afterwards: a process has one of vLLM's at a time."""
+    """The calls to time, and the engines to close afterwards: a process can hold one vLLM engine at a time."""
     eos = EOS if workload == "eos" else None
     prompts, limit = make_prompts(batch, args.prompt_tokens, model.config.vocab_size), args.response_tokens
     ours = TorchEngine(model.config, eos_ids=[] if eos is None else [eos], max_batch_size=batch)

@@ -47,7 +47,7 @@ def test_an_override_that_does_not_compose_is_one_line_and_code_2(monkeypatch, c
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_help_of_which_the_reader_has_enough_ends_without_a_word():
+def test_help_piped_into_head_prints_no_error():
     helping = subprocess.Popen(
         [sys.executable, "-m", "dapo_lit.train", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

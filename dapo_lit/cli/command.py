@@ -226,7 +226,7 @@ def attempt(
 def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
     if looks_only(sys.argv[1:]):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends without a word
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
     return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
 

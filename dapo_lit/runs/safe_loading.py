@@ -132,7 +132,7 @@ def only_tensors(checkpoint: Path) -> Iterator[None]:
         ConfigError: the checkpoint holds something that is not loaded, or it lacks tensors.
     """
     with suppress(FileNotFoundError):
-        SafeReader(checkpoint).read_metadata()  # torch 2.11 hides what this raises
+        SafeReader(checkpoint).read_metadata()  # dcp.load of torch 2.11 swallows what this raises
     try:
         yield
     except CheckpointException as error:  # it holds every rank's exception, and is no Exception itself

@@ -42,7 +42,7 @@ def assert_same(found: list[Sample], expected: list[Sample]) -> None:
         np.testing.assert_allclose(sample.rollout_logprobs, other.rollout_logprobs, rtol=0, atol=2e-5)
 
 
-def test_the_rows_that_fit_fit_as_rounded_up_and_one_more_would_not():
+def test_one_row_more_would_not_fit_the_cache_after_rounding():
     for tokens, slots, wanted in [
         (10_000, 100, 90),
         (10_000, 100, 48),
@@ -55,7 +55,7 @@ def test_the_rows_that_fit_fit_as_rounded_up_and_one_more_would_not():
         assert rows == wanted or rounded_up(rows + 1, 8) > most
 
 
-def test_an_engine_with_as_many_rows_as_fit_holds_no_more_than_that_cache():
+def test_an_engine_with_that_many_rows_stays_within_the_cache():
     model = make_model(ARCHITECTURES["qwen2"])
     engine = make_engine(model, max_batch_size=rows_within(tokens=1_500, slots=120, wanted=40), cuda_graphs=True)
     list(engine.generate(UNEVEN, Sampling(20)))

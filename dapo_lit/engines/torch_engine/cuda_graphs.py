@@ -16,7 +16,7 @@ def can_capture(device: torch.device) -> bool:
 
 
 def has_fixed_shapes(cuda_graphs: Literal["auto"] | bool, device: torch.device) -> bool:
-    """Whether `rollout.torch.cuda_graphs` rounds a step's rows and slots up: `auto` where they can be captured."""
+    """Whether a decode step rounds its rows and slots up. `auto`: only where graphs can be captured."""
     return can_capture(device) if cuda_graphs == "auto" else cuda_graphs
 
 
@@ -85,7 +85,7 @@ class CudaGraphs:
 
 
 def graphs_for(cuda_graphs: Literal["auto"] | bool, device: torch.device) -> CudaGraphs | None:
-    """What repeats the steps of an engine on this device; None where they have no fixed shapes."""
+    """The graphs that repeat an engine's decode steps; None if the steps have no fixed shapes."""
     if not has_fixed_shapes(cuda_graphs, device):
         return None
     return CudaGraphs(captures=can_capture(device), falls_back=cuda_graphs == "auto")

@@ -42,9 +42,9 @@ def rounded_up(count: int, least: int) -> int:
 
 
 def rows_within(tokens: int, slots: int, wanted: int) -> int:
-    """The most rows, up to `wanted`, of which the cache with so many slots a row has room for at most so many tokens.
+    """The most rows, up to `wanted`, whose cache of `slots` tokens a row holds at most `tokens`; at least 1.
 
-    At least 1, and both numbers rounded up as in a step.
+    Rows and slots are rounded up as in a decode step.
 
     >>> rows_within(tokens=10_000, slots=100, wanted=90)  # rows of 128 slots, of which 78 fit; 65 rows would take 96
     64
