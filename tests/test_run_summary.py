@@ -2,14 +2,14 @@
 
 import pandas as pd
 
-from dapo_lit.cli.run_summary import print_summary, sentence
+from dapo_lit.cli.run_summary import early_end, print_summary, sentence, without_update
 from dapo_lit.runs.run_folder import RunFolder
 
 
 def test_the_summary_counts_the_held_out_problems_that_were_used(compose, tmp_path, capsys):
     config = compose("task=chain_sum", small=False)
     folder = RunFolder(tmp_path, resumes=False)
-    folder.write_run(arm="dapo", problems={"heldout": 3})
+    folder.write_run(arm="dapo", status="finished", problems={"heldout": 3})
     label, k = config.task.label, config.evaluation.samples
     for step in (0, 1):
         folder.append_row({"step": step, f"eval/{label}/avg@{k}": 0.5, "tokens_generated": 0, "wall_s": 0.0})
@@ -30,3 +30,39 @@ def test_the_run_ends_in_a_sentence_about_what_changed():
     assert "fell from 0.341 to 0.300 and mean length rose from 25.0 to 33.0" in sentence(before, worse, "e/", 8, 200)
     assert sentence(before, before, "e/", 8, 200) == ""
     assert sentence(before, row(60, length_mean=33.0), "e/", 8, 200) == ""
+
+
+def ended(folder: RunFolder, updates: int, right: float) -> None:
+    """Writes the rows of two steps of ten groups each, of which this share is all right and the others all wrong."""
+    folder.append_row({"step": 0, "gradient_step": 0})
+    for step in (1, 2):
+        groups = {"rollout/groups_all_correct_frac": right, "rollout/groups_all_wrong_frac": 1 - right}
+        folder.append_row({"step": step, "gradient_step": updates, "sampling/groups_generated": 10} | groups)
+
+
+def test_a_run_without_an_update_says_why_and_shows_a_response(tmp_path):
+    ended(RunFolder(tmp_path, resumes=False), updates=0, right=0.1)
+    reason = without_update(tmp_path, "own")
+    assert "of the 20 groups of 2 steps 18 were all wrong and 2 all right" in reason
+    assert reason.endswith("(docs/troubleshooting.md).")
+    (tmp_path / "eval" / "own").mkdir(parents=True)
+    responses = pd.DataFrame({"response": ["It is\n12," + " or so" * 99]})
+    responses.to_parquet(tmp_path / "eval" / "own" / "step_000002.parquet")
+    assert "eval/own/step_000002.parquet: 'It is 12, or so or so" in without_update(tmp_path, "own")
+
+
+def test_too_easy_problems_have_advice_of_their_own(tmp_path):
+    ended(RunFolder(tmp_path, resumes=False), updates=0, right=0.9)
+    assert without_update(tmp_path, "own").endswith("Take harder problems.")
+
+
+def test_one_update_is_enough(tmp_path):
+    ended(RunFolder(tmp_path, resumes=False), updates=1, right=0.0)
+    assert without_update(tmp_path, "own") is None
+
+
+def test_an_early_end_is_named():
+    rows = pd.DataFrame(index=[0, 1, 2, 3])
+    assert early_end("exhausted", rows, 50).startswith("It ended at step 3 of 50: no group had both right and wrong")
+    assert early_end("solved", rows, 50).startswith("It ended at step 3 of 50: all responses were right")
+    assert early_end("finished", rows, 3) == ""

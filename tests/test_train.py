@@ -50,6 +50,16 @@ def whole(tmp_path_factory, cache) -> Path:
     return folder
 
 
+def test_a_run_that_learned_nothing_is_recorded_and_ends_with_an_error(tmp_path, cache):
+    unreadable = "reward.extraction=boxed"  # this vocabulary has no box: all responses are wrong
+    result = run_cli(*SMALL, "budget.steps=2", unreadable, "preflight=false", cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "of 2 steps" in result.stderr
+    assert "eval/four_sums/step_000002.parquet: '" in result.stderr
+    assert (tmp_path / RUN / "DONE.json").is_file()
+    assert (tmp_path / RUN / "figures" / "run.png").is_file()
+
+
 def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
     printed = (whole / "stdout.txt").read_text()
     assert "accuracy avg@2, 4 held-out problems" in printed

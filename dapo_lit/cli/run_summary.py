@@ -1,5 +1,8 @@
-"""What a finished run prints: the policy before and after training, and single questions where there are few."""
+"""What a finished run prints: the policy before and after training, single questions where there are few, and why it
+trained nothing or ended early."""
 
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,6 +15,9 @@ from dapo_lit.study.read.metrics_file import read_metrics
 
 FEW_QUESTIONS = 8
 """Up to this many held-out problems are printed one by one."""
+
+SHOWN = 160
+"""Characters of a response that are printed."""
 
 
 def print_summary(folder: RunFolder, config: Config) -> None:
@@ -35,8 +41,12 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
     Console().print(table)
     _print_predictions(folder, label)
-    if line := sentence(before, after, f"eval/{label}/", k, problems):
-        print(line)
+    for line in (
+        sentence(before, after, f"eval/{label}/", k, problems),
+        early_end(folder.read_run()["status"], rows, config.budget.steps),
+    ):
+        if line:
+            print(line)
 
 
 def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems: int) -> str:
@@ -51,6 +61,53 @@ def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems:
         f"By step {after.name} accuracy on {problems} held-out problems {accuracy} and mean length {length} tokens. "
         "One run shows neither what a technique adds nor what another seed gives."
     )
+
+
+def early_end(status: str, rows: pd.DataFrame, steps: int) -> str:
+    """Why a run ended before its budget was spent; empty if it did not.
+
+    Args:
+        status: of run.json.
+        rows: one a step, step 0 first.
+        steps: budget.steps.
+    """
+    reasons = {
+        "exhausted": "no group had both right and wrong responses, and not all were right",
+        "solved": "all responses were right; a harder task has more to teach",
+    }
+    return f"It ended at step {rows.index[-1]} of {steps}: {reasons[status]}." if status in reasons else ""
+
+
+def without_update(run: Path, label: str) -> str | None:
+    """Why a run that has ended made no update at all, and what to do; None if it made one.
+
+    Args:
+        label: of the task, whose last evaluation gives an example of a response.
+    """
+    rows, _ = read_metrics(run)
+    if rows["gradient_step"].iloc[-1] > 0:
+        return None
+    steps = rows.iloc[1:]
+    groups = steps["sampling/groups_generated"].sum()
+    right, wrong = (
+        round((steps[f"rollout/groups_all_{verdict}_frac"] * steps["sampling/groups_generated"]).sum())
+        for verdict in ("correct", "wrong")
+    )
+    message = (
+        f"no update was made, the policy is the one that the run began with: of the {groups:.0f} groups of "
+        f"{len(steps)} steps {wrong} were all wrong and {right} all right, and neither kind carries a gradient. "
+    )
+    message += (
+        "Take harder problems."
+        if right > wrong
+        else "Take problems nearer the policy's level, a prompt with worked examples, or a rule that reads the answer "
+        "where the policy writes it (docs/troubleshooting.md)."
+    )
+    files = sorted((run / "eval" / label).glob("step_*.parquet"))
+    if not files:
+        return message
+    response = textwrap.shorten(pd.read_parquet(files[-1])["response"].iloc[0], SHOWN, placeholder=" ...")
+    return f"{message} One response of those in {files[-1]}: {response!r}"
 
 
 def _went(before: float, after: float, form: str) -> str:

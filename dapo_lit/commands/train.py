@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from dapo_lit.cli.cell_claim import held, packed_cell
-from dapo_lit.cli.run_summary import print_summary
+from dapo_lit.cli.run_summary import print_summary, without_update
 from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import switches_of
@@ -16,6 +16,7 @@ from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
 from dapo_lit.recipe.parts import Parts
+from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
@@ -35,6 +36,7 @@ def train(config: Config, overrides: list[str]) -> None:
 
     Raises:
         ConfigError: another process is running it, and resume is not auto.
+        ExhaustedError: it has ended without an update. An arm of a study may, and prints the reason only.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     silence_libraries()
@@ -49,6 +51,11 @@ def train(config: Config, overrides: list[str]) -> None:
             train_first(config, overrides, run_start)
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
+    path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
+    if (path / "DONE.json").is_file() and (reason := without_update(path, config.task.label)):
+        if config.study is None:
+            raise ExhaustedError(reason)
+        print(f"warning: {reason}")
 
 
 def check_study(configs: Iterable[Config]) -> None:
@@ -59,7 +66,7 @@ def check_study(configs: Iterable[Config]) -> None:
     """
     silence_libraries()
     for config in configs:
-        arm = (config.study and config.study.arm) or arm_of(config)
+        arm = arm_of(config)
         if config.preflight and not is_done(config, arm) and not packed_cell(config, arm):
             torch.set_num_threads(config.trainer.threads)
             parts = Parts(config)
@@ -70,7 +77,7 @@ def check_study(configs: Iterable[Config]) -> None:
 
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
     """Rank 0: finds out whether there is something to do, and locks the run while it trains."""
-    arm = (config.study and config.study.arm) or arm_of(config)
+    arm = arm_of(config)
     path = run_path(config, arm)
     if packed := packed_cell(config, arm):
         print(f"{path}: done, packed in {packed}; nothing to do")
@@ -92,7 +99,9 @@ def follow(config: Config, ranks: Ranks) -> None:
 
 
 def arm_of(config: Config) -> str:
-    """The arm's name for a run without a study."""
+    """The arm's name: the study's, or that of the switches."""
+    if config.study and config.study.arm:
+        return config.study.arm
     family = config.algorithm.family
     return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
@@ -176,7 +185,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
         loggers.wandb.figures(figure.parent)
     loggers.close()
     print_summary(folder, config)
-    print(f"run     {folder.path}\nfigure  {figure}")
+    print(f"run     {folder.path}\nfigure  {figure}", flush=True)
 
 
 def print_findings(config: Config) -> None:

@@ -20,7 +20,8 @@ from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, St
 
 
 class ExhaustedError(RuntimeError):
-    """max_rounds are spent, the batch is not full, and the config asks for an error."""
+    """No group to learn from: max_rounds are spent, the batch is not full, and the config asks for an error; or a run
+    has ended without an update."""
 
 
 @dataclass(kw_only=True)
