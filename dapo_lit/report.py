@@ -14,8 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.study.read.curves import AXES
-from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.read.run import AXES, StudyError
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
