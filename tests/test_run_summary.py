@@ -1,8 +1,9 @@
 """The table at the end of a run."""
 
 import pandas as pd
+import pytest
 
-from dapo_lit.cli.run_summary import early_end, print_summary, sentence, without_update
+from dapo_lit.cli.run_summary import early_end, nothing_learned, print_summary, sentence
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -32,33 +33,34 @@ def test_the_run_ends_in_a_sentence_about_what_changed():
     assert sentence(before, row(60, length_mean=33.0), "e/", 8, 200) == ""
 
 
-def ended(folder: RunFolder, updates: int, right: float) -> None:
+def ended(folder: RunFolder, norm: float | None, right: float) -> None:
     """Writes the rows of two steps of ten groups each, of which this share is all right and the others all wrong."""
-    folder.append_row({"step": 0, "gradient_step": 0})
+    folder.append_row({"step": 0})
     for step in (1, 2):
         groups = {"rollout/groups_all_correct_frac": right, "rollout/groups_all_wrong_frac": 1 - right}
-        folder.append_row({"step": step, "gradient_step": updates, "sampling/groups_generated": 10} | groups)
+        folder.append_row({"step": step, "optim/grad_norm": norm, "sampling/groups_generated": 10} | groups)
 
 
-def test_a_run_without_an_update_says_why_and_shows_a_response(tmp_path):
-    ended(RunFolder(tmp_path, resumes=False), updates=0, right=0.1)
-    reason = without_update(tmp_path, "own")
+@pytest.mark.parametrize("norm", [None, 0.0], ids=["no update", "no gradient"])
+def test_a_run_that_learned_nothing_says_why_and_shows_a_response(tmp_path, norm):
+    ended(RunFolder(tmp_path, resumes=False), norm, right=0.1)
+    reason = nothing_learned(tmp_path, "own")
     assert "of the 20 groups of 2 steps 18 were all wrong and 2 all right" in reason
     assert reason.endswith("(docs/troubleshooting.md).")
     (tmp_path / "eval" / "own").mkdir(parents=True)
     responses = pd.DataFrame({"response": ["It is\n12," + " or so" * 99]})
     responses.to_parquet(tmp_path / "eval" / "own" / "step_000002.parquet")
-    assert "eval/own/step_000002.parquet: 'It is 12, or so or so" in without_update(tmp_path, "own")
+    assert "eval/own/step_000002.parquet: 'It is 12, or so or so" in nothing_learned(tmp_path, "own")
 
 
 def test_too_easy_problems_have_advice_of_their_own(tmp_path):
-    ended(RunFolder(tmp_path, resumes=False), updates=0, right=0.9)
-    assert without_update(tmp_path, "own").endswith("Take harder problems.")
+    ended(RunFolder(tmp_path, resumes=False), norm=None, right=0.9)
+    assert nothing_learned(tmp_path, "own").endswith("Take harder problems.")
 
 
-def test_one_update_is_enough(tmp_path):
-    ended(RunFolder(tmp_path, resumes=False), updates=1, right=0.0)
-    assert without_update(tmp_path, "own") is None
+def test_one_update_with_a_gradient_is_enough(tmp_path):
+    ended(RunFolder(tmp_path, resumes=False), norm=0.1, right=0.0)
+    assert nothing_learned(tmp_path, "own") is None
 
 
 def test_an_early_end_is_named():

@@ -78,14 +78,14 @@ def early_end(status: str, rows: pd.DataFrame, steps: int) -> str:
     return f"It ended at step {rows.index[-1]} of {steps}: {reasons[status]}." if status in reasons else ""
 
 
-def without_update(run: Path, label: str) -> str | None:
-    """Why a run that has ended made no update at all, and what to do; None if it made one.
+def nothing_learned(run: Path, label: str) -> str | None:
+    """Why no update of a run that has ended had a gradient, and what to do; None if one had.
 
     Args:
         label: of the task, whose last evaluation gives an example of a response.
     """
     rows, _ = read_metrics(run)
-    if rows["gradient_step"].iloc[-1] > 0:
+    if (rows["optim/grad_norm"].fillna(0) > 0).any():
         return None
     steps = rows.iloc[1:]
     groups = steps["sampling/groups_generated"].sum()
@@ -94,8 +94,8 @@ def without_update(run: Path, label: str) -> str | None:
         for verdict in ("correct", "wrong")
     )
     message = (
-        f"no update was made, the policy is the one that the run began with: of the {groups:.0f} groups of "
-        f"{len(steps)} steps {wrong} were all wrong and {right} all right, and neither kind carries a gradient. "
+        f"nothing was learned: of the {groups:.0f} groups of {len(steps)} step{'' if len(steps) == 1 else 's'} {wrong} "
+        f"were all wrong and {right} all right, and neither kind carries a gradient. "
     )
     message += (
         "Take harder problems."

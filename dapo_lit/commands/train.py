@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from dapo_lit.cli.cell_claim import held, packed_cell
-from dapo_lit.cli.run_summary import print_summary, without_update
+from dapo_lit.cli.run_summary import nothing_learned, print_summary
 from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import switches_of
@@ -36,7 +36,7 @@ def train(config: Config, overrides: list[str]) -> None:
 
     Raises:
         ConfigError: another process is running it, and resume is not auto.
-        ExhaustedError: it has ended without an update. An arm of a study may, and prints the reason only.
+        ExhaustedError: it has ended and learned nothing. An arm of a study may, and prints the reason only.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     silence_libraries()
@@ -52,7 +52,7 @@ def train(config: Config, overrides: list[str]) -> None:
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
     path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
-    if (path / "DONE.json").is_file() and (reason := without_update(path, config.task.label)):
+    if (path / "DONE.json").is_file() and (reason := nothing_learned(path, config.task.label)):
         if config.study is None:
             raise ExhaustedError(reason)
         print(f"warning: {reason}")

@@ -54,6 +54,8 @@ class Recorder(Callback):
         assert module.row is not None
         self._count_empty(batch)
         row = module.row
+        if self.ranks.rank == 0 and batch.tokens is None and self.empty_steps == 1:
+            print(f"warning: {empty_step(self.config, batch.step, row)}", flush=True)
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
@@ -142,6 +144,19 @@ class Recorder(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
         self._row_of_older_version = (state.get("unwritten") or (None,))[0]
+
+
+def empty_step(config: Config, step: int, row: dict[str, Any]) -> str:
+    """What to say of a step that had no group to learn from."""
+    groups, limit = row["sampling/groups_generated"], config.algorithm.dynamic_sampling.max_empty_steps
+    wrong, right = (
+        round(groups * (row[f"rollout/groups_all_{verdict}_frac"] or 0)) for verdict in ("wrong", "correct")
+    )
+    return (
+        f"step {step} made no update: of its {groups} groups {wrong} were all wrong and {right} all right. "
+        f"{limit} such steps in a row end the run (algorithm.dynamic_sampling.max_empty_steps); what helps is in "
+        "docs/troubleshooting.md"
+    )
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:

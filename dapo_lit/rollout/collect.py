@@ -21,7 +21,7 @@ from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, St
 
 class ExhaustedError(RuntimeError):
     """No group to learn from: max_rounds are spent, the batch is not full, and the config asks for an error; or a run
-    has ended without an update."""
+    has ended and had no such group."""
 
 
 @dataclass(kw_only=True)

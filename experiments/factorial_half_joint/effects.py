@@ -9,7 +9,6 @@ from dapo_lit.study.compare.contrasts import Comparison, compare_all, contrasts
 from dapo_lit.study.compare.price import price
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.runs import load
-from dapo_lit.techniques import REGISTER
 
 HERE = Path(__file__).parent
 FAMILIES = ("main effects", "interactions")
@@ -38,7 +37,11 @@ def main() -> None:
         for one in compare_all(found, table, base_of, family):
             tokens = price(runs, one.contrast, metric)["tokens"]
             at_equal = tokens.at_equal
-            equal = "-" if at_equal is None else f"{100 * at_equal.mean:+.1f} [{100 * at_equal.low:+.1f}, {100 * at_equal.high:+.1f}]"
+            equal = (
+                "-"
+                if at_equal is None
+                else f"{100 * at_equal.mean:+.1f} [{100 * at_equal.low:+.1f}, {100 * at_equal.high:+.1f}]"
+            )
             by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
             verdict = "decided" if one.decided(ALPHA) else "undecided"
             print(

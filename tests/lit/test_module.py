@@ -231,7 +231,7 @@ def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():
     assert learning_rate(1, schedule(warmup_steps=0, schedule="constant"), total_steps=8) == 1.0
 
 
-def test_three_steps_without_a_mixed_group_end_the_run_as_exhausted(compose):
+def test_three_steps_without_a_mixed_group_end_the_run_as_exhausted(compose, capsys):
     run = Run(compose("reward.extraction=boxed", "budget.steps=50"))  # no box in this vocabulary: all wrong
     run.fit()
     written = rows(run.folder.path)
@@ -240,6 +240,10 @@ def test_three_steps_without_a_mixed_group_end_the_run_as_exhausted(compose):
     assert [r["sampling/empty_steps"] for r in written[1:]] == [1, 2, 3]
     assert written[-1]["gradient_step"] == 0
     assert written[-1]["sampling/rounds"] == 10
+    groups = written[1]["sampling/groups_generated"]
+    said = [line for line in capsys.readouterr().out.splitlines() if "made no update" in line]
+    assert len(said) == 1
+    assert f"step 1 made no update: of its {groups} groups {groups} were all wrong and 0 all right. 3 such" in said[0]
 
 
 def test_a_finished_run_is_skipped_with_resume_auto_and_moved_aside_without(compose, tmp_path, capsys):
