@@ -20,7 +20,12 @@ def main(site: Path, pictures: Path | None) -> None:
     faults: list[str] = []
     pages = sorted(path for path in site.rglob("*.html") if "report.html" not in path.name and path.name != "404.html")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium") or shutil.which("google-chrome"))
+        found = shutil.which("chromium") or shutil.which("google-chrome") or playwright.chromium.executable_path
+        if not Path(found).is_file():
+            sys.exit(
+                "there is no Chromium: apt-get install chromium (Debian), or .venv-docs/bin/playwright install chromium"
+            )
+        browser = playwright.chromium.launch(executable_path=found)
         page = browser.new_page(viewport={"width": 400, "height": 800})
         page.set_default_timeout(180_000)  # a busy machine is no fault of a page
         page.on("request", lambda request: request.url.startswith("http") and faults.append(f"asks for {request.url}"))
