@@ -19,6 +19,7 @@ WRONG = [
     ("train", ["seed=one"], "seed: Input should be a valid integer"),
     ("train", ["budget=5"], "budget: "),
     ("train", ["study_name=../x"], "study_name: '../x' is no folder below runs_dir"),
+    ("train", ["+experimnt=dapo"], "experimnt: unknown key; did you mean +experiment=NAME?"),
     ("train", ["+experiment=dappo"], "did you mean +experiment=dapo?"),
     ("train", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("train", ["policy=hf"], "policy.path is needed: A hub id, a Hugging Face folder"),

@@ -58,5 +58,10 @@ def unknown_key(path: Sequence[str], schema: type[Section] = Config) -> str:
     """One line that names an unknown key and the nearest known ones."""
     siblings = known_keys(path[:-1], schema) or []
     near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.6)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?" if near else f"known here: {', '.join(siblings)}"
+    if near:
+        hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?"
+    elif len(path) == 1 and difflib.get_close_matches(path[0], ["experiment"]):  # a group that is no key
+        hint = "did you mean +experiment=NAME?"
+    else:
+        hint = f"known here: {', '.join(siblings)}"
     return f"{'.'.join(path)}: unknown key; {hint}"
