@@ -23,10 +23,10 @@ def check_study(configs: Iterable[Config]) -> int:
     return in_child(lambda: reported(lambda: check_study(configs)))
 
 
-def print_findings(config: Config) -> None:
+def print_findings(config: Config) -> int:
     from dapo_lit.commands.train import print_findings
 
-    print_findings(config)
+    return print_findings(config)
 
 
 def main() -> None:

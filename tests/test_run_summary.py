@@ -64,7 +64,7 @@ def test_one_update_with_a_gradient_is_enough(tmp_path):
 
 
 def test_an_early_end_is_named():
-    rows = pd.DataFrame(index=[0, 1, 2, 3])
-    assert early_end("exhausted", rows, 50).startswith("It ended at step 3 of 50: no group had both right and wrong")
-    assert early_end("solved", rows, 50).startswith("It ended at step 3 of 50: all responses were right")
-    assert early_end("finished", rows, 3) == ""
+    exhausted = "It ended at step 7 of 50: no group of the last 3 steps had both right and wrong responses."
+    assert early_end("exhausted", 7, 50, 3) == exhausted
+    assert early_end("solved", 7, 50, 3).startswith("It ended at step 7 of 50: all responses of step 7 were right")
+    assert early_end("finished", 50, 50, 3) == early_end("exhausted", 50, 50, 3) == ""

@@ -60,6 +60,15 @@ def finished(tmp_path_factory, cache) -> Path:
     return folder
 
 
+def test_a_study_in_which_no_run_learned_anything_finds_nothing_and_says_so(tmp_path, cache):
+    unreadable = ("reward.extraction=boxed", "preflight=false", "study.seeds=[0]")  # all responses are wrong
+    done = run_cli("-m", "+study=placebo", *TINY, *unreadable, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no findings: nothing was learned in any of the 2 runs" in done.stdout
+    report = (tmp_path / STUDY / "report" / "report.md").read_text()
+    assert "Nothing was learned in 2 of 2 runs" in report
+
+
 @pytest.fixture
 def study(finished, tmp_path) -> Path:
     """A copy of it to spoil."""

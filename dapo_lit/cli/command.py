@@ -89,7 +89,7 @@ def run_command(
     positional: str | None = None,
     renamed: Mapping[str, str] | None = None,
     before_study: Callable[[Iterable[Config]], int] = lambda configs: 0,
-    after_study: Callable[[Config], None] = lambda config: None,
+    after_study: Callable[[Config], int] = lambda config: 0,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
@@ -101,7 +101,7 @@ def run_command(
         renamed: old names of keys, which still work.
         before_study: called with the configs of a study's cells before several run side by side and print into logs;
             anything but 0 is the exit code.
-        after_study: called once all cells of a study were run.
+        after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
     """
     codes: list[int] = []
     parent = os.getpid()
@@ -143,7 +143,8 @@ def run_command(
         if code and registration is not None:
             refused = registration.withdrawn_unless_started()
     if study is not None and not study.has_launcher and not refused:
-        after_study(study.config)
+        found = after_study(study.config)  # also if a cell failed: of those that have ended
+        code = code or found
     return code
 
 

@@ -1,5 +1,5 @@
 """What a finished run prints: the policy before and after training, single questions where there are few, and why it
-trained nothing or ended early."""
+learned nothing or ended early."""
 
 import textwrap
 from pathlib import Path
@@ -41,9 +41,10 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
     Console().print(table)
     _print_predictions(folder, label)
+    limit = config.algorithm.dynamic_sampling.max_empty_steps
     for line in (
         sentence(before, after, f"eval/{label}/", k, problems),
-        early_end(folder.read_run()["status"], rows, config.budget.steps),
+        early_end(folder.read_run()["status"], int(rows.index[-1]), config.budget.steps, limit),
     ):
         if line:
             print(line)
@@ -63,19 +64,21 @@ def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems:
     )
 
 
-def early_end(status: str, rows: pd.DataFrame, steps: int) -> str:
+def early_end(status: str, step: int, steps: int, limit: int) -> str:
     """Why a run ended before its budget was spent; empty if it did not.
 
     Args:
         status: of run.json.
-        rows: one a step, step 0 first.
+        step: its last.
         steps: budget.steps.
+        limit: algorithm.dynamic_sampling.max_empty_steps.
     """
     reasons = {
-        "exhausted": "no group had both right and wrong responses, and not all were right",
-        "solved": "all responses were right; a harder task has more to teach",
+        "exhausted": f"no group of the last {limit} steps had both right and wrong responses",
+        "solved": f"all responses of step {step} were right, and no group of the last {limit} was mixed; a harder task "
+        "has more to teach",
     }
-    return f"It ended at step {rows.index[-1]} of {steps}: {reasons[status]}." if status in reasons else ""
+    return f"It ended at step {step} of {steps}: {reasons[status]}." if status in reasons and step < steps else ""
 
 
 def nothing_learned(run: Path, label: str) -> str | None:

@@ -188,11 +188,13 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     print(f"run     {folder.path}\nfigure  {figure}", flush=True)
 
 
-def print_findings(config: Config) -> None:
-    """Prints what a study found, once its cells have ended."""
+def print_findings(config: Config) -> int:
+    """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
     assert config.study is not None
     folders = [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
     try:
         print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
     except StudyError as reason:
         print(f"no findings: {reason}")
+        return 2
+    return 0

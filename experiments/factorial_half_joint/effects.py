@@ -3,82 +3,103 @@
 Run in the repository: `python experiments/factorial_half_joint/effects.py`.
 """
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.contrasts import Comparison, Contrast, compare, compare_all, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts
 from dapo_lit.study.compare.price import price
+from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
-from dapo_lit.study.read.runs import load
+from dapo_lit.study.read.runs import Runs, load
 
 HERE = Path(__file__).parent
-FAMILIES = ("main effects", "interactions")
 ALPHA = 0.025
 """Of each of the two families."""
 
 
-def points(comparison: Comparison) -> str:
-    """The estimate in points with its interval."""
-    found = comparison.estimate
-    if found is None:
-        return "-"
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+def points(found: Estimate | None) -> str:
+    """An estimate in points with its interval."""
+    return "-" if found is None else f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
-def given(main: Contrast, interaction: Contrast, on: bool) -> Contrast:
-    """The effect of a technique with the other one of an interaction on, or off."""
-    half = 0.5 if on else -0.5
-    weights = {arm: weight + half * interaction.weights[arm] for arm, weight in main.weights.items()}
+@dataclass(frozen=True)
+class Study:
+    """The outcomes of a study's runs."""
+
+    runs: Runs
+    metric: str
+    scores: Mapping[str, Mapping[int, float]]
+    base_of: Mapping[int, int]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Study":
+        runs = load(folder).usable
+        metric = primary_metric(runs, None)
+        return cls(runs, metric, scores(runs, metric), bases(runs))
+
+    def value(self, contrast: Contrast) -> Estimate | None:
+        return compare(contrast, self.scores, self.base_of).estimate
+
+
+def decide(study: Study, found: Sequence[Contrast], family: str) -> list[Contrast]:
+    """Prints a family of comparisons; returns those that are decided."""
+    print(family)
+    decided = []
+    for one in compare_all(found, study.scores, study.base_of, family):
+        tokens = price(study.runs, one.contrast, study.metric)["tokens_generated"]
+        by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
+        verdict = "decided" if one.decided(ALPHA) else "undecided"
+        print(
+            f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({one.p_holm:.4f}), {verdict}; "
+            f"by base {by_base}; tokens x {tokens.ratio:.2f}, at equal tokens {points(tokens.at_equal)}"
+        )
+        decided += [one.contrast] if one.decided(ALPHA) else []
+    return decided
+
+
+def given(main: Contrast, interactions: Sequence[Contrast], on: Collection[str]) -> Contrast:
+    """The effect of a technique where, of the techniques it has these interactions with, those in `on` are on and the
+    others off: its main effect, plus or minus half of each interaction."""
+    weights = dict(main.weights)
+    for one in interactions:
+        (other,) = set(one.label.split(" x ")) - {main.label}
+        for arm, weight in one.weights.items():
+            weights[arm] += (0.5 if other in on else -0.5) * weight
     return Contrast("conditional", main.label, main.technique, weights)
 
 
 def main() -> None:
-    runs = load(HERE / "runs").usable
-    metric = primary_metric(runs, None)
-    table, base_of = scores(runs, metric), bases(runs)
-    print(f"{metric}, {len(runs)} runs, seeds {', '.join(map(str, runs.seeds))}")
-    for arm in runs.arms:
-        print(f"  {100 * sum(table[arm].values()) / len(table[arm]):5.1f}  {arm}")
-    for family in FAMILIES:
-        print(family)
-        found = [one for one in contrasts(runs.arms) if one.family == family]
-        for one in compare_all(found, table, base_of, family):
-            tokens = price(runs, one.contrast, metric)["tokens_generated"]
-            at_equal = tokens.at_equal
-            equal = (
-                "-"
-                if at_equal is None
-                else f"{100 * at_equal.mean:+.1f} [{100 * at_equal.low:+.1f}, {100 * at_equal.high:+.1f}]"
-            )
-            by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
-            verdict = "decided" if one.decided(ALPHA) else "undecided"
-            print(
-                f"  {one.contrast.label}: {points(one)}, p = {one.p:.4f} ({one.p_holm:.4f}), {verdict}; "
-                f"by base {by_base}; tokens x {tokens.ratio:.2f}, at equal tokens {equal}"
-            )
+    study = Study.load(HERE / "runs")
+    print(f"{study.metric}, {len(study.runs)} runs, seeds {', '.join(map(str, study.runs.seeds))}")
+    for arm in study.runs.arms:
+        print(f"  {100 * mean(study.scores[arm].values()):5.1f}  {arm}")
+    found = contrasts(study.runs.arms)
+    effects = {one.label: one for one in found if one.family == "main effects"}
+    interactions = [one for one in found if one.family == "interactions"]
+    decide(study, list(effects.values()), "main effects")
+    decided = decide(study, interactions, "interactions")
+
     print("a technique with the other of a decided interaction on; off")
-    found = contrasts(runs.arms)
-    alone = {one.label: one for one in found if one.family == "main effects"}
-    between = [one for one in found if one.family == "interactions"]
-    for one in compare_all(between, table, base_of, "interactions"):
-        pair = one.contrast.label.split(" x ")
-        for technique, other in (pair, pair[::-1]) if one.decided(ALPHA) else ():
-            on, off = (compare(given(alone[technique], one.contrast, state), table, base_of) for state in (True, False))
+    for one in decided:
+        pair = one.label.split(" x ")
+        for technique, other in (pair, pair[::-1]):
+            on, off = (study.value(given(effects[technique], [one], states)) for states in ([other], []))
             print(f"  {technique} by {other}: {points(on)}; {points(off)}")
+
     print("effects in other studies, on other base policies: predicted from the tables above; measured")
-    for study in ("table1_joint", "four_techniques_joint"):
-        others = load(HERE.parent / study / "runs").usable
-        measured, of = scores(others, primary_metric(others, None)), bases(others)
-        for one in (one for one in contrasts(others.arms, others.arms[0]) if one.technique and one.pair):
-            rest = read_arm(one.pair[1]).on
-            value = mean(compare(alone[one.technique], table, base_of).differences)
-            for both in between:
-                pair = both.label.split(" x ")
-                if one.technique in pair:
-                    (other,) = set(pair) - {one.technique}
-                    value += (0.5 if other in rest else -0.5) * mean(compare(both, table, base_of).differences)
-            print(f"  {study}, {one.family}, {one.label}: {100 * value:+.1f}; {points(compare(one, measured, of))}")
+    for name in ("table1_joint", "four_techniques_joint"):
+        other_study = Study.load(HERE.parent / name / "runs")
+        for one in contrasts(other_study.runs.arms, other_study.runs.arms[0]):
+            if one.technique and one.pair:
+                own = [each for each in interactions if one.technique in each.label.split(" x ")]
+                predicted = given(effects[one.technique], own, read_arm(one.pair[1]).on)
+                print(
+                    f"  {name}, {one.family}, {one.label}: {points(study.value(predicted))}; "
+                    f"{points(other_study.value(one))}"
+                )
 
 
 if __name__ == "__main__":

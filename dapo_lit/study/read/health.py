@@ -57,7 +57,14 @@ def _groups(run: Run) -> list[str]:
     return found
 
 
+def learned(run: Run) -> bool:
+    """Whether some update had a gradient; true as well where norms were not logged."""
+    return "optim/grad_norm" not in run.metrics or bool((run.series("optim/grad_norm") > 0).any())
+
+
 def _gradient(run: Run) -> list[str]:
+    if not learned(run):
+        return ["nothing was learned: no update had a gradient"]
     norm = run.series("optim/grad_norm")
     norm = norm[norm > 0]
     spikes = norm[norm > 10 * norm.median()] if len(norm) >= 10 else norm[:0]

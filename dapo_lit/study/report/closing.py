@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dapo_lit.study.read.health import learned
+from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.calibration_page import close_calibration, screening
 from dapo_lit.study.report.report import make_report
 
@@ -11,7 +13,7 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
     """Writes a small report or a calibration into the first folder; returns what was found as text.
 
     Raises:
-        StudyError: no cell has finished, or the runs may not be compared.
+        StudyError: no cell has finished, none has learned anything, or the runs may not be compared.
     """
     if study == "screen":
         return screening(folders)
@@ -19,5 +21,10 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
         return close_calibration(folders)
     out = folders[0] / "report"
     results, found = make_report(folders, out, command)
+    if not any(learned(run) for run in results.runs.usable):
+        raise StudyError(
+            f"nothing was learned in any of the {len(results.runs.usable)} runs, no update had a gradient: every group "
+            f"was all right or all wrong (docs/troubleshooting.md). report: {out / 'report.html'}"
+        )
     missing = [f"{len(results.missing)} cells are missing; the findings are of those that have ended"]
     return "\n".join([*found, *(missing if results.missing else []), f"report: {out / 'report.html'}"])

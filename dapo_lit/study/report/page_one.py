@@ -18,6 +18,7 @@ from dapo_lit.study.compare.price import price
 from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.curves import AXES
+from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import bases, unit
 from dapo_lit.study.report.document import Part, Table
@@ -72,6 +73,9 @@ def can_tell(results: Results) -> str:
         others = [c.technique for c in family(results) if c.technique and c.technique not in found.verdicts]
         text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
     idle = [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]
+    runs = results.runs.usable
+    if untaught := sum(not learned(run) for run in runs):
+        text += f" Nothing was learned in {untaught} of {len(runs)} runs: no update had a gradient."
     return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
 
 
