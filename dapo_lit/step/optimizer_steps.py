@@ -69,9 +69,12 @@ class OptimizerSteps:
     gradient_sum: list[Tensor] | None = None
 
     def __post_init__(self) -> None:
-        policy, critic = self.forward.policy, self.forward.critic
-        self.policy_parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.critic_parameters = [] if critic is None else list(critic.parameters())
+        # The optimizer's own parameters, never `policy.parameters()`: a forward pass without gradients (old log-probs,
+        # a reference, values) leaves FSDP2's root group unsharded, and then that call returns the unsharded
+        # embedding, head and final norm, whose `.grad` stays None.
+        groups = [group["params"] for group in self.optimizer.param_groups]
+        self.policy_parameters: list[Tensor] = groups[0]
+        self.critic_parameters: list[Tensor] = groups[1] if self.forward.critic is not None else []
         self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
