@@ -1,4 +1,4 @@
-"""Times to emergence, question-level errors and compute fits against hand-worked numbers."""
+"""Times to emergence and question-level errors against hand-worked numbers."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,6 @@ import pytest
 
 from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
 from dapo_lit.study.compare.questions import error_parts, pass_at_k, score_array
-from dapo_lit.study.compare.sigmoid import fit_sigmoid
 
 
 def test_first_passage_is_the_first_step_above_the_threshold_or_censored_at_the_last() -> None:
@@ -63,36 +62,3 @@ def test_pass_at_k_is_the_chance_that_one_of_k_drawn_answers_is_right() -> None:
     assert pass_at_k(4, 2, 2) == pytest.approx(1 - 1 / 6)
     assert pass_at_k(4, 3, 2) == 1
     assert pass_at_k(8, 0, 4) == 0
-
-
-def curve(compute: np.ndarray, ceiling: float = 0.6, middle: float = 1.0) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    return 0.1 + (ceiling - 0.1) / (1 + (middle / compute) ** 1.5) + rng.normal(0, 0.01, len(compute))
-
-
-def test_a_ceiling_is_named_with_its_interval_where_the_data_show_it() -> None:
-    compute = np.linspace(0.1, 5, 40)
-    fit = fit_sigmoid(compute, curve(compute))
-    assert fit.refusal is None
-    assert fit.interval is not None
-    assert fit.interval[0] <= 0.6 <= fit.interval[1]
-    assert fit.interval[1] - fit.interval[0] < 0.15
-
-
-def test_a_ceiling_is_refused_where_the_data_end_before_it_shows() -> None:
-    compute = np.linspace(0.02, 0.5, 40)
-    fit = fit_sigmoid(compute, curve(compute))
-    assert fit.ceiling is None
-    assert fit.refusal
-
-
-def test_a_curve_that_falls_has_no_ceiling() -> None:
-    compute = np.linspace(1, 5, 20)
-    fit = fit_sigmoid(compute, 0.5 - 0.05 * compute)
-    assert fit.ceiling is None
-    assert "rise" in (fit.refusal or "")
-
-
-def test_a_fit_to_five_points_is_refused() -> None:
-    with pytest.raises(ValueError, match="six"):
-        fit_sigmoid(np.arange(1, 6), np.arange(5) / 10)

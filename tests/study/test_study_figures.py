@@ -18,7 +18,6 @@ from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.figures.style import PETROFF6, RC, looks, sequential
 from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.html import DARK_PAPER, contrast, dark
 from dapo_lit.techniques import DAPO, REGISTER
 
 
@@ -168,11 +167,6 @@ def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
     chosen = list(looks(arms).values())
     assert len(set(chosen)) == min(len(arms), 36)
     assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
-
-
-@pytest.mark.parametrize("colour", [*PETROFF6, *sequential(6), "#1c1c1e", "#8a8a8f"])
-def test_colours_stand_out_from_the_dark_page(colour: str) -> None:
-    assert contrast(dark(colour), DARK_PAPER) >= 3
 
 
 def test_each_figure_of_the_paper_is_drawn_for_a_study_that_leaves_each_technique_out(tmp_path: Path) -> None:

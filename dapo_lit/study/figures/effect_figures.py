@@ -12,8 +12,7 @@ from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
     INK,
-    ON_DARK,
-    ON_PALE,
+    PAPER,
     PETROFF6,
     looks,
     new_figure,
@@ -120,7 +119,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     for (a, b), mean in pairs.items():
         column, row = names.index(a), names.index(b)
         # white on the two dark ends of the map, ink on its pale middle
-        colour = ON_DARK if abs(values[row, column]) > 0.6 * most else ON_PALE
+        colour = PAPER if abs(values[row, column]) > 0.6 * most else INK
         axes.text(column, row, amount(key, mean, signed=True), ha="center", va="center", fontsize=8, color=colour)
     brief = [REGISTER[name].short for name in names]
     axes.set_xticks(range(len(names)), brief)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dapo_lit.study.compare.verdicts import contrast_for
+from dapo_lit.study.compare.contrasts import Contrast, contrasts
 from dapo_lit.study.figures.curve_figures import MOST_BANDS, draw_metric, seeds_text
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
@@ -136,9 +136,16 @@ def _arms(figure: PaperFigure, runs: Runs) -> list[str]:
         return [arm for arm in runs.arms if not runs.of(arm)[0].techniques.get(figure.lacks, True)]
     if figure.technique is None:
         return list(runs.arms)
-    contrast = contrast_for(figure.technique, runs)
+    contrast = _contrast(figure.technique, runs)
     pair = contrast.pair if contrast else None
     return [arm for arm in runs.arms if pair and arm in pair]
+
+
+def _contrast(technique: str, runs: Runs) -> Contrast | None:
+    """The comparison that shows a technique: left out of DAPO, else its main effect, its rung, alone on GRPO."""
+    found = [c for c in contrasts(runs.arms) if c.technique == technique and "Shapley" not in c.family]
+    order = ("left out of DAPO", "main effects", "ladder", "alone on GRPO")
+    return min(found, key=lambda c: order.index(c.family) if c.family in order else 9, default=None)
 
 
 def _fewer(arms: Sequence[str], most: int = 8) -> list[str]:

@@ -29,8 +29,6 @@ INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
 REFERENCES = ("dapo", "naive_grpo")
 PAPERS = "#b4b4ba"
 """The paper's own curves behind ours."""
-ON_DARK, ON_PALE = "#fefefe", "#1c1c1f"
-"""Text on the cells of a heat map."""
 DASHES = ("-", (0, (6, 1.5)), (0, (2.5, 1.2)), (0, (7, 1.5, 1.5, 1.5)), (0, (1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 COLUMN_IN, PAGE_IN = 3.25, 6.75

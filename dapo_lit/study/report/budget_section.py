@@ -1,4 +1,4 @@
-"""The fourth section of a report: arms at equal budget, compute fits, reward against validation, the paper's claims."""
+"""The fourth section of a report: arms at equal budget, and reward against validation."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,7 @@ import numpy as np
 from scipy import stats
 
 from dapo_lit.study.compare.equal_budget import BUDGETS, at_budget, budget_to_reach, common_budget
-from dapo_lit.study.compare.sigmoid import fit_sigmoid
-from dapo_lit.study.read.curves import AXES, curve
+from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.outcomes import amount
 from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.results import Results
@@ -15,7 +14,7 @@ from dapo_lit.study.report.sentences import interval
 
 
 def budget_section(results: Results) -> list[Part]:
-    """Section 4: arms at equal budget, the budget each needs, compute fits, reward against validation, claims."""
+    """Section 4: arms at equal budget, the budget each needs, reward against validation."""
     key, runs = results.metric, results.runs
     budgets = {axis: limit for axis in BUDGETS if (limit := common_budget(runs, key, axis)) is not None}
     tables = [at_budget(runs, key, axis, limit) for axis, limit in budgets.items()]
@@ -29,12 +28,10 @@ def budget_section(results: Results) -> list[Part]:
         "between checkpoints, never extrapolated. Generated tokens include those of discarded groups."
     )
     return [
-        "## 4. Equal budget, and the paper's claims",
+        "## 4. Equal budget",
         Table("equal_budget", caption, columns, rows),
         *_needed(results, list(budgets)),
-        *_ceilings(results),
         *_reward(results),
-        *_claims(results),
     ]
 
 
@@ -59,36 +56,6 @@ def _needed(results: Results, axes: Sequence[str]) -> list[Part]:
     return [Table("budget_to_reach", caption, ["arm", *(AXES[axis] for axis in axes)], rows)]
 
 
-def _ceilings(results: Results) -> list[Part]:
-    """A sigmoid over generated tokens for each arm, with the reason where none can be fitted."""
-    if not results.metric.startswith("eval/"):
-        return []
-    rows = []
-    for arm in results.runs.usable.arms:
-        seen = [curve(run, results.metric, "tokens_generated") for run in results.runs.of(arm) if run.usable]
-        if seen := [series for series in seen if len(series)]:
-            try:
-                if min(np.sum(series.index > 0) for series in seen) < 6:
-                    raise ValueError("fewer than six checkpoints per run")
-                fit = fit_sigmoid(np.concatenate([s.index for s in seen]), np.concatenate([s.to_numpy() for s in seen]))
-            except ValueError as reason:
-                rows.append([arm, "–", "–", str(reason)])
-                continue
-            ceiling = "not identified"
-            if fit.ceiling is not None and fit.interval is not None:
-                mean, low, high = (amount(results.metric, value) for value in (fit.ceiling, *fit.interval))
-                ceiling = f"{mean} [{low}, {high}]"
-            middle = f"{fit.middle:,.0f}" if np.isfinite(fit.middle) else "–"
-            rows.append([arm, ceiling, middle, fit.refusal or "–"])
-    fitted = any(row[1] != "–" for row in rows)
-    caption = (
-        f"Sigmoid of {results.metric} over generated tokens, all seeds of an arm pooled: ceiling (points, 95 % profile "
-        "interval, residuals taken as independent) and the tokens of half the rise. No ceiling is named where the data "
-        "do not show it."
-    )
-    return [Table("compute_fit", caption, ["arm", "ceiling", "half-way tokens", "why not"], rows)] if fitted else []
-
-
 def _reward(results: Results) -> list[Part]:
     """Whether training reward and the primary metric rise together."""
     rows = []
@@ -107,16 +74,3 @@ def _reward(results: Results) -> list[Part]:
         "(lowest to highest)."
     )
     return [Table("reward_correlation", caption, ["arm", "rank correlation"], rows)]
-
-
-def _claims(results: Results) -> list[Part]:
-    rows = [[c.number, c.text, c.metric, c.arms, c.verdict, c.evidence] for c in results.claims]
-    caption = (
-        "The paper's claims at this scale. Each is put as one number per seed that is positive where the claim is "
-        "true: it holds (mean above 0) or fails (below) if the exact sign-flip p is at most 0.05, and is undecided "
-        "otherwise. Gains are judged by held-out accuracy. Not adjusted for the number of claims."
-    )
-    return [
-        "### The paper's claims",
-        Table("claims", caption, ["", "claim", "metric", "arms", "verdict", "evidence"], rows),
-    ]

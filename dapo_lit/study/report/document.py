@@ -1,4 +1,4 @@
-"""A report's parts in order, and the files they become: Markdown, tables as CSV and LaTeX, figures with their data."""
+"""A report's parts in order, and the files they become: Markdown, JSON, figures with their data."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,19 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from dapo_lit.study.figures.drawing import Drawing, encoded
-
-LATEX = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {"\\": r"\textbackslash ", "~": r"\textasciitilde ", "^": r"\textasciicircum ", "–": "--"}
-)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text as printed; the name is that of its files."""
+    """Cells are text as printed; the name is its key in report.json."""
 
     name: str
     caption: str
@@ -27,20 +20,11 @@ class Table:
 
     def markdown(self) -> str:
         """The cells as a Markdown table, without the caption."""
-        cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self._lines()]
+        cells = [
+            [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in (self.columns, *self.rows)
+        ]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
         return "\n".join([lines[0], "|" + "---|" * len(self.columns), *lines[1:]])
-
-    def latex(self) -> str:
-        """The table as a LaTeX `table` with booktabs rules."""
-        head, *body = (" & ".join(str(cell).translate(LATEX) for cell in row) + r" \\" for row in self._lines())
-        tabular = [rf"\begin{{tabular}}{{{'l' * len(self.columns)}}}", r"\toprule", head, r"\midrule", *body]
-        caption = rf"\caption{{{self.caption.translate(LATEX)}}}"
-        lines = [r"\begin{table}", r"\centering", caption, *tabular, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        return "\n".join(lines) + "\n"
-
-    def _lines(self) -> list[Sequence[str]]:
-        return [self.columns, *self.rows]
 
 
 Part = str | Table | Drawing
@@ -78,9 +62,8 @@ def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg"))
     texts = [f"# {document.title}"]
     for part in document.parts:
         match part:
-            case Table(name, caption):
-                files = f"([CSV](tables/{name}.csv), [LaTeX](tables/{name}.tex))"
-                texts += [part.markdown(), f"*{caption}* {files}"]
+            case Table():
+                texts += [part.markdown(), f"*{part.caption}*"]
             case Drawing(name, caption, alt, folded=""):
                 files = " ".join(f"[{kind}](figures/{name}.{kind})" for kind in ("csv", *formats))
                 alt = alt.replace("[", "(").replace("]", ")")
@@ -93,13 +76,13 @@ def markdown(document: Document, formats: Sequence[str] = ("png", "pdf", "svg"))
 
 
 def write(document: Document, out: Path, formats: Sequence[str], progress: Callable[[str], None]) -> None:
-    """Writes report.md, report.json, tables/ (CSV, LaTeX) and figures/ (as asked, with the data as CSV)."""
-    (out / "tables").mkdir(parents=True, exist_ok=True)
+    """Writes report.md, report.json (with a list of rows for each table) and figures/ (with their data as CSV)."""
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    for table in (part for part in document.parts if isinstance(part, Table)):
-        frame = pd.DataFrame([list(row) for row in table.rows], columns=list(table.columns))
-        frame.to_csv(out / "tables" / f"{table.name}.csv", index=False)
-        (out / "tables" / f"{table.name}.tex").write_text(table.latex())
+    tables = {
+        part.name: [dict(zip(part.columns, row, strict=True)) for row in part.rows]
+        for part in document.parts
+        if isinstance(part, Table)
+    }
     drawings = [part for part in document.parts if isinstance(part, Drawing)]
     for place, drawing in enumerate(drawings, start=1):
         progress(f"figure {place} of {len(drawings)}: {drawing.name}")
@@ -108,4 +91,4 @@ def write(document: Document, out: Path, formats: Sequence[str], progress: Calla
             content = drawing.svg.encode() if kind == "svg" else encoded(drawing.figure, kind)
             (out / "figures" / f"{drawing.name}.{kind}").write_bytes(content)
     (out / "report.md").write_text(markdown(document, formats))
-    (out / "report.json").write_text(json.dumps(document.results, indent=1, default=str) + "\n")
+    (out / "report.json").write_text(json.dumps(document.results | {"tables": tables}, indent=1, default=str) + "\n")

@@ -1,4 +1,4 @@
-"""A finished study as a report: Markdown, one HTML file, JSON, tables as CSV and LaTeX, figures as PNG, PDF and SVG."""
+"""A finished study as a report: Markdown, one HTML file, JSON, and figures as PNG, PDF and SVG."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -84,7 +84,7 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """What report.json holds: every number that the report's sentences and tables are made of."""
+    """What report.json holds besides the tables: every number that the report's sentences are made of."""
     usable = results.runs.usable
     return {
         "study": results.runs.studies[0],
@@ -97,7 +97,6 @@ def as_json(results: Results) -> dict[str, Any]:
             if (reduced := outcome(run, results.metric))
         ],
         "comparisons": [asdict(result) | {"decided": result.decided(results.alpha)} for result in results.comparisons],
-        "claims": [asdict(claim) for claim in results.claims],
         "exercised": {
             technique: {"can_act": state, "measured": text} for technique, (state, text) in results.act.items()
         },

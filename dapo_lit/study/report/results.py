@@ -1,12 +1,10 @@
-"""Everything that a report says, computed once: outcomes, comparisons, claims, and reasons not to compare."""
+"""Everything that a report says, computed once: outcomes, comparisons, and reasons not to compare."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dapo_lit.study.compare.claims import register
 from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
 from dapo_lit.study.compare.emergence import emergence
-from dapo_lit.study.compare.verdicts import Claim
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
@@ -31,7 +29,6 @@ class Results:
     """The family of comparisons that the findings describe."""
     act: Mapping[str, tuple[bool | None, str]]
     """For each technique, whether the regime exercises it."""
-    claims: tuple[Claim, ...]
     budget: str
     missing: Mapping[tuple[str, int], str]
     warnings: tuple[str, ...]
@@ -86,7 +83,6 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         comparisons=tuple(comparisons),
         family=family,
         act=exercised(runs),
-        claims=tuple(register(runs, primary_metric(runs))),
         budget=budget_text(runs, plan),
         missing=runs.missing(wanted, plan.seeds if plan else ()),
         warnings=tuple(reasons_against),
