@@ -28,7 +28,7 @@ SLOW = {
     "test_sft.py",
     "test_step_ahead.py", "test_study_claims.py", "test_study_configs.py", "test_study_launch.py",
     "test_study_report.py", "test_switches.py", "test_train.py", "test_transform.py", "test_library.py",
-    "test_own_data.py", "test_wrong_inputs.py",
+    "test_own_data.py", "test_wiring.py", "test_wrong_inputs.py",
 }  # fmt: skip
 """Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 
