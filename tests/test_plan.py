@@ -12,7 +12,6 @@ from dapo_lit.cli.config_tree import resolved
 from dapo_lit.commands.plan import plan
 from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
-from dapo_lit.engines.torch_engine.engine import KEPT_BYTES
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
@@ -131,10 +130,7 @@ def test_what_an_engine_keeps_during_training_is_counted_and_sleep_gives_it_back
     assert engine("rollout.vllm.eager=false", "rollout.vllm.sleep=true") == {"engine CUDA graphs": GRAPHS_GIB}
     served = ("rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f")
     assert engine(*served) == {}
-    graphs = {"engine cache and graphs, at most": KEPT_BYTES / GIB}
-    assert engine("rollout=torch") == {"engine weights": pytest.approx(weights)} | graphs
-    for without in ("rollout.torch.cuda_graphs=false", "rollout.overlap=true", "trainer.accelerator=cpu"):
-        assert engine("rollout=torch", without) == {"engine weights": pytest.approx(weights)}
+    assert engine("rollout=torch") == {"engine weights": pytest.approx(weights)}
     shared = resident_engine(composed("+experiment=paper_qwen2_5_32b", "rollout.vllm.sleep=false"), round(32.8e9))
     assert shared["engine weights"] == pytest.approx(32.8e9 * 2 / 4 / GIB)
 

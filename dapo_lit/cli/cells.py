@@ -35,7 +35,7 @@ def workers_for(config: Config, cells: int) -> int:
     """How many cells to run at once: `study.workers`, else one a core, or one where a GPU is shared."""
     if config.study and config.study.workers:
         return min(config.study.workers, cells)
-    if config.trainer.accelerator != "cpu" or config.rollout.engine != "torch" or config.trainer.cpu.auto:
+    if config.trainer.accelerator != "cpu" or config.rollout.engine != "torch":
         return 1
     return max(1, min(len(os.sched_getaffinity(0)) // config.trainer.threads, cells))
 

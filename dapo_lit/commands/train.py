@@ -14,7 +14,6 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.lit.fit import fit, own_callbacks
 from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.cpu_threads import fastest, is_measured, measure, with_threads
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.runs.checkpoint_files import newest_good
@@ -22,7 +21,6 @@ from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import requeue
-from dapo_lit.runs.resume import recorded_threads
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
@@ -109,7 +107,6 @@ def arm_of(config: Config) -> str:
 def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
     """Runs one training whose lock this process holds."""
     path = run_path(config, arm)
-    config = with_measured_threads(config, path)
     if is_done(config, arm):
         print(f"{path} is finished (resume=auto); nothing to do")
         return
@@ -158,20 +155,6 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
             requeue()
         raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
     finish(folder, config, loggers)
-
-
-def with_measured_threads(config: Config, path: Path) -> Config:
-    """The config with the number of threads that trainer.cpu.auto found, and torch set to it."""
-    if not is_measured(config):
-        return config
-    threads = recorded_threads(path, config)
-    if threads is None:
-        found = measure(Parts(config).policy)
-        threads = fastest(found)
-        seconds = ", ".join(f"{n}: {took:.2f} s" for n, took in found.items())
-        print(f"trainer.cpu.auto: threads={threads} (a small step with {seconds})", flush=True)
-    torch.set_num_threads(threads)
-    return with_threads(config, threads)
 
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:

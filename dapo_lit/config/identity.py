@@ -1,7 +1,7 @@
 """When two runs are the same experiment: the kinds of config keys, the hash and the differences that count.
 
 Works on config trees (nested mappings, as in a run's config.yaml), of older versions too: keys that such a tree lacks
-are read as the shipped default.
+are read as the shipped default, and keys that became constants since are left out.
 """
 
 import hashlib
@@ -19,6 +19,11 @@ HASH_VERSION = 2
 """How `config_hash` is computed. Version 1 left out fixed groups of keys instead of reading the tags."""
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
+
+RETIRED_EXECUTION = {"trainer.cpu.auto", "rollout.torch.cuda_graphs"}
+"""Keys of earlier configs that no longer exist and changed nothing that a run learned."""
+RETIRED_CONSTANTS: dict[str, Any] = {}
+"""Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
 Tree = Mapping[str, Any]
 
@@ -57,8 +62,19 @@ def kind_of(key: str) -> Kind:
 
 
 def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A run's config with the keys that its version did not have, and these keys (dotted) with their values."""
+    """A run's config without retired keys and with the keys that its version did not have; these with their values."""
     added: dict[str, Any] = {}
+
+    def kept(part: Tree, prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in part.items():
+            path = f"{prefix}{name}"
+            if path in RETIRED_EXECUTION or (path in RETIRED_CONSTANTS and value == RETIRED_CONSTANTS[path]):
+                continue
+            below = kept(value, f"{path}.") if isinstance(value, Mapping) else value
+            if below or not value:  # a section whose keys are all retired goes with them
+                found[name] = below
+        return found
 
     def fill(part: Tree, schema: type[Section], defaults: Tree, prefix: str) -> dict[str, Any]:
         filled = dict(part)
@@ -71,7 +87,7 @@ def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
         return filled
 
-    return fill(tree, Config, {**default_run(), "study": default_study()}, ""), added
+    return fill(kept(tree), Config, {**default_run(), "study": default_study()}, ""), added
 
 
 def identity(tree: Tree) -> dict[str, Any]:

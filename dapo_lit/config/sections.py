@@ -178,11 +178,6 @@ class Vllm(Section):
     """On a GPU: free the memory of weights and cache while the policy trains."""
 
 
-class TorchSampler(Section):
-    cuda_graphs: Annotated[Literal["auto"] | bool, EXECUTION]
-    """Decode in a few fixed shapes, on a GPU as CUDA graphs; auto: on a GPU, without rollout.overlap."""
-
-
 class Rollout(Section):
     engine: Literal["torch", "vllm"]
     temperature: PositiveFloat
@@ -199,15 +194,8 @@ class Rollout(Section):
     """Name the prompts that are waited for if no sample has ended for this many seconds."""
     overlap: bool
     """Sample the next step while the policy trains on this one; every batch but the first is one step old."""
-    torch: TorchSampler
-    """Settings for engine=torch."""
     vllm: Vllm
     """Settings for engine=vllm."""
-
-    @property
-    def cuda_graphs(self) -> Literal["auto"] | bool:
-        """`torch.cuda_graphs`; `auto` is off with overlap, where training uses the GPU during a capture."""
-        return False if self.torch.cuda_graphs == "auto" and self.overlap else self.torch.cuda_graphs
 
     @model_validator(mode="after")
     def _servers(self) -> Self:

@@ -27,11 +27,6 @@ class Sharding(Section):
         return self
 
 
-class Cpu(Section):
-    auto: bool | None
-    """Measure at the start how many threads are fastest and set `threads` to it; null or false: do not."""
-
-
 class Trainer(Section):
     accelerator: Literal["cpu", "gpu", "auto"]
     strategy: Literal["single", "fsdp"]
@@ -45,7 +40,6 @@ class Trainer(Section):
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
-    cpu: Cpu
     micro_batch_tokens: PositiveInt
     """Tokens per forward and backward pass; sequences are packed without padding."""
     shared_prompt: Literal["auto"] | bool
@@ -72,8 +66,6 @@ class Trainer(Section):
     @model_validator(mode="after")
     def _processes(self) -> Self:
         size = self.devices * self.num_nodes
-        if self.cpu.auto and self.strategy != "single":
-            raise ValueError("cpu.auto measures one process; set strategy=single, or cpu.auto=false and threads")
         if self.strategy == "single" and size > 1:
             raise ValueError(
                 f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"

@@ -15,8 +15,6 @@ from transformers import PreTrainedModel
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine
-from dapo_lit.engines.torch_engine.cuda_graphs import has_fixed_shapes
-from dapo_lit.engines.torch_engine.fixed_rows import rows_within
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
@@ -162,8 +160,6 @@ def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBe
     head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
     token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * model.dtype.itemsize
     tokens = int(config.cache_gb * 1e9 / token_bytes)
-    if rollout.engine == "torch" and has_fixed_shapes(rollout.cuda_graphs, model.device):
-        return rows_within(tokens, benchmark.max_tokens, rollout.max_batch_size)
     return max(1, min(rollout.max_batch_size, tokens // benchmark.max_tokens))
 
 

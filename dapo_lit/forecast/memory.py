@@ -41,9 +41,6 @@ STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
 GRAPHS_GIB = 2.0
 """Of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
 
-SAMPLER_GIB = 1.0
-"""That the torch engine keeps with CUDA graphs; if they need more, it frees them after each step."""
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -101,13 +98,11 @@ def engine_weights(config: Config, parameters: int) -> float:
 def resident_engine(config: Config, parameters: int) -> dict[str, float]:
     """GiB by part of what an engine in the trainer's processes holds while the policy trains.
 
-    The torch engine has its own weights and frees its cache, except a small one that CUDA graphs read; vLLM keeps both,
-    unless it sleeps, and its CUDA graphs.
+    The torch engine has its own weights and frees its cache; vLLM keeps both, unless it sleeps, and its CUDA graphs.
     """
     rollout, weights = config.rollout, {"engine weights": engine_weights(config, parameters)}
     if rollout.engine == "torch":
-        captures = rollout.cuda_graphs and config.trainer.accelerator != "cpu"
-        return weights | ({"engine cache and graphs, at most": SAMPLER_GIB} if captures else {})
+        return weights
     if rollout.vllm.placement == "server":
         return {}
     graphs = {} if rollout.vllm.eager else {"engine CUDA graphs": GRAPHS_GIB}

@@ -60,7 +60,6 @@ def _engine(
             device=device or model.device,
             dtype=dtype,
             max_batch_size=rollout.max_batch_size,
-            cuda_graphs=rollout.cuda_graphs,
         )
     if rollout.vllm.placement == "server":
         at = server_settings(config, rollout, max_tokens)

@@ -84,13 +84,3 @@ def progress(run: Path) -> dict[str, float]:
 
 def describe(changes: Mapping[str, list[Any]]) -> str:
     return "; ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in changes.items())
-
-
-def recorded_threads(run: Path, config: Config) -> int | None:
-    """What trainer.cpu.auto measured for the run in this folder, if `config` resumes it; None: nothing is recorded."""
-    if not config.resume or not (run / "config.yaml").is_file():
-        return None
-    threads = flatten(read_tree(run)).get("trainer.threads")
-    if not isinstance(threads, int):
-        raise ConfigError(f"{run / 'config.yaml'} has no trainer.threads; {RESTORE}")
-    return threads

@@ -26,14 +26,14 @@ from dapo_lit.config.shipped import default_run
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NOT_SCIENCE = {
     EXECUTION: {
-        "reward.workers", "rollout.max_batch_size", "rollout.torch.cuda_graphs",
+        "reward.workers", "rollout.max_batch_size",
         "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
         "rollout.vllm.gpu_memory_utilization",
         "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
         "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "rollout.vllm.server.wait_s",
         "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.timeout_min",
         "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
-        "trainer.threads", "trainer.cpu.auto", "trainer.micro_batch_tokens", "trainer.shared_prompt",
+        "trainer.threads", "trainer.micro_batch_tokens", "trainer.shared_prompt",
         "trainer.checkpoint_in_background", "trainer.activation_checkpointing",
     },
     HORIZON: {"budget.steps", "budget.tokens_generated", "budget.wall_s"},

@@ -102,19 +102,14 @@ def assert_logprobs_are_forced(model: PreTrainedModel, requests: list[SampleRequ
         torch.testing.assert_close(torch.from_numpy(sample.rollout_logprobs), expected, atol=1e-5, rtol=0)
 
 
-SHAPES = pytest.mark.parametrize("cuda_graphs", [False, True], ids=["shapes of the batch", "fixed shapes"])
-"""Both kinds of rows: those that follow the batch, and those that a GPU captures (here without a capture)."""
-
-
-@SHAPES
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied, cuda_graphs):
+def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied):
     # Ten places for 18 requests of unequal prompts: rows leave, others enter, the cache grows beyond its first slots.
     model = make_model(ARCHITECTURES[name], tied=tied)
     requests = make_requests(num_prompts=6, group=3)
     sampling = Sampling(max_response_tokens=90, temperature=1.3)
-    samples = list(make_engine(model, max_batch_size=10, cuda_graphs=cuda_graphs).generate(requests, sampling))
+    samples = list(make_engine(model, max_batch_size=10).generate(requests, sampling))
     assert max(len(sample.response_ids) for sample in samples) > 64
     assert_logprobs_are_forced(model, requests, samples, 1.3)
 
@@ -127,12 +122,11 @@ def test_tied_weights_may_come_without_the_head():
     assert_logprobs_are_forced(model, requests, list(engine.generate(requests, Sampling(8))), 1.0)
 
 
-@SHAPES
 @pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"top_k": 4}, {"top_k": 6, "top_p": 0.7}])
-def test_log_probs_are_renormalised_over_what_top_p_and_top_k_leave(settings, cuda_graphs):
+def test_log_probs_are_renormalised_over_what_top_p_and_top_k_leave(settings):
     model = make_model(ARCHITECTURES["llama"])
     requests = make_requests(3, 2)
-    engine = make_engine(model, cuda_graphs=cuda_graphs)
+    engine = make_engine(model)
     for sample in engine.generate(requests, Sampling(12, temperature=0.8, **settings)):
         prompt = next(request.prompt_ids for request in requests if request.key == sample.key)
         forced = forced_logprobs(model, prompt, sample, 0.8).exp()
@@ -175,16 +169,15 @@ def by_key(samples: list[Sample]) -> dict[SampleKey, Sample]:
     return {sample.key: sample for sample in samples}
 
 
-@SHAPES
 @pytest.mark.parametrize("max_batch_size", [1, 3, 7])
 @pytest.mark.parametrize("order", ["as submitted", "reversed", "interleaved"])
-def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batch_size, order, cuda_graphs):
+def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batch_size, order):
     model = make_model(ARCHITECTURES["qwen2"])
     requests = make_requests(num_prompts=5, group=3)
     sampling = Sampling(max_response_tokens=40, seed=11)
     reference = by_key(list(make_engine(model).generate(requests, sampling)))
     shuffled = {"as submitted": requests, "reversed": requests[::-1], "interleaved": requests[::2] + requests[1::2]}
-    engine = make_engine(model, max_batch_size=max_batch_size, cuda_graphs=cuda_graphs)
+    engine = make_engine(model, max_batch_size=max_batch_size)
     got = by_key(list(engine.generate(shuffled[order], sampling)))
     assert got.keys() == reference.keys()
     for key, sample in got.items():
@@ -272,11 +265,10 @@ def test_an_iterator_left_over_from_older_weights_refuses_to_go_on():
         list(iterator)
 
 
-@SHAPES
-def test_bfloat16_stays_close_to_transformers_in_bfloat16(cuda_graphs):
+def test_bfloat16_stays_close_to_transformers_in_bfloat16():
     model = make_model(ARCHITECTURES["qwen3"], tied=True).to(torch.bfloat16)
     requests = make_requests(4, 4)
-    engine = make_engine(model, dtype=torch.bfloat16, max_batch_size=6, cuda_graphs=cuda_graphs)
+    engine = make_engine(model, dtype=torch.bfloat16, max_batch_size=6)
     samples = list(engine.generate(requests, Sampling(30)))
     prompts = {request.key: request.prompt_ids for request in requests}
     errors = []
@@ -320,13 +312,12 @@ def test_weights_that_do_not_fit_are_named_and_nothing_is_sampled_from_them(chan
         engine.generate(make_requests(1, 1), Sampling(4))
 
 
-@SHAPES
-def test_weights_that_are_not_finite_end_the_sampling(cuda_graphs):
+def test_weights_that_are_not_finite_end_the_sampling():
     model = make_model(ARCHITECTURES["qwen2"])
     with torch.no_grad():
         model.get_parameter("model.norm.weight")[0] = torch.nan
     with pytest.raises(FloatingPointError, match="version 1"):
-        list(make_engine(model, cuda_graphs=cuda_graphs).generate(make_requests(1, 2), Sampling(4)))
+        list(make_engine(model).generate(make_requests(1, 2), Sampling(4)))
 
 
 @pytest.mark.parametrize(
@@ -366,10 +357,9 @@ def test_a_closed_engine_says_so():
         engine.generate(make_requests(1, 1), Sampling(4))
 
 
-@SHAPES
-def test_a_withdrawn_response_continues_as_if_never_interrupted(cuda_graphs):
+def test_a_withdrawn_response_continues_as_if_never_interrupted():
     model = make_model(ARCHITECTURES["qwen2"])
-    engine = make_engine(model, max_batch_size=6, cuda_graphs=cuda_graphs)
+    engine = make_engine(model, max_batch_size=6)
     requests = make_requests(4, group=3)
     sampling = Sampling(max_response_tokens=12, seed=3)
     whole = {s.key: s for s in engine.generate(requests, sampling)}

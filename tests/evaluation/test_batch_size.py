@@ -13,15 +13,10 @@ TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
 
 
 @pytest.mark.parametrize(
-    ("cuda_graphs", "most", "rows"),
-    [
-        ("false", 512, 100),  # 10,000 tokens of cache / 100 of the longest sequence
-        ("false", 90, 90),
-        ("true", 512, 64),  # 100 slots are rounded up to 128: 78 fit, and 65 rows would be rounded up to 96
-        ("true", 12, 12),
-    ],
+    ("most", "rows"),
+    [(512, 100), (90, 90)],  # 10,000 tokens of cache / 100 of the longest sequence
 )
-def test_keys_and_values_fit_the_cache_as_the_sampler_lays_them_out(cuda_graphs, most, rows):
+def test_keys_and_values_fit_the_cache(most, rows):
     model = AutoModelForCausalLM.from_config(
         Qwen2Config(
             vocab_size=20, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
@@ -30,6 +25,6 @@ def test_keys_and_values_fit_the_cache_as_the_sampler_lays_them_out(cuda_graphs,
     )  # fmt: skip
     config = evaluation(
         "policy=tiny", "benchmark=chain_sum_heldout", f"cache_gb={TOKEN_BYTES * 10_000 / 1e9}",
-        f"rollout.torch.cuda_graphs={cuda_graphs}", f"rollout.max_batch_size={most}",
+        f"rollout.max_batch_size={most}",
     )  # fmt: skip
     assert batch_size(config, model, SimpleNamespace(max_tokens=100)) == rows

@@ -10,8 +10,6 @@ START = "tests/gpu_contracts/test_vllm_start.py"
 SLEEP = "tests/gpu_contracts/test_vllm_sleep.py"
 SERVERS = "tests/gpu_contracts/test_servers.py"
 ATTENTION = "tests/gpu_contracts/test_varlen_attention.py"
-GRAPHS = "tests/gpu_contracts/test_cuda_graphs.py"
-FIXED = "tests/engines/test_fixed_rows.py"
 
 FAULTS_ON_GPUS = (
     Fault(
@@ -139,92 +137,6 @@ FAULTS_ON_GPUS = (
         "if config.compute_dtype ==",
         "if config.policy.dtype ==",
         ("tests/lit/test_mismatch_alarm.py",),
-    ),
-    Fault(
-        "graphs: a sync replaces the matrices that are not fused, so graphs read the old ones",
-        "engines/torch_engine/fused_weights.py",
-        "                    slot.copy_(tensor.reshape(slot.shape))\n",
-        "                    fused, new = slot._base is not None, tensor.reshape(slot.shape).to(slot, copy=True)\n"
-        '                    slot.copy_(new) if fused else setattr(slot, "data", new)\n',
-        (GRAPHS, "-k", "last_sync"),
-    ),
-    Fault(
-        "graphs: the noise is a constant of the graph",
-        "engines/torch_engine/fixed_rows.py",
-        "self._uniforms[:num_rows].copy_(torch.from_numpy(uniforms))",
-        "self._uniforms = torch.cat([torch.from_numpy(uniforms), self._uniforms[num_rows:]])",
-        (GRAPHS, "-k", "bit_for_bit and qwen3"),
-    ),
-    Fault(
-        "graphs: the slot is a constant of the graph",
-        "engines/torch_engine/fixed_rows.py",
-        "self._slot.fill_(slot)",
-        "self._slot = torch.full_like(self._slot, slot)",
-        (GRAPHS, "-k", "bit_for_bit and qwen3"),
-    ),
-    Fault(
-        "graphs: one graph draws at all temperatures",
-        "engines/torch_engine/fixed_rows.py",
-        '("draw", self._rows, *settings)',
-        '("draw", self._rows)',
-        (GRAPHS, "-k", "temperature"),
-    ),
-    Fault(
-        "graphs: a nucleus is looked for within a graph",
-        "engines/torch_engine/inverse_cdf.py",
-        " or sampling.top_p == 1 or sampling.top_k > 0\n",
-        " or sampling.top_p <= 1\n",
-        (GRAPHS, "-k", "temperature"),
-    ),
-    Fault(
-        "graphs: they outlive the buffers that they read",
-        "engines/torch_engine/fixed_rows.py",
-        "        self.graphs.clear()\n",
-        "",
-        (GRAPHS, "-k", "grow"),
-    ),
-    Fault(
-        "graphs: one graph decodes all lengths of the cache",
-        "engines/torch_engine/fixed_rows.py",
-        '("decode", self._rows, self.capacity)',
-        '("decode", self._rows)',
-        (GRAPHS, "-k", "bit_for_bit and qwen3"),
-    ),
-    Fault(
-        "graphs: a failure to replay is taken for one to capture",
-        "engines/torch_engine/cuda_graphs.py",
-        "            graph.replay()\n            return\n",
-        "            try:\n                return graph.replay()\n"
-        "            except RuntimeError:\n                return step()\n",
-        (GRAPHS, "-k", "comes_later"),
-    ),
-    Fault(
-        "fixed shapes: the slots of a new layout hold what the memory held",
-        "engines/torch_engine/fixed_rows.py",
-        "else flat.zero_()",
-        "else flat",
-        (FIXED, "-k", "nan"),
-    ),
-    Fault(
-        "fixed shapes: a row finds what the one before left in its place",
-        "engines/torch_engine/fixed_rows.py",
-        "            layer.zero_()  # weight",
-        "            # weight",
-        (FIXED, "-k", "nan"),
-    ),
-    Fault(
-        "fixed shapes: tokens see slots that are not written yet",
-        "engines/torch_engine/decoder.py",
-        " & (slots <= slot)\n",
-        "\n",
-        (FIXED, "-k", "over_refills"),
-    ),
-    Fault(
-        "fixed shapes: the room depends on what was sampled before",
-        "engines/torch_engine/fixed_rows.py",
-        "        self.room, self.capacity = room, capacity\n",
-        "        self.room, self.capacity = len(self._tokens), capacity\n",
-        (FIXED, "-k", "no_bit"),
     ),
 )  # fmt: skip
 

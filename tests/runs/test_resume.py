@@ -156,11 +156,11 @@ def test_checkpoints_of_one_process_are_not_read_by_several(compose, two_steps):
 
 def test_a_key_of_a_newer_version_is_filled_in_and_said_once(compose, two_steps, capsys):
     tree = yaml.safe_load((two_steps / "config.yaml").read_text())
-    del tree["rollout"]["overlap"], tree["trainer"]["cpu"]
+    del tree["rollout"]["overlap"]
     (two_steps / "config.yaml").write_text(yaml.safe_dump(tree))
     longer = [(*QUICK, f"budget.steps={steps}", "resume=true") for steps in (3, 4)]
     train(compose(*longer[0]), [])
-    said = "was written by a version without these keys; it is read with rollout.overlap=False, trainer.cpu={'auto':"
+    said = "was written by a version without these keys; it is read with rollout.overlap=False"
     assert capsys.readouterr().out.count(said) == 1
     train(compose(*longer[1]), [])
     assert said not in capsys.readouterr().out
@@ -183,7 +183,7 @@ def test_a_value_other_than_the_default_for_a_newer_key_is_a_change(compose):
         ("config.yaml", b"a: [", "config.yaml cannot be read"),
         ("config.yaml", b"\xff\xfe", "config.yaml cannot be read"),
         ("config.yaml", b"- a", "config.yaml is empty or no config"),
-        ("config.yaml", b"a: 1", "has another config|has no trainer.threads"),
+        ("config.yaml", b"a: 1", "has another config"),
         ("run.json", b"", "run.json cannot be read"),
         ("run.json", b'{"status": "run', "run.json cannot be read"),
         ("run.json", b"[]", "run.json holds no record"),

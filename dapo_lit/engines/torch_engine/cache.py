@@ -34,8 +34,10 @@ class Cache:
 
     def fill(self, holes: Tensor, last: Tensor, used: slice) -> None:
         """Copies the used slots of the rows `last` to the rows `holes`."""
-        for layer in self._laid_out:
-            fill(layer, holes, last, used)
+        if len(holes):
+            for layer in self._laid_out:
+                slots = layer[:, :, :, used]
+                slots.index_copy_(1, holes, slots.index_select(1, last))
 
     def lay_out(self, kept: int, rows: int, old: slice, new: slice, capacity: int, most: int) -> None:
         """Gives room for `rows` rows of `capacity` slots, later `most`; `old` slots of the first rows become `new`."""
@@ -63,10 +65,3 @@ class Cache:
             unused = torch.arange(capacity, device=self.starts.device) < self.starts[:, None]
             bias = torch.zeros(unused.shape, dtype=self._spare.dtype, device=self.starts.device)
             self.bias = bias.masked_fill_(unused, -torch.inf)[:, None, None]
-
-
-def fill(layer: Tensor, holes: Tensor, last: Tensor, used: slice) -> None:
-    """Copies the used slots of the rows `last` to the rows `holes`; layer: [2, rows, key heads, slots, head_dim]."""
-    if len(holes):
-        slots = layer[:, :, :, used]
-        slots.index_copy_(1, holes, slots.index_select(1, last))

@@ -128,30 +128,6 @@ class Decoder:
 
         return self._norm(self._forward(tokens, rotations, attend), self.weights.final_norm)
 
-    def decode_fixed(
-        self, tokens: Tensor, slot: Tensor, starts: Tensor, layers: Sequence[Tensor], table: Tensor
-    ) -> Tensor:
-        """Like `decode`, with shapes that depend on neither slot nor starts: every slot is read, and masked.
-
-        tokens: [B] int64. slot: [1] and starts: [B] int64, on the device. layers: [2, B, key heads, capacity, head_dim]
-        each, without NaN in any slot. table: `rotations` of at least `capacity` positions.
-        """
-        rows, slots = len(tokens), torch.arange(layers[0].shape[3], device=self.device)
-        seen = (slots >= starts[:, None]) & (slots <= slot)
-        bias_of: dict[int | None, Tensor] = {}
-        for window in set(self._windows):
-            hidden_slots = ~seen if window is None else ~(seen & (slots > slot - window))
-            zeros = torch.zeros(hidden_slots.shape, dtype=self.dtype, device=self.device)
-            bias_of[window] = zeros.masked_fill_(hidden_slots, -torch.inf)[:, None, None]
-
-        def attend(index: int, qkv: Tensor) -> Tensor:
-            written = qkv[:, self.num_queries :].view(rows, 2, self.num_keys, 1, self.head_dim)
-            layers[index].index_copy_(3, slot, written.transpose(0, 1))
-            query = qkv[:, : self.num_queries].view(rows, self.num_keys, -1, self.head_dim)
-            return _attention(query, layers[index], bias_of[self._windows[index]]).view(rows, -1)
-
-        return self._norm(self._forward(tokens, table[slot - starts], attend), self.weights.final_norm)
-
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, hidden] -> [B, V] float32; the product itself in the dtype of the head."""
         head = self.weights.head

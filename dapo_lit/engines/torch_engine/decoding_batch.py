@@ -11,7 +11,7 @@ from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.entering import Entering
-from dapo_lit.engines.torch_engine.rows import DeviceRows, Move
+from dapo_lit.engines.torch_engine.rows import Move, Rows
 
 _FREE_SHARE = 0.125
 """Share of the batch that must have ended before its places are used again."""
@@ -20,9 +20,7 @@ _FREE_SHARE = 0.125
 class DecodingBatch:
     """Decodes requests token by token. All rows end at the same slot, `_slot`: the one the next token goes to."""
 
-    def __init__(
-        self, decoder: Decoder, rows: DeviceRows, sampling: Sampling, max_batch_size: int, version: int
-    ) -> None:
+    def __init__(self, decoder: Decoder, rows: Rows, sampling: Sampling, max_batch_size: int, version: int) -> None:
         self.version = version
         self._decoder = decoder
         self._rows = rows

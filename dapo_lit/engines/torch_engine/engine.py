@@ -2,15 +2,13 @@
 
 Requests enter the batch in submission order. Whenever an eighth of it has ended, the last rows fill the free places and
 the next requests follow them (continuous refill); no other row is moved. A group's prompt is run once; its keys and
-values are copied to the group's rows. On a GPU a step can be captured as CUDA graphs (cuda_graphs.py). Left out:
-speculative decoding, paging, tensor parallelism.
+values are copied to the group's rows. Left out: CUDA graphs, speculative decoding, paging, tensor parallelism.
 
 A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,14 +16,9 @@ from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
-from dapo_lit.engines.torch_engine.cuda_graphs import graphs_for
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
-from dapo_lit.engines.torch_engine.fixed_rows import FixedRows
-from dapo_lit.engines.torch_engine.rows import DeviceRows, Rows
-
-KEPT_BYTES = 2**30
-"""Buffers and graphs stay while the policy trains unless they hold more; then they are made anew for each step."""
+from dapo_lit.engines.torch_engine.rows import Rows
 
 
 class TorchEngine(RolloutEngine):
@@ -35,8 +28,6 @@ class TorchEngine(RolloutEngine):
     eos_ids: every id that ends a response; it stays in the response, with its log-prob. Empty: none does.
     dtype: of weights, activations and cache. fp32_head: logits from float32 products whatever the dtype.
     max_batch_size: sequences decoded at once.
-    cuda_graphs: whether a step has fixed shapes and is captured. True: on a CPU too, where it has the shapes only.
-        "auto": on a GPU; if it cannot be captured there, a line says so, and the steps are launched one by one.
     """
 
     reproducible = True
@@ -51,7 +42,6 @@ class TorchEngine(RolloutEngine):
         dtype: torch.dtype = torch.float32,
         max_batch_size: int = 512,
         fp32_head: bool = True,
-        cuda_graphs: Literal["auto"] | bool = False,
     ) -> None:
         outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
         if outside:
@@ -61,11 +51,6 @@ class TorchEngine(RolloutEngine):
         self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
-        self._fixed: FixedRows | None = None
-        """With cuda_graphs: kept over all streams, of which the last one has it."""
-        if (graphs := graphs_for(cuda_graphs, self._decoder.device)) is not None:
-            self._fixed = FixedRows(self._decoder, self._is_eos, graphs)
-        self._opened = 0
         self.vocab_size: int = config.vocab_size
         self.concurrency = max_batch_size
         self.version: int | None = None
@@ -86,49 +71,33 @@ class TorchEngine(RolloutEngine):
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         sampling.check()
-        self._opened += 1
-        batch = DecodingBatch(decoder, self._rows(decoder), sampling, self.concurrency, self.version)
-        return TorchStream(self, batch, self._opened)
+        batch = DecodingBatch(decoder, Rows(decoder, self._is_eos), sampling, self.concurrency, self.version)
+        return TorchStream(self, batch)
 
-    def _rows(self, decoder: Decoder) -> DeviceRows:
-        if self._fixed is not None and self._fixed.graphs.failed:
-            self._fixed = None
-        if self._fixed is None:
-            return Rows(decoder, self._is_eos)
-        self._fixed.reset()
-        return self._fixed
-
-    def check_current(self, version: int, number: int) -> None:
-        """Raises RuntimeError for a stream, the engine's `number`-th, that cannot go on."""
+    def check_current(self, version: int) -> None:
+        """Raises RuntimeError for a stream with other weights than the engine has now."""
         if version != self.version:
             raise RuntimeError(
                 "the weights changed while samples were being generated; take all samples before sync_weights"
             )
-        if self._fixed is not None and number != self._opened:
-            raise RuntimeError("another stream was opened while samples were being generated; take all samples before")
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
             raise RuntimeError("the engine is closed")
         return self._decoder
 
-    def rest(self) -> None:
-        if self._fixed is not None:
-            self._fixed.release(more_than=KEPT_BYTES)
-
     def close(self) -> None:
         """Frees weights; the engine cannot be used any more."""
-        self._decoder = self._fixed = None
+        self._decoder = None
         self.version = None
 
 
 class TorchStream:
     """Requests in, samples out, a token a step. Samples that end at the same token come in submission order."""
 
-    def __init__(self, engine: TorchEngine, batch: DecodingBatch, number: int) -> None:
+    def __init__(self, engine: TorchEngine, batch: DecodingBatch) -> None:
         self._engine = engine
         self._batch = batch
-        self._number = number
 
     @property
     def pending(self) -> int:
@@ -146,7 +115,7 @@ class TorchStream:
     def step(self) -> list[Sample]:
         """Raises RuntimeError after a sync_weights, FloatingPointError where log-probs are not finite."""
         if self.pending:
-            self._engine.check_current(self._batch.version, self._number)
+            self._engine.check_current(self._batch.version)
         return self._batch.step()
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:

@@ -33,11 +33,6 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     return candidates.gather(-1, chosen[:, None]).squeeze(-1), logprob
 
 
-def has_fixed_shapes(sampling: Sampling) -> bool:
-    """Whether `draw` computes the same operations whatever the logits: a nucleus without top-k is looked for."""
-    return sampling.temperature == 0 or sampling.top_p == 1 or sampling.top_k > 0
-
-
 def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """logprobs [B, V] -> index [B] of the first entry whose CDF exceeds the uniform, and its log-prob [B]."""
     cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)

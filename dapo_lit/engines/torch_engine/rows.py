@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -42,33 +41,12 @@ class Move:
         return len(self.rows)
 
 
-class DeviceRows(Protocol):
-    """The device's part of a batch. Rows are packed at the front; slots are those of the cache."""
-
-    capacity: int
-    """Slots of a row; 0 before the first move."""
-
-    @property
-    def room(self) -> int:
-        """Rows that fit without a new layout."""
-
-    def move(self, move: Move, entering: Entering) -> None: ...
-
-    def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling) -> np.ndarray:
-        """Draws the next token of every row, for slot `slot`; uniforms: [B]. Returns [B]: whether it is an EOS."""
-
-    def decode(self, slot: int) -> None:
-        """Runs the tokens at `slot` through the model, so that the next ones can be drawn."""
-
-    def read(self, rows: np.ndarray, slots: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids and log-probs [rows, slots], on the host."""
-
-
 class Rows:
-    """The shapes follow the batch: nothing is computed for a row or a slot that is not in use."""
+    """The device's part of a batch. Rows are packed at the front; nothing is computed for one that is not in use."""
 
     def __init__(self, decoder: Decoder, is_eos: Tensor) -> None:
         self.capacity = 0
+        """Slots of a row; 0 before the first move."""
         self._decoder = decoder
         self._is_eos = is_eos
         # [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
@@ -80,6 +58,7 @@ class Rows:
 
     @property
     def room(self) -> int:
+        """Rows that fit without a new layout."""
         return self._cache.room
 
     def move(self, move: Move, entering: Entering) -> None:
@@ -102,6 +81,7 @@ class Rows:
             entering.write(index, layer[:, kept:, :, :width])
 
     def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling) -> np.ndarray:
+        """Draws the next token of every row, for slot `slot`; uniforms: [B]. Returns [B]: whether it is an EOS."""
         logits = self._decoder.logits(self._hidden)
         self._tokens, logprobs = draws.draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
         self._ids[:, slot] = self._tokens
@@ -109,8 +89,10 @@ class Rows:
         return self._is_eos[self._tokens].cpu().numpy()
 
     def decode(self, slot: int) -> None:
+        """Runs the tokens at `slot` through the model, so that the next ones can be drawn."""
         self._hidden = self._decoder.decode(self._tokens, slot, self._cache)
 
     def read(self, rows: np.ndarray, slots: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids and log-probs [rows, slots], on the host."""
         place = torch.from_numpy(rows).to(self._ids.device)
         return self._ids[place, slots].cpu().numpy(), self._logprobs[place, slots].cpu().numpy()
