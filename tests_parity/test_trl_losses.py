@@ -86,23 +86,15 @@ def test_trl_has_no_bound_on_the_log_ratio() -> None:
 
 @pytest.mark.parametrize("delta", [3.0, 10.0])
 def test_delta_is_the_dual_clip(delta: float) -> None:
-    """With delta the extreme ratios agree as well: neither side has a gradient beyond it."""
+    """With delta the extreme ratios agree as well: beyond it neither has a gradient, at it both have the whole one."""
     compare(
         "clipped_policy_loss",
         f"dual clip {delta:g}",
         LOSS.format("dapo, delta"),
-        [*(batch for batch in MILD if batch is not AT_THE_BOUNDS), FAR, SOME_MASKED, EXTREME, SPIKE, DRIFTED],
+        [*MILD, FAR, SOME_MASKED, EXTREME, SPIKE, DRIFTED],
         lambda batch: ours.loss(batch, dual_clip(delta), "minibatch"),
         partial(trl_peer.loss, loss_type="dapo", delta=delta),
     )
-
-
-def test_at_a_ratio_of_exactly_delta_the_kink_has_two_gradients() -> None:
-    mine = partial(ours.loss, token_loss=dual_clip(3.0), aggregation="minibatch")
-    theirs = partial(trl_peer.loss, loss_type="dapo", delta=3.0)
-    peer = LOSS.format("dapo, delta")
-    compare("clipped_policy_loss", "dual clip 3", peer, [AT_THE_BOUNDS], mine, theirs, differs="T8")
-    assert difference(mine(AT_THE_BOUNDS)[0], theirs(AT_THE_BOUNDS)[0]) <= 1e-6
 
 
 def test_with_delta_trls_gradient_is_not_a_number_where_the_ratio_overflows() -> None:
@@ -145,7 +137,7 @@ def test_the_kl_term() -> None:
     compare(function, "β = 0.04, k3, no bias correction", peer, [*MILD, FAR, SOME_MASKED], mine, theirs)
     compare(
         function, "β = 0.04, k3, as by default", peer, RANDOM, mine,
-        partial(trl_peer.loss, loss_type="dapo", beta=0.04), differs="T9",
+        partial(trl_peer.loss, loss_type="dapo", beta=0.04), differs="T8",
     )  # fmt: skip
 
 

@@ -7,8 +7,20 @@ import ours
 import pytest
 import torch
 import verl_peer
-from batches import ALL_MASKED, EXTREME, FAR, GARBAGE, MAX_RESPONSE_TOKENS, MILD, RANDOM, SOME_MASKED, SPIKE, Batch
-from comparison import ROWS, compare, difference, record
+from batches import (
+    ALL_MASKED,
+    AT_THE_BOUNDS,
+    EXTREME,
+    FAR,
+    GARBAGE,
+    MAX_RESPONSE_TOKENS,
+    MILD,
+    RANDOM,
+    SOME_MASKED,
+    SPIKE,
+    Batch,
+)
+from comparison import ROWS, Result, compare, difference, record
 from torch import Tensor
 from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 
@@ -46,10 +58,26 @@ def test_the_dual_clip(dual: float) -> None:
         "clipped_policy_loss",
         f"dual clip {dual:g}",
         VANILLA,
-        [*MILD, SOME_MASKED, EXTREME, SPIKE],
+        [*(batch for batch in MILD if batch is not AT_THE_BOUNDS), SOME_MASKED, EXTREME, SPIKE],
         lambda batch: ours.loss(batch, partial(clipped, clip_dual=dual), "minibatch"),
         lambda batch: verl_peer.policy_loss(batch, dual=dual),
     )
+
+
+def test_at_a_ratio_of_exactly_the_dual_bound_verl_takes_half_the_gradient() -> None:
+    def mine(batch: Batch) -> Result:
+        return ours.loss(batch, partial(clipped, clip_dual=3.0), "minibatch")
+
+    def theirs(batch: Batch) -> Result:
+        return verl_peer.policy_loss(batch, dual=3.0)
+
+    compare("clipped_policy_loss", "dual clip 3", VANILLA, [AT_THE_BOUNDS], mine, theirs, differs="V15")
+    (loss, gradient), (their_loss, half) = mine(AT_THE_BOUNDS), theirs(AT_THE_BOUNDS)
+    assert difference(loss, their_loss) <= 1e-6
+    apart = (gradient - half).abs() > 1e-6
+    assert torch.equal(half[apart] * 2, gradient[apart])
+    ratio = (AT_THE_BOUNDS.logprobs - AT_THE_BOUNDS.old_logprobs).exp()
+    assert ((ratio[apart] - 3).abs() < 1e-6).all()
 
 
 def test_a_symmetric_clip() -> None:

@@ -102,6 +102,7 @@ class Optimizer(Section):
     betas: tuple[Fraction, Fraction]
     eps: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
+    """AdamW's, of every trained parameter: norms and biases too, as in verl."""
     warmup_steps: Count
     """Rollout steps of linear warm-up."""
     schedule: Literal["constant", "linear"]

@@ -131,6 +131,7 @@ class DAPOModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
+        # One group for the whole policy: weight decay falls on norms and biases too, as in verl.
         groups: list[dict[str, Any]] = [
             {"params": [p for p in self.policy.parameters() if p.requires_grad], "lr_factor": 1.0}
         ]

@@ -1,4 +1,4 @@
-"""The seeds that vLLM is given with its requests, recorded without vLLM; tests/vllm draws from them."""
+"""The seeds that vLLM is given with its requests, recorded without vLLM; tests/vllm_runs draws from them."""
 
 import sys
 from collections.abc import Callable, Iterable

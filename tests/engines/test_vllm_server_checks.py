@@ -1,4 +1,4 @@
-"""Servers that cannot be used are told before training, without vLLM installed; tests/vllm runs a real one."""
+"""Servers that cannot be used are told before training, without vLLM installed; tests/vllm_runs runs a real one."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The order in which the stream of a server hands out what ended; tests/vllm has real servers."""
+"""The order in which the stream of a server hands out what ended; tests/vllm_runs has real servers."""
 
 from types import SimpleNamespace
 

@@ -15,8 +15,7 @@ from dapo_lit.engines.vllm_engine import engine as module
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 
-pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")  # `vllm` alone is tests/vllm
-vllm = pytest.importorskip("vllm")
+vllm = pytest.importorskip("vllm", reason="make test-gpu-contracts runs these")
 REAL_LLM = vllm.LLM
 GIB = 2**30
 SETTINGS = VllmSettings(max_model_tokens=2048, max_batch_size=16, kv_cache_gb=20.0)
