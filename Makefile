@@ -155,7 +155,7 @@ gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a networ
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
 
-# the environment of the site; it needs neither torch nor this package
+# the environment of the site: the schema of the config is imported for its tables, torch is not
 DOCS := .venv-docs
 
 $(DOCS)/.ready: docs/site/requirements.lock
@@ -164,7 +164,7 @@ $(DOCS)/.ready: docs/site/requirements.lock
 	@touch $@
 
 docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
 
 check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2

@@ -1,17 +1,14 @@
 """The register of techniques: all that configs, warnings, studies, reports and figures know about a switch.
 
 Adding a technique takes four files: a record here, the switch in conf/algorithm/dapo.yaml (false), its function (in
-objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the switch. Then
-`python -m dapo_lit.techniques docs/configuration.md` writes its row of the configuration page.
+objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the switch.
 
 A new switch is off by default, and runs that were made before it existed read as off. Register records, not code: this
 file imports the standard library only, so that reading reports loads no framework.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 Lookup = Callable[[str], Any]
@@ -246,23 +243,3 @@ LADDER = (
 NAIVE_GRPO: frozenset[str] = frozenset()
 DAPO = frozenset({"clip_higher", "soft_overlong_punishment", "token_level_loss", "dynamic_sampling"})
 """Switches that are on in the two references."""
-
-
-def documentation() -> str:
-    """A row for each switch, as docs/configuration.md lists them: key, values, default, meaning."""
-    return "".join(
-        f"| `algorithm.techniques.{switch}` | true, false | `{'true' if switch in DAPO else 'false'}` "
-        f"| {technique.description} |\n"
-        for switch, technique in REGISTER.items()
-    )
-
-
-def document(page: Path) -> None:
-    """Replaces the rows of all switches in the configuration page."""
-    lines = page.read_text().splitlines(keepends=True)
-    places = [i for i, line in enumerate(lines) if line.startswith("| `algorithm.techniques.")]
-    page.write_text("".join([*lines[: places[0]], documentation(), *lines[places[-1] + 1 :]]))
-
-
-if __name__ == "__main__":
-    document(Path(sys.argv[1]))

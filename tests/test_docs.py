@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import yaml
+import tables
 from composition import tree_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
@@ -15,7 +15,8 @@ from test_rooms import ARROWS
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
-from dapo_lit.config import Config, Section, parse
+from dapo_lit.config import parse
+from dapo_lit.config.identity import kinds
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.study.compare.claims import CLAIMS
 from dapo_lit.train import train
@@ -26,6 +27,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "experiments").rglob("README.md")),
 ]
+MARKER = r"^<!-- table: (\w+) -->$"
 FIRST_CELL = re.compile(r"^\| *`([^`]+)`", re.MULTILINE)
 
 
@@ -57,10 +59,6 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     return found
 
 
-EVALUATED = ("eval/", "time/evaluate_s", "task/")
-"""Keys that not every row has."""
-
-
 def general(key: str) -> str:
     """A key as the page names it: any benchmark, any number of samples."""
     return re.sub(r"@\d+$", "@k", re.sub(r"^eval/[^/]+/", "eval/<benchmark>/", key))
@@ -73,15 +71,6 @@ def test_the_metrics_page_names_every_key_that_a_run_writes_and_no_other(metric_
     assert set(named) == written
 
 
-def test_all_rows_have_the_same_keys_but_for_evaluation_and_tasks_as_the_page_says(metric_rows):
-    later = [{k for k in row if not k.startswith(EVALUATED)} for row in metric_rows if row["step"] > 0]
-    assert any(row.get("batch/accuracy") is None for row in metric_rows if row["step"] > 0)
-    assert any(row.get("batch/accuracy") is not None for row in metric_rows)
-    assert all(keys == later[0] for keys in later)
-    first = {k for row in metric_rows if row["step"] == 0 for k in row if not k.startswith(EVALUATED)}
-    assert first == {"step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s"}
-
-
 def test_identities_that_the_metrics_page_states_hold_in_a_run(metric_rows):
     for row in (r for r in metric_rows if r["step"] > 0):
         shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
@@ -92,34 +81,24 @@ def test_identities_that_the_metrics_page_states_hold_in_a_run(metric_rows):
         assert row["sampling/tokens_wasted_frac"] == pytest.approx(filtered + surplus)
 
 
-def fields(section: type[Section], prefix: str = "") -> dict[str, object]:
-    """Dotted keys of the schema that hold a value."""
-    found: dict[str, object] = {}
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found |= fields(field.annotation, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = field.annotation
-    return found
+def test_the_table_of_keys_has_every_key_of_the_schema_with_the_default_runs_value(compose):
+    table = tables.keys()
+    known = kinds()
+    holding = {key for key in known if not any(other.startswith(f"{key}.") for other in known)}
+    assert holding <= set(FIRST_CELL.findall(table)) <= set(known)
+    default = compose(small=False)
+    for key, value in (("task.num_heldout", default.task.num_heldout), ("algorithm.clip.high", 0.28), ("seed", 0)):
+        assert re.search(rf"^\| `{key}` \|[^|]+\| `{value}` \|", table, re.MULTILINE)
 
 
-def test_the_configuration_page_has_every_key_of_the_schema_and_no_other():
-    listed = FIRST_CELL.findall(page("configuration.md").split("## Every key")[1])
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(fields(Config))
+def test_every_table_that_a_page_asks_for_is_made():
+    asked = [name for file in PAGES for name in re.findall(MARKER, file.read_text(), re.MULTILINE)]
+    assert sorted(asked) == sorted(tables.TABLES)
 
 
-def test_the_configuration_page_states_the_values_of_the_default_run(compose):
-    default = compose(small=False).model_dump(mode="json")
-    stated = re.findall(r"^\| `([\w.]+)` \|[^|]+\| `([^`|]+)` \|", page("configuration.md"), re.MULTILINE)
-    assert len(stated) > 60
-    for key, text in stated:
-        value: object = default
-        for part in key.split("."):
-            assert isinstance(value, dict)
-            value = value[part]
-        if key != "runs_dir":  # the fixture's own
-            assert yaml.safe_load(text) == value, key
+def made(file: Path) -> str:
+    """A page as the site has it."""
+    return re.sub(MARKER, lambda marker: tables.TABLES[marker[1]](), file.read_text(), flags=re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
@@ -140,7 +119,7 @@ def test_every_relative_link_leads_to_a_file_and_to_a_heading_in_it(file):
         linked = (file.parent / path) if path else file
         assert linked.exists(), f"{file.name} links to {target}"
         if anchor and linked.suffix == ".md":
-            assert anchor in anchors(linked.read_text()), f"{file.name} links to {target}"
+            assert anchor in anchors(made(linked)), f"{file.name} links to {target}"
 
 
 @pytest.mark.parametrize("file", PAGES, ids=page_id)

@@ -20,6 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 from pymdownx.slugs import slugify
+from tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)(#[^)\s]*)?(?=\))")
@@ -107,6 +108,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         target = _target(source, link[1])
         return link[0] if target is None else _link(page, _place(target)) + (link[2] or "")
 
+    markdown = re.sub(r"^<!-- table: (\w+) -->$", lambda marker: TABLES[marker[1]](), markdown, flags=re.M)
     markdown = LINK.sub(moved, markdown)
     return re.sub(r"^```mermaid\n(.*?)^```", lambda block: _picture(block[1], page), markdown, flags=re.M | re.S)
 

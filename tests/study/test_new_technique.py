@@ -22,7 +22,7 @@ from dapo_lit.study.read.health import exercised, findings
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.report import as_json
 from dapo_lit.study.report.results import analyse
-from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER, Technique, document
+from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER, Technique
 
 SIXTH = MASK.switch
 SMALL: dict[str, Any] = {"steps": 6, "every": 3, "questions": 8}
@@ -135,14 +135,3 @@ def test_figures_and_health_know_it(tmp_path: Path, sixth: Technique):
     assert technique_pairs(runs) == {SIXTH: (f"dapo+{SIXTH}", "dapo")}
     assert plot_techniques(runs, ["rollout/entropy"]).axes
     assert short(f"dapo+{SIXTH}") == "dapo +mask"
-
-
-def test_its_row_of_the_configuration_page_is_written_from_the_register(tmp_path: Path, sixth: Technique):
-    page = tmp_path / "configuration.md"
-    page.write_text((Path(__file__).parents[2] / "docs" / "configuration.md").read_text())
-    document(page)
-    row = (
-        f"| `algorithm.techniques.{SIXTH}` | true, false | `false` | arXiv 2506.01939, Eq. 5: tokens of low entropy "
-        "carry no loss; off: all tokens do. |\n"
-    )
-    assert row in page.read_text()

@@ -1,0 +1,114 @@
+"""Tables that the site makes from the repository: every key of the config, published evidence, the size of each room.
+
+A page has a line `<!-- table: NAME -->` where the hooks put one. `python docs/site/tables.py NAME` prints it; NAME is
+keys, evidence or rooms.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # the site's environment has the package's light dependencies, not the package
+
+from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
+from dapo_lit.config import Config  # noqa: E402
+from dapo_lit.techniques import REGISTER  # noqa: E402
+
+Schema = dict[str, Any]
+
+
+def keys() -> str:
+    """Every key of the training config: allowed values, the default run's value, its docstring in dapo_lit/config."""
+    schema, default = Config.model_json_schema(), resolved(composed_tree([]))
+    rows: dict[str, list[str]] = {}
+    for key, spec in _leaves(schema, schema["$defs"]):
+        section = key.split(".")[0] if "." in key else "The run"
+        meaning = " ".join(spec.get("description", "").split()).replace("|", "\\|")
+        rows.setdefault(section, []).append(f"| `{key}` | {_values(spec)} | {_default(default, key)} | {meaning} |")
+    head = "| key | values | default | meaning |\n|---|---|---|---|\n"
+    parts = [f"### {section}\n\n{head}" + "\n".join(lines) + "\n" for section, lines in rows.items()]
+    return "\n".join(parts)
+
+
+def _leaves(spec: Schema, named: dict[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
+    """Dotted keys that hold a value, with their schema; a section that may be null is a value and a section."""
+    for name, field in spec["properties"].items():
+        options = field.get("anyOf", [field])
+        held = [option.get("additionalProperties", True) for option in options] + options  # of a mapping of sections
+        sections = [named[part["$ref"].split("/")[-1]] for part in held if isinstance(part, dict) and "$ref" in part]
+        if not sections or len(options) > 1:
+            yield prefix + name, field
+        for section in sections:
+            if "properties" in section:
+                yield from _leaves(section, named, f"{prefix}{name}.")
+
+
+def _values(spec: Schema) -> str:
+    """The values that a schema allows, in words."""
+    if "anyOf" in spec:
+        return " or ".join(_values(option) for option in spec["anyOf"])
+    if "enum" in spec:
+        return ", ".join(f"`{value}`" for value in spec["enum"])
+    if "const" in spec:
+        return f"`{spec['const']}`"
+    kind = spec.get("type", "object")
+    words = {"string": "text", "boolean": "true, false", "null": "`null`", "object": "mapping", "array": "list"}
+    bounds = (("exclusiveMinimum", ">"), ("minimum", "≥"), ("exclusiveMaximum", "<"), ("maximum", "≤"))
+    limits = ", ".join(f"{sign} {spec[bound]:g}" for bound, sign in bounds if bound in spec)
+    return f"{words.get(kind, kind)} {limits}".strip()
+
+
+def _default(tree: dict[str, Any], key: str) -> str:
+    """The default run's value of a key; a mapping with content is named only."""
+    value: Any = tree
+    for part in key.split("."):
+        if not isinstance(value, dict):
+            return ""
+        value = value.get(part)
+    if isinstance(value, dict) and value:
+        return "in the file"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def evidence() -> str:
+    """Published results of docs/evidence.yaml, a section for each technique and each other heading."""
+    entries = yaml.safe_load((ROOT / "docs" / "evidence.yaml").read_text())
+    parts = []
+    for about in dict.fromkeys(row["about"] for row in entries):
+        label = REGISTER[about].label.capitalize() if about in REGISTER else about
+        lines = [f"## {label}", "", "| result | model | task | runs | source | read |", "|---|---|---|---|---|---|"]
+        for row in (row for row in entries if row["about"] == about):
+            read = f"**{row['read']}**" if row["read"] == "second-hand" else row["read"]
+            cells = (row["result"], row["model"], row["task"], row["runs"] or "not stated")
+            lines.append("| " + " | ".join(map(str, cells)) + f" | [{row['source']}]({row['url']}) | {read} |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def rooms() -> str:
+    """Files and lines of each room, largest first, and of what lies around the package."""
+    package = ROOT / "dapo_lit"
+    folders = [folder for folder in package.iterdir() if folder.is_dir() and any(folder.rglob("*.py"))]
+    counted = {f"`{folder.name}`": _count(folder.rglob("*.py")) for folder in folders}
+    counted["commands and `techniques.py`"] = _count(package.glob("*.py"))
+    ordered = sorted(counted.items(), key=lambda row: -row[1][1])
+    ordered += [("**dapo_lit**", _count(package.rglob("*.py")))]
+    ordered += [("tests", _count((ROOT / "tests").rglob("*.py"))), ("conf", _count((ROOT / "conf").rglob("*.yaml")))]
+    rows = [f"| {name} | {files} | {lines:,} |" for name, (files, lines) in ordered]
+    return "\n".join(["| room | files | lines |", "|---|---|---|", *rows]) + "\n"
+
+
+def _count(files: Iterator[Path]) -> tuple[int, int]:
+    lengths = [len(file.read_text().splitlines()) for file in files]
+    return len(lengths), sum(lengths)
+
+
+TABLES = {"keys": keys, "evidence": evidence, "rooms": rooms}
+
+if __name__ == "__main__":
+    print(TABLES[sys.argv[1]]())
