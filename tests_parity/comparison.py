@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from batches import LETTERS, Batch, described
+from batches import Batch, described
 from torch import Tensor
 
 TOLERANCE = 1e-6
@@ -91,18 +91,21 @@ def worst(values: list[float]) -> float:
 
 
 def markdown() -> str:
-    """The rows as a table, in the order of the peers and then of the tests."""
-    lines = [
-        "| function | setting | peer's function | batches | loss | gradient | |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(ROWS, key=lambda row: (not row.peer.startswith("verl"), row.differs is not None)):
-        gradient = "" if row.gradient is None else number(row.gradient)
-        mark = f"[{row.differs}](#{row.differs.lower()})" if row.differs else "agrees"
-        cells = (f"`{row.function}`", row.setting, row.peer, row.batches, number(row.loss), gradient, mark)
+    """A row for each pair of functions that agrees, with its worst case, and for each difference, by peer."""
+    by_row: dict[tuple[bool, str, str, str], list[Row]] = {}
+    for row in ROWS:
+        key = (not row.peer.startswith("verl"), row.differs or "", row.peer, row.function)
+        by_row.setdefault(key, []).append(row)
+    lines = ["| ours | peer's | cases | loss | gradient | |", "|---|---|---|---|---|---|"]
+    for (_, differs, peer, function), rows in sorted(
+        by_row.items(), key=lambda entry: (entry[0][0], len(entry[0][1]), entry[0][1])
+    ):
+        gradients = [row.gradient for row in rows if row.gradient is not None]
+        gradient = number(worst(gradients)) if gradients else ""
+        mark = f"[{differs}](#{differs.lower()})" if differs else "agrees"
+        cells = (f"`{function}`", peer, str(len(rows)), number(worst([row.loss for row in rows])), gradient, mark)
         lines.append(f"| {' | '.join(cells)} |")
-    legend = "; ".join(f"{letter}: {name}" for name, letter in LETTERS.items())
-    return "\n".join([*lines, "", f"Adversarial batches: {legend}."])
+    return "\n".join(lines)
 
 
 def number(value: float) -> str:

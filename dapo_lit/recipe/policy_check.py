@@ -125,12 +125,12 @@ def check_policy(model: PreTrainedModel) -> Finding:
     if reason is not None:
         raise ConfigError(
             f"the policy (model type {family!r}) cannot be trained: {reason}; the supported families are in "
-            "docs/your_own.md"
+            "docs/models.md"
         )
     if not is_empty:
         return Finding(f"{words}; training computes the model's own log-probs")
     untested = (
-        f"the policy's model type {family!r} is not one of the tested families (docs/your_own.md), and a sharded "
+        f"the policy's model type {family!r} is not one of the tested families (docs/models.md), and a sharded "
         "policy cannot be compared with its model; a run with trainer.strategy=single budget.steps=1 can"
     )
     return Finding(

@@ -1,4 +1,4 @@
-"""What a chain_sum base does before it is trained: the properties that make its regime a wind tunnel."""
+"""What a chain_sum base does before it is trained: the properties that make it a useful toy task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

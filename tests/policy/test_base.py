@@ -176,7 +176,7 @@ def regime(config: Config, num_problems: int, group: int) -> Regime:
     return found
 
 
-# The shared base takes under a minute on one core, the rare one 20 s more. Other seeds: docs/wind_tunnel.md, measured
+# The shared base takes under a minute on one core, the rare one 20 s more. Other seeds: docs/toy_task.md, measured
 # by DAPO_LIT_BASE_SEED=3 python -m pytest tests/policy/test_base.py -s -k chain_sum
 BASE_SEED = os.environ.get("DAPO_LIT_BASE_SEED", "0")
 

@@ -276,5 +276,5 @@ def test_a_pre_trained_policy_with_the_rate_of_a_tiny_one_is_warned_about(compos
 
 
 def test_the_page_on_models_names_every_tested_family():
-    page = (Path(__file__).parents[2] / "docs" / "your_own.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     assert [family for family in FAMILIES if f"`{family}`" not in page] == []
