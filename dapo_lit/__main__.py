@@ -1,9 +1,10 @@
 """Runs a command by its name: `dapo-lit train +experiment=dapo` is `python -m dapo_lit.train +experiment=dapo`."""
 
-import difflib
 import runpy
 import sys
 from pathlib import Path
+
+from dapo_lit.errors import suggestion
 
 COMMANDS = {
     "train": "train a policy, or the cells of a study with -m",
@@ -27,9 +28,7 @@ def main() -> None:
         print("\n".join(f"  {command:<{width}}  {does}" for command, does in COMMANDS.items()))
         return
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(COMMANDS)}"
-        sys.exit(_refused(f"{name}: no such command; {hint}"))
+        sys.exit(_refused(f"{name}: no such command; {suggestion(name, COMMANDS)}"))
     sys.argv[:2] = [str(Path(__file__).with_name(f"{name}.py"))]
     runpy.run_module(f"dapo_lit.{name}", run_name="__main__", alter_sys=True)
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
+from dapo_lit.errors import UserError
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
@@ -37,7 +37,7 @@ WIDTH = 46
 """Characters of an answer that a table shows."""
 
 
-class UsageError(Exception):
+class UsageError(UserError):
     """The command line or the file cannot be used; the message says where and why."""
 
 
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
         rows = read_rows(options.file) if options.file else []
         if options.function is not None:
             try_function(rows, options)
-    except (UsageError, ConfigError) as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not rows:

@@ -1,7 +1,8 @@
 """The register of techniques: all that configs, warnings, studies, reports and figures know about a switch.
 
-Adding a technique takes four files: a record here, the switch in conf/algorithm/dapo.yaml (false), its function (in
-objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the switch.
+Adding a technique takes four files: a record and a field of `Switches` here, the switch in conf/algorithm/dapo.yaml
+(false), its function (in objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the
+switch.
 
 A new switch is off by default, and runs that were made before it existed read as off. Register records, not code: this
 file imports the standard library only, so that reading reports loads no framework.
@@ -230,6 +231,17 @@ REGISTER: dict[str, Technique] = {
     )
 }
 """By switch. Names of arms and the rows of tables keep this order, which begins with that of the paper's Table 1."""
+
+
+class Switches:
+    """The fields of the config section `algorithm.techniques`."""
+
+    overlong_filtering: bool = False
+    clip_higher: bool = False
+    soft_overlong_punishment: bool = False
+    token_level_loss: bool = False
+    dynamic_sampling: bool = False
+
 
 LADDER = (
     "overlong_filtering",

@@ -8,8 +8,8 @@ import yaml
 from hub_stub import hub
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
+from dapo_lit.errors import HubError, UserError
 from dapo_lit.export import export
 from dapo_lit.train import train
 
@@ -44,7 +44,7 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
 
 def test_what_cannot_be_exported_is_told(run, tmp_path):
     def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(UserError) as caught:
             export(ExportConfig(ckpt=str(ckpt), output=str(out), push=None, license=None), [])
         assert not (tmp_path / "new").exists()
         return str(caught.value)
@@ -78,7 +78,7 @@ def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_a
     assert yaml.safe_load(server.files["dapo_lit_config.yaml"])["seed"] == 0
 
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")  # nobody listens there
-    with pytest.raises(ConfigError, match=r"push=me/sums: .*hf auth login"):
+    with pytest.raises(HubError, match=r"push=me/sums: .*hf auth login"):
         export(ExportConfig(ckpt=str(run), output=str(tmp_path / "again"), push="me/sums", license=None), [])
     with pytest.raises(ValueError, match="sums is not owner/name"):
         ExportConfig(ckpt=str(run), output=str(tmp_path / "third"), push="sums", license=None)

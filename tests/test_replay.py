@@ -13,6 +13,7 @@ from command_line import SMALL
 from dapo_lit.cli.composing import compose as composed
 from dapo_lit.commands.replay import arms_of, changed
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.errors import DamagedError
 from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.replay import main
@@ -242,7 +243,7 @@ def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path
         content = (recorded_run / name).read_bytes()
         (tmp_path / name).write_bytes(content[: len(content) // 2] if name.endswith("ckpt") else content)
     assert recorded_steps(tmp_path) == [1]
-    with pytest.raises(ConfigError, match="is damaged"):
+    with pytest.raises(DamagedError, match="is damaged"):
         open_recording(tmp_path, 1)
 
 

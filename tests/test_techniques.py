@@ -1,8 +1,5 @@
 """The register of techniques is complete and consistent, and the config is made from it."""
 
-import subprocess
-import sys
-
 import pytest
 from sixth_technique import MASK
 
@@ -33,15 +30,7 @@ def test_the_config_has_a_field_for_every_technique_and_presets_are_as_named(com
 
 
 def test_a_switch_that_a_config_does_not_name_is_off():
-    code = (
-        "from dapo_lit.techniques import REGISTER; import dataclasses as d;"
-        "REGISTER['sixth'] = d.replace(REGISTER['clip_higher'], switch='sixth', on='something new');"
-        "from dapo_lit.config.algorithm import Techniques;"
-        "old, new = (Techniques.model_validate(t) for t in ({'clip_higher': True}, {'sixth': True}));"
-        "print(old.sixth, old.clip_higher, new.sixth, 'something new' in Techniques.model_fields['sixth'].description)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True", "True", "True"]
+    assert Techniques.model_validate({"clip_higher": True}).model_dump() == {s: s == "clip_higher" for s in REGISTER}
 
 
 @pytest.mark.parametrize(

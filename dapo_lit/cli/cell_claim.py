@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from dapo_lit.config import Config
 from dapo_lit.config.identity import differences, identity
-from dapo_lit.runs.new_folders import make_folder, remove_empty
+from dapo_lit.files import make_folder, remove_empty
 from dapo_lit.runs.resume import describe, read_tree
 from dapo_lit.study.read.cells import alive
 from dapo_lit.study.read.packed_cells import packed_config

@@ -25,6 +25,7 @@ from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, par
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.sections import section_of
+from dapo_lit.errors import UserError
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -35,24 +36,15 @@ MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """How an override starts that may make the run a cell of a study."""
 
 
-def is_users(error: BaseException) -> bool:
-    """Whether it is an error that the user can fix, which is reported without a traceback."""
-    if isinstance(error, (ConfigError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)):
-        return True
-    from dapo_lit.data.rows import DataError
-    from dapo_lit.rollout.collect import ExhaustedError
-    from dapo_lit.step.optimizer_steps import NonFiniteError
-
-    return isinstance(error, (DataError, ExhaustedError, NonFiniteError))
+USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
+"""Errors that the user can mend, which are reported without a traceback."""
 
 
 def reported(run: Callable[[], None]) -> int:
     """Calls `run` and returns the exit code; a user's mistake is printed as one message."""
     try:
         run()
-    except Exception as error:
-        if not is_users(error):
-            raise
+    except USERS as error:
         is_hydras = isinstance(error, (HydraException, OmegaConfBaseException))
         print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
         return 2
@@ -208,7 +200,7 @@ def attempt(
             raise ConfigError("a multirun needs trainer.devices=1, or ranks that torchrun or srun starts")
         run(config, overrides)
     except Exception as error:
-        if is_users(error):
+        if isinstance(error, USERS):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
         from dapo_lit.engines.protocol import EngineError  # these load torch, as what raised this has

@@ -4,7 +4,6 @@
 and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
+from dapo_lit.errors import suggestion
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
@@ -169,9 +169,8 @@ def study_design(config: Config) -> Design:
         find_arm_of(own, own.reference)
         return replace(own)
     if study.name not in DESIGNS:
-        near = difflib.get_close_matches(study.name, DESIGNS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(DESIGNS)}"
-        raise ConfigError(f"study.name={study.name} is no design; {hint} A study of your own names its study.arms")
+        hint = suggestion(study.name, DESIGNS)
+        raise ConfigError(f"study.name={study.name} is no design; {hint}. A study of your own names its study.arms")
     algorithm = config.algorithm
     if algorithm.family != "dapo":
         raise ConfigError(
@@ -214,10 +213,7 @@ def _check_choice(choice: Override) -> None:
     if not choice.is_add():
         raise ConfigError(f"study={name}: write +study={name}; a run needs no study, so there is none to replace")
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        raise ConfigError(
-            f"+study={name}: no such study; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
-        )
+        raise ConfigError(f"+study={name}: no such study; {suggestion(name, known)}")
 
 
 def _check_overrides(others: Sequence[Override]) -> None:

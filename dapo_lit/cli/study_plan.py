@@ -7,7 +7,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.runs.new_folders import make_folder, remove_empty
+from dapo_lit.files import make_folder, remove_empty
 from dapo_lit.study.compare.contrasts import contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.designs import Design

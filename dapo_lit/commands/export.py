@@ -8,6 +8,7 @@ from huggingface_hub.errors import HTTPError  # of the HTTP client that this ver
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
+from dapo_lit.errors import HubError
 from dapo_lit.evaluation.model_source import open_run_model, run_of
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.policy.save import save_policy
@@ -49,7 +50,7 @@ def push(folder: Path, repository: str) -> str:
     """Uploads the folder and returns the address of the repository.
 
     Raises:
-        ConfigError: the hub refused it, or was not reached.
+        HubError: the hub refused it, or was not reached.
     """
     hub = HfApi()
     try:
@@ -57,7 +58,7 @@ def push(folder: Path, repository: str) -> str:
         hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload from dapo_lit.export")
     except (OSError, ValueError, HTTPError) as error:  # no login, no network, no permission, no valid name
         reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
+        raise HubError(
             f"push={repository}: {reason}. The policy is in {folder}; `hf auth login` logs in, and "
             f"`hf upload {repository} {folder}` tries again"
         ) from None

@@ -9,8 +9,10 @@ import torch
 from dapo_lit.cli.cell_claim import held, packed_cell
 from dapo_lit.cli.run_summary import nothing_learned, print_summary
 from dapo_lit.commands.quiet import silence_libraries
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
+from dapo_lit.errors import HeldError, UserError
+from dapo_lit.files import write_text
 from dapo_lit.lit.fit import fit, own_callbacks
 from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
@@ -21,11 +23,10 @@ from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import requeue
-from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path, write_atomically
+from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
 from dapo_lit.study.read.metrics_file import DAMAGED, read_metrics
-from dapo_lit.study.read.runs import StudyError
 from dapo_lit.study.report.closing import close
 
 
@@ -33,7 +34,7 @@ def train(config: Config, overrides: list[str]) -> None:
     """Runs or resumes one training; does nothing if it is done or if another process is running it.
 
     Raises:
-        ConfigError: another process is running it, and resume is not auto.
+        HeldError: another process is running it, and resume is not auto.
         ExhaustedError: it has ended and learned nothing. An arm of a study may, and prints the reason only.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
@@ -86,7 +87,7 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         elif config.resume == "auto":
             print(f"{path}: {holder} is running it; skipping it")
         else:
-            raise ConfigError(f"{path}: {holder} is running it; wait for it, or give this run another study_name")
+            raise HeldError(f"{path}: {holder} is running it; wait for it, or give this run another study_name")
 
 
 def follow(config: Config, ranks: Ranks) -> None:
@@ -162,7 +163,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     loggers.display.close()
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
-    write_atomically(folder.path / "DONE.json", (folder.path / "run.json").read_text())
+    write_text(folder.path / "DONE.json", (folder.path / "run.json").read_text())
     figure = plot_run(folder.path)
     if loggers.wandb:
         loggers.wandb.figures(figure.parent)
@@ -177,7 +178,7 @@ def print_findings(config: Config) -> int:
     folders = [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
     try:
         print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
-    except StudyError as reason:
+    except UserError as reason:
         print(f"no findings: {reason}")
         return 2
     return 0

@@ -1,28 +1,15 @@
 """The group `algorithm`: DAPO's switches and the settings of related algorithms."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, create_model, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dapo_lit.config.sections import Count, Fraction, Section
-from dapo_lit.techniques import REGISTER
-
-if TYPE_CHECKING:
-    _Switches = Section
-else:
-    _Switches = create_model(
-        "_Switches",
-        __base__=Section,
-        **{switch: (bool, Field(False, description=t.description)) for switch, t in REGISTER.items()},
-    )
+from dapo_lit.techniques import Switches
 
 
-class Techniques(_Switches):
-    """The switches, a field for each technique of the register. Each changes one thing and no value of another."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, switch: str) -> bool: ...
+class Techniques(Section, Switches):
+    """The switches. Each changes one thing and no value of another."""
 
 
 class Clip(Section):

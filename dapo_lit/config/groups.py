@@ -1,11 +1,11 @@
 """Choices of config groups on the command line: `task=gsm8k`, `+experiment=dapo`, `+study=table1`."""
 
-import difflib
 from collections.abc import Sequence
 
 import yaml
 
 from dapo_lit.config.shipped import config_folder
+from dapo_lit.errors import suggestion
 
 WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
 """Groups without a default choice; Hydra wants a plus before them."""
@@ -16,10 +16,8 @@ def group_fault(group: str, choices: Sequence[object], added: bool) -> str | Non
     known = known_choices(group)
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
-            near = difflib.get_close_matches(choice, known, n=1, cutoff=0.5)
-            plus = "+" if group in WITH_PLUS else ""
-            hint = f"did you mean {plus}{group}={near[0]}? " if near else ""
-            return f"{group}={choice}: there is no such {group}; {hint}known: {', '.join(known)}"
+            form = f"{'+' if group in WITH_PLUS else ''}{group}={{}}"
+            return f"{group}={choice}: there is no such {group}; {suggestion(choice, known, form)}"
     if group in WITH_PLUS and not added:
         chosen = ",".join(map(str, choices))
         return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"

@@ -1,6 +1,5 @@
 """Turns plain containers into a checked config, or says what is wrong with them."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -8,6 +7,7 @@ from pydantic import ValidationError
 
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, section_of
+from dapo_lit.errors import suggestion
 
 Schema = TypeVar("Schema", bound=Section)
 
@@ -57,11 +57,7 @@ def known_keys(path: Sequence[str], schema: type[Section] = Config) -> list[str]
 def unknown_key(path: Sequence[str], schema: type[Section] = Config) -> str:
     """One line that names an unknown key and the nearest known ones."""
     siblings = known_keys(path[:-1], schema) or []
-    near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.6)
-    if near:
-        hint = f"did you mean {'.'.join([*path[:-1], near[0]])}?"
-    elif len(path) == 1 and difflib.get_close_matches(path[0], ["experiment"]):  # a group that is no key
+    hint = suggestion(path[-1], siblings, ".".join([*path[:-1], "{}"]))
+    if len(path) == 1 and "did you mean" not in hint and path[0].startswith("exp"):  # a group, which is no key
         hint = "did you mean +experiment=NAME?"
-    else:
-        hint = f"known here: {', '.join(siblings)}"
     return f"{'.'.join(path)}: unknown key; {hint}"

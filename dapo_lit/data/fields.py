@@ -1,10 +1,10 @@
 """Checks of the fields that become part of a problem, with the message for a field that fails."""
 
-import difflib
 import math
 from collections.abc import Mapping
 
 from dapo_lit.data.rows import Row, RowError
+from dapo_lit.errors import suggestion
 
 
 class FieldChecks:
@@ -74,11 +74,8 @@ class FieldChecks:
 
 
 def _absent(row: Row, key: str, needs: str) -> RowError:
-    close = difflib.get_close_matches(key, [name for name in row.fields if name != key], n=1)
-    hint = f"did you mean `{close[0]}`? " if close else ""
-    return row.error(
-        f"has no `{key}`; {hint}its keys are {', '.join(map(str, row.fields)) or 'none'}; every row needs {needs}"
-    )
+    hint = suggestion(key, [str(name) for name in row.fields if name != key], "`{}`")
+    return row.error(f"has no `{key}`; {hint}; every row needs {needs}")
 
 
 def _encodable(row: Row, key: str, text: str) -> str:

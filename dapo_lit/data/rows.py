@@ -13,12 +13,14 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dapo_lit.errors import UserError
+
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
 SHOWN = 20
 """Bad rows that a message describes; the others are counted."""
 
 
-class DataError(ValueError):
+class DataError(UserError, ValueError):
     """A data file that cannot be used: which file and line, what is wrong, what to do."""
 
 

@@ -10,7 +10,6 @@ exactly once, in the text or in the last message. Worked examples are part of th
 characters, so LaTeX needs no escaping.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +20,8 @@ from pydantic import ConfigDict, ValidationError, model_validator, with_config
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
+
+from dapo_lit.errors import suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -84,11 +85,9 @@ class PromptTemplate:
         else:
             shipped = files("dapo_lit.data") / "prompt_templates" / f"{name_or_path}.yaml"
             if name_or_path not in shipped_templates():
-                close = difflib.get_close_matches(name_or_path, shipped_templates(), n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
                 raise ValueError(
-                    f"task.template={name_or_path}: no such template; {hint}shipped: {', '.join(shipped_templates())};"
-                    " give the path of the .yaml file for a template of your own"
+                    f"task.template={name_or_path}: no such template; {suggestion(name_or_path, shipped_templates())} "
+                    "(a template of your own is named by the path of its .yaml file)"
                 )
             content = shipped.read_text(encoding="utf-8")
         return _parse(name_or_path, content)

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.config.sections import Policy
+from dapo_lit.errors import DamagedError
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 from dapo_lit.recipe.base_policy import policy_folder
@@ -95,7 +96,7 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")
     if reason := fault(chosen):
-        raise ConfigError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
+        raise DamagedError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
     saved = policy_weights(chosen)
@@ -118,5 +119,5 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
         try:
             merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
         except KeyError as error:
-            raise ConfigError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
+            raise DamagedError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
     return EvaluatedModel(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config

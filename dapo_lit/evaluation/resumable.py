@@ -18,13 +18,14 @@ from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
+from dapo_lit.files import write_text
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.recipe.engine import build_engine
 from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.recipe.sampler_check import check_sampler
 from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
-from dapo_lit.runs.run_folder import code_state, hardware, versions, write_atomically
+from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0
 """Seconds between progress lines if the output is not a terminal."""
@@ -79,7 +80,7 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
     folder = Path(config.output) / settings.name / f"{evaluated.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
-    write_atomically(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
+    write_text(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
     return folder
 
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
-from dapo_lit.runs.named_errors import naming
-from dapo_lit.runs.parquet import write_parquet
+from dapo_lit.files import replacing
+from dapo_lit.runs.rollout_table import write_parquet
 
 SCHEMA = pa.schema(
     [
@@ -53,14 +53,12 @@ class SampleFiles:
     def append(self, samples: Sequence[EvaluatedSample]) -> None:
         """Writes further samples; they are on disk when this returns."""
         if samples:
-            self._parts.mkdir(parents=True, exist_ok=True)
             # The name is unique, so a second process in the same folder overwrites nothing.
             _write(self._parts / f"{time.time_ns()}_{os.getpid()}.parquet", samples)
 
     def merge(self) -> None:
         """Moves all samples into `samples.parquet`, sorted by problem and sample."""
         files, samples = self._files(), self.read()
-        self.merged.parent.mkdir(parents=True, exist_ok=True)
         _write(self.merged, sorted(samples.values(), key=lambda s: s.name))
         for part in files:
             if part != self.merged:
@@ -70,14 +68,10 @@ class SampleFiles:
         return [*([self.merged] if self.merged.is_file() else []), *sorted(self._parts.glob("*.parquet"))]
 
 
-def _write(path: Path, samples: Sequence[EvaluatedSample]) -> None:
-    unfinished = path.with_suffix(".unfinished")
+def _write(file: Path, samples: Sequence[EvaluatedSample]) -> None:
     table = pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA)
-    with naming(path), unfinished.open("wb") as file:
-        pq.write_table(table, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    with replacing(file) as draft:
+        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
 
 
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from lightning import Callback, Trainer
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
+from dapo_lit.errors import RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
@@ -68,7 +69,7 @@ class Recorder(Callback):
             self._report_errors(collected, trainer.datamodule.parts.verifier.first_error)
 
     def _report_errors(self, collected: CollectedStep, first: str | None) -> None:
-        """Prints and stores the run's first error in scoring; raises ConfigError if too many completions have one."""
+        """Prints and stores the run's first error in scoring; raises RewardError if too many have one."""
         errors = [c.score.error for g in collected.counted for c in g.completions]
         found = [error for error in errors if error is not None]
         first = first or found[0]  # None: another rank scored them
@@ -77,7 +78,7 @@ class Recorder(Callback):
             file.write_text(f"step {collected.step}\n{first}\n", encoding="utf-8")
             print(f"warning: scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
         if len(found) > limit * len(errors):
-            raise ConfigError(
+            raise RewardError(
                 f"scoring failed for {len(found)} of the {len(errors)} completions of step {collected.step}, which "
                 f"count as wrong: more than reward.max_error_frac={limit:g}. Mend the reward. The first "
                 f"error ({file}):\n{first}"

@@ -18,7 +18,7 @@ from dapo_lit.lit.strategy import ShardedStrategy, failures_named
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, draft_of, write_checkpoint
+from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, shared_draft, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
@@ -142,7 +142,7 @@ class BackgroundSave:
     def start(self, final: Path, start_writing: Callable[[Path], "Future[Any]"], kept: int | None = KEPT) -> None:
         """Waits for the previous checkpoint, and returns when `start_writing` has copied what it will write."""
         self.wait()
-        draft = draft_of(final, self.ranks)
+        draft = shared_draft(final, self.ranks)
         written = start_writing(draft)
 
         def complete() -> None:

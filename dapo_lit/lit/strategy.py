@@ -20,11 +20,11 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from dapo_lit.config.trainer import Trainer
+from dapo_lit.files import naming
 from dapo_lit.lit.processes import JoinedEnvironment
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.policy.sharding import move_buffers
 from dapo_lit.runs.checkpoint_weights import METADATA
-from dapo_lit.runs.named_errors import naming
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
 
 

@@ -8,7 +8,6 @@ same first stages share that work.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -115,8 +114,6 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = 
             _train_stage(model, tokenizer, spec, progress)
         else:
             model = random_model(spec.architecture, tokenizer, spec.seed)
-        for leftover in cache.glob(f".building-{folder.name}-*"):  # from a killed process: this one holds the lock
-            shutil.rmtree(leftover, ignore_errors=True)
         save_policy(folder, model, tokenizer, {"base.json": spec.recipe()})
     return folder
 

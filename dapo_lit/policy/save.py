@@ -1,13 +1,12 @@
 """Saves a policy as an HF folder, atomically."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dapo_lit.files import replacing
 from dapo_lit.policy.load import quiet_transformers
 
 
@@ -26,17 +25,12 @@ def save_policy(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; move it away or choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".building-{folder.name}-"))
-    try:
+    with replacing(folder) as draft:
+        draft.mkdir()
         with quiet_transformers():
-            model.save_pretrained(building)
-        tokenizer.save_pretrained(building)
+            model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
         for name, note in notes.items():
-            (building / name).write_text(json.dumps(note, indent=2) + "\n")
+            (draft / name).write_text(json.dumps(note, indent=2) + "\n")
         for name, content in (files or {}).items():
-            (building / name).write_bytes(content)
-        building.chmod(0o755)  # mkdtemp's 0700 would lock out other users
-        building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+            (draft / name).write_bytes(content)

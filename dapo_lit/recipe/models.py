@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Trainer
+from dapo_lit.errors import DamagedError
 from dapo_lit.policy.compiled import compile_layers
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.layers import decoder_layers
@@ -107,7 +108,7 @@ def shard_and_fill(
 
 
 def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int | None) -> None:
-    """Raises ConfigError if a checkpoint's adapters belong to another base, or if some are missing.
+    """Raises ConfigError if a checkpoint's adapters belong to another base, DamagedError if some are missing.
 
     base: fingerprint of the present base weights.
     """
@@ -120,7 +121,7 @@ def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int |
     if "state_dict" in checkpoint:  # a sharded one was already read, which reports missing tensors
         lacking = only_trained(module, dict(module.named_parameters())).keys() - checkpoint["state_dict"].keys()
         if lacking:
-            raise ConfigError(f"the checkpoint lacks {len(lacking)} trained tensors, such as {min(lacking)}")
+            raise DamagedError(f"the checkpoint lacks {len(lacking)} trained tensors, such as {min(lacking)}")
 
 
 def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
+from dapo_lit.errors import RewardError
 from dapo_lit.recipe.preflight import Finding
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.pool import Reference, Verifier
@@ -25,7 +25,7 @@ def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Ext
     """Gives the reward reference answers, in the task's format, and junk; warns about verdicts that look wrong.
 
     Raises:
-        ConfigError: a function raises, is late, or returns something that is no score; with its error.
+        RewardError: a function raises, is late, or returns something that is no score; with its error.
     """
     chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
     right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
@@ -34,7 +34,7 @@ def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Ext
     try:
         found = verifier.try_functions(pairs)
     except ValueError as error:
-        raise ConfigError(
+        raise RewardError(
             f"a reward function failed on reference answers such as {right[0]!r} and on junk, before the first step: "
             f"{error}. It must score every text a model may write; docs/rewards.md says how it is called and what it "
             "may return"

@@ -20,6 +20,7 @@ from torch import Tensor
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
@@ -74,7 +75,7 @@ def open_recording(run: Path, step: int | None) -> Recording:
     if checkpoint.is_dir():
         raise ConfigError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
     if reason := fault(checkpoint):
-        raise ConfigError(f"{checkpoint} is damaged ({reason}); {recorded}")
+        raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
     rows = pd.read_parquet(rollouts_file(run, chosen))
     samples = [_sample(row) for row in rows[rows["examined"]].to_dict("records")]
     return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})

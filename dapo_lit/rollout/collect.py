@@ -11,6 +11,7 @@ from typing import Any
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.errors import UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
 from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
@@ -19,7 +20,7 @@ from dapo_lit.rollout.records import CollectedStep, Group
 from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, StopRequestedError, UnfinishedStep
 
 
-class ExhaustedError(RuntimeError):
+class ExhaustedError(UserError):
     """No group to learn from: max_rounds are spent, the batch is not full, and the config asks for an error; or a run
     has ended and had no such group."""
 

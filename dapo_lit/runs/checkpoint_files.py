@@ -5,19 +5,16 @@ draft, forced to disk and renamed, so that a kill at any moment leaves the earli
 """
 
 import json
-import os
 import shutil
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place, settle_replaced
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.runs.named_errors import naming
 
 KEPT = 2
-REPLACED = ".replaced"
-"""Suffix of a folder that a newer checkpoint of the same step is about to replace."""
 LIST = "files.json"
 """In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
@@ -38,19 +35,18 @@ def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = 
     Raises:
         OSError: it could not be written; the earlier checkpoints are untouched.
     """
-    draft = draft_of(final, ranks)
+    draft = shared_draft(final, ranks)
     with naming(final):
         write(draft)
     complete_write(draft, final, ranks, kept)
 
 
-def draft_of(final: Path, ranks: Ranks) -> Path:
-    """Where to write what will be renamed to `final`; a folder left by a killed process is removed first."""
-    draft = final.with_suffix(".part")
-    if ranks.rank == 0 and draft.is_dir():
-        shutil.rmtree(draft)
+def shared_draft(final: Path, ranks: Ranks) -> Path:
+    """The draft that all ranks write into; rank 0 removes that of a killed process first."""
+    if ranks.rank == 0:
+        draft_of(final)
     ranks.gather(None)
-    return draft
+    return final.with_name(final.name + DRAFT)
 
 
 def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
@@ -64,7 +60,7 @@ def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> 
             own = [file for file in sorted(draft.iterdir()) if ranks.size == 1 or _writer(file) == ranks.rank]
             checksums = {file.name: _checksum(file) for file in own}
             for file in own:
-                _force_to_disk(file)
+                force_to_disk(file)
     except OSError as error:  # the other ranks must not wait for this one
         failure = f"rank {ranks.rank}: {error}"
     reports = ranks.gather((failure, checksums))
@@ -75,23 +71,9 @@ def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> 
     if draft.is_dir():
         everything = {name: checksum for _, part in reports for name, checksum in part.items()}
         (draft / LIST).write_text(json.dumps(everything))
-        _force_to_disk(draft / LIST)
-    _force_to_disk(draft)
-    _rename(draft, final)
-    _force_to_disk(final.parent)  # the new name
+    put_in_place(draft, final)
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
-
-
-def _rename(draft: Path, final: Path) -> None:
-    """Replaces `final`. A folder cannot be replaced in one step: the older one is renamed first."""
-    if not final.is_dir():
-        draft.replace(final)
-        return
-    older = final.with_name(final.name + REPLACED)
-    final.rename(older)
-    draft.replace(final)
-    shutil.rmtree(older)
 
 
 def _writer(file: Path) -> int:
@@ -133,7 +115,7 @@ def newest_good(folder: Path) -> Path | None:
 
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
-    _settle_replaced(folder)
+    settle_replaced(folder)
     for checkpoint in reversed(complete(folder)):
         reason = fault(checkpoint)
         if reason is None:
@@ -149,30 +131,12 @@ def newest_good(folder: Path) -> Path | None:
     return None
 
 
-def _settle_replaced(folder: Path) -> None:
-    """Gives an older folder its name back after a kill between the two renames of a replacement."""
-    for older in folder.glob(f"step_*.ckpt{REPLACED}"):
-        final = older.with_name(older.name.removesuffix(REPLACED))
-        if final.exists():
-            shutil.rmtree(older)
-        else:
-            older.rename(final)
-
-
 def _checksum(file: Path) -> list[int]:
     value = size = 0
     with file.open("rb") as opened:
         while block := opened.read(1 << 24):
             value, size = zlib.crc32(block, value), size + len(block)
     return [size, value]
-
-
-def _force_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove(path: Path) -> None:

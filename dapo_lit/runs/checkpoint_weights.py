@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from dapo_lit.config import ConfigError
+from dapo_lit.errors import DamagedError
 from dapo_lit.runs.safe_loading import SafeNewStatePlanner, SafeReader, load_file, only_tensors
 
 METADATA = "meta.pt"
@@ -19,7 +19,7 @@ def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
     A policy with adapters has only these in its checkpoints, not their base.
 
     Raises:
-        ConfigError: there is no policy in it, or it holds something other than a training state.
+        DamagedError: there is no policy in it, or it holds something other than a training state.
     """
     found: dict[str, Any] = {}
     if checkpoint.is_dir():
@@ -32,7 +32,7 @@ def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
     weights = _entry(found, "state_dict", checkpoint)
     policy = {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
     if not policy:
-        raise ConfigError(f"{checkpoint} has no weights of a policy; {ANOTHER}")
+        raise DamagedError(f"{checkpoint} has no weights of a policy; {ANOTHER}")
     return policy
 
 
@@ -40,7 +40,7 @@ def base_fingerprint(checkpoint: Path) -> int | None:
     """Fingerprint of the base weights that a checkpoint's adapters belong to; None: it has no adapters.
 
     Raises:
-        ConfigError: it holds something other than a training state.
+        DamagedError: it holds something other than a training state.
     """
     file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
     found: int | None = _entry(load_file(file), "dapo_lit", file).get("base_fingerprint")
@@ -54,7 +54,7 @@ ENTRIES = ("dapo_lit", "loops", "RolloutDataModule")
 
 
 def check_entries(checkpoint: Path) -> None:
-    """Raises ConfigError if training cannot continue from a checkpoint because part of it is missing."""
+    """Raises DamagedError if training cannot continue from a checkpoint because part of it is missing."""
     file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
     state = load_file(file)
     for key in ENTRIES if checkpoint.is_dir() else (*ENTRIES, "state_dict"):
@@ -64,5 +64,5 @@ def check_entries(checkpoint: Path) -> None:
 def _entry(state: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
     entry = state.get(key)
     if not isinstance(entry, dict):
-        raise ConfigError(f"{file} has no entry {key!r}; {ANOTHER}")
+        raise DamagedError(f"{file} has no entry {key!r}; {ANOTHER}")
     return entry

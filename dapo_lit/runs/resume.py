@@ -10,6 +10,7 @@ import yaml
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
 from dapo_lit.config.kinds import EXECUTION, HORIZON
+from dapo_lit.errors import DamagedError
 
 RESTORE = "restore it, or start the run anew with resume=false"
 
@@ -18,7 +19,8 @@ def read_tree(run: Path) -> dict[str, Any]:
     """The config that the run in this folder was started or last resumed with, as it was written.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: there is none.
+        DamagedError: it cannot be read.
     """
     file = run / "config.yaml"
     if not file.is_file():
@@ -26,9 +28,9 @@ def read_tree(run: Path) -> dict[str, Any]:
     try:
         tree = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} is empty or no config; {RESTORE}")
+        raise DamagedError(f"{file} is empty or no config; {RESTORE}")
     return tree
 
 

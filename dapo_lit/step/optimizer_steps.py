@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dapo_lit.config import Config, Optimizer
+from dapo_lit.errors import UserError
 from dapo_lit.objective.diagnostics import gradient_noise
 from dapo_lit.step.counters import Counters
 from dapo_lit.step.forward import PolicyForward
@@ -27,7 +28,7 @@ class Observer(Protocol):
         """Called before each optimiser step with its gradient, not clipped yet."""
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(UserError):
     """Too many updates in a row had a loss or gradient that is not finite."""
 
 

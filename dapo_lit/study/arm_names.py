@@ -1,9 +1,8 @@
 """Reads an arm's name back into its switches and settings; a mistyped name gets the nearest one as a hint."""
 
-import difflib
-
 import yaml
 
+from dapo_lit.errors import suggestion
 from dapo_lit.study.designs import Arm, Design, Setting
 from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
 
@@ -29,8 +28,7 @@ def read_arm(name: str) -> Arm:
     for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
         technique = change.lstrip("+-")
         if technique not in REGISTER or change[0] not in "+-":
-            near = difflib.get_close_matches(technique, REGISTER, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REGISTER)}"
+            hint = suggestion(technique, REGISTER)
             raise ValueError(f"{name!r} is no arm: {technique} is no technique; {hint}")
         (on.add if change[0] == "+" else on.discard)(technique)
     arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
@@ -48,9 +46,7 @@ def find_arm(study: Design, name: str) -> Arm:
     for arm in study.arms:
         if arm.name == name:
             return arm
-    near = difflib.get_close_matches(name, study.names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"its arms are {', '.join(study.names)}"
-    raise ValueError(f"study {study.name} has no arm {name!r}; {hint}")
+    raise ValueError(f"study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")
 
 
 def _setting(name: str, text: str) -> tuple[str, Setting]:

@@ -13,11 +13,11 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.errors import suggestion
 from dapo_lit.rewards.functions import RewardProblem
 
 HELD_OUT_SEED = 2**31
@@ -86,8 +86,8 @@ def _generator(dataset: str, options: str, seed: int, size: int) -> Any:
     except ImportError as error:
         raise ValueError(f"task=reasoning_gym needs the extra `tasks`, pip install -e '.[tasks]' ({error})") from None
     if dataset not in DATASETS:
-        near = get_close_matches(dataset, DATASETS, n=3) or sorted(DATASETS)
-        raise ValueError(f"task.dataset={dataset} is no generator of reasoning-gym; there are {', '.join(near)}")
+        hint = suggestion(dataset, sorted(DATASETS))
+        raise ValueError(f"task.dataset={dataset} is no generator of reasoning-gym; {hint}")
     if dataset in UNUSABLE:
         raise ValueError(f"task.dataset={dataset} cannot be learnt: {UNUSABLE[dataset]}")
     try:

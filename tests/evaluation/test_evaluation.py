@@ -191,7 +191,7 @@ def test_a_kill_between_merging_and_clearing_leaves_every_sample_once(tmp_path, 
     files = SampleFiles(tmp_path)
     run(prompts, 4, engine, verifier, files)
     files.append(list(files.read().values())[:3])
-    (tmp_path / "parts" / "1_1.unfinished").write_bytes(b"half a file")
+    (tmp_path / "parts" / "1_1.parquet.part").write_bytes(b"half a file")
     assert len(files.read()) == 8
     files.merge()
     assert len(files.read()) == 8

@@ -7,9 +7,9 @@ import pytest
 import torch
 from lightning import Trainer
 
-from dapo_lit.config import ConfigError
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.errors import DamagedError
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.rollout.open_groups import OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
@@ -133,5 +133,5 @@ def test_a_checkpoint_with_rollouts_in_the_format_of_another_version_is_refused_
             train(compose(*settings), [])
     known = [kind for kind in safe_loading.STATE_TYPES if kind is not OpenGroup]
     monkeypatch.setattr(safe_loading, "STATE_TYPES", known)  # as if that version had another name for it
-    with pytest.raises(ConfigError, match=r"step_000000\.ckpt holds unfinished rollouts in the format of another"):
+    with pytest.raises(DamagedError, match=r"step_000000\.ckpt holds unfinished rollouts in the format of another"):
         train(compose(*settings, "resume=true"), [])

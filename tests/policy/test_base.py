@@ -130,7 +130,7 @@ def test_a_killed_build_leaves_no_base_and_the_next_build_clears_up_after_it(tmp
     os.waitpid(child, 0)
     assert not (tmp_path / long.folder_name()).exists()
 
-    half_written = tmp_path / f".building-{SPEC.folder_name()}-x"
+    half_written = tmp_path / f"{SPEC.folder_name()}.part"
     half_written.mkdir()
     assert prepare_base(SPEC, tmp_path, progress=False).is_dir()
     assert not half_written.exists()

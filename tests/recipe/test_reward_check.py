@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from small_runs import Run
 
-from dapo_lit.config import ConfigError
+from dapo_lit.errors import RewardError
 from dapo_lit.recipe.parts import Parts
 
 FUNCTIONS = str(Path(__file__).parents[1] / "rewards")
@@ -30,7 +30,7 @@ def _functions(monkeypatch):
 def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said, setting):
     path = f"reward_functions.{name}"
     parts = Parts(compose(setting.replace("FUNCTION", path)))
-    with parts.verifier, pytest.raises(ConfigError, match=f"before the first step: {path}: {said}.*rewards.md"):
+    with parts.verifier, pytest.raises(RewardError, match=f"before the first step: {path}: {said}.*rewards.md"):
         parts.check()
 
 
@@ -72,5 +72,5 @@ def test_the_first_error_of_a_run_is_printed_once_and_stored_and_the_rows_have_t
 
 def test_too_many_errors_end_the_run_with_the_traceback_of_the_first(compose):
     run = Run(compose(*SOME, "reward.max_error_frac=0.01"))
-    with pytest.raises(ConfigError, match=r"(?s)completions of step 1.*max_error_frac=0.01.*raise ArithmeticError"):
+    with pytest.raises(RewardError, match=r"(?s)completions of step 1.*max_error_frac=0.01.*raise ArithmeticError"):
         run.fit()

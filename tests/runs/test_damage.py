@@ -9,6 +9,7 @@ from evaluation_config import evaluation
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.export import ExportConfig
+from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.export import export
 from dapo_lit.replay import replay_run
@@ -37,7 +38,7 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
     for damage in (b"", b"a: [", b"\xff", b"[1]"):
         (run / "config.yaml").write_bytes(damage)
         for read in commands.values():
-            with pytest.raises(ConfigError, match=r"seed_0/config.yaml (is empty|cannot be read)") as caught:
+            with pytest.raises(DamagedError, match=r"seed_0/config.yaml (is empty|cannot be read)") as caught:
                 read()
             assert "\n" not in str(caught.value)
     (run / "config.yaml").write_bytes(whole["config.yaml"])
@@ -64,7 +65,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
 
     def refused(file: Path, state: object, read) -> str:
         torch.save(state, file)
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(UserError) as caught:
             read()
         assert str(caught.value).startswith(str(file))
         assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ import yaml
 
 from dapo_lit.commands.train import arm_of, run_path, train
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.runs.run_folder import is_done, open_run
 from dapo_lit.study.read.metrics_file import read_metrics
@@ -193,7 +194,7 @@ def test_a_damaged_record_of_a_run_is_named(compose, file, content, message):
     folder = open_run(compose(), [], "dapo")
     (folder.path / file).write_bytes(content)
     for resume in ("resume=true", "resume=auto"):
-        with pytest.raises(ConfigError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             train(compose(resume), [])
         assert "\n" not in str(caught.value)
     open_run(compose("resume=false"), [], "dapo")  # it is moved aside, as any older run

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from dapo_lit.config import ConfigError
+from dapo_lit.files import write_text
 from dapo_lit.runs.checkpoint_files import write_checkpoint
-from dapo_lit.runs.parquet import write_parquet
-from dapo_lit.runs.run_folder import open_run, write_atomically
+from dapo_lit.runs.rollout_table import write_parquet
+from dapo_lit.runs.run_folder import open_run
 from dapo_lit.study.read.metrics_file import read_metrics
 
 
@@ -100,7 +101,7 @@ def test_a_full_disk_is_reported_with_the_file(compose, tmp_path, monkeypatch):
 
 def test_an_atomic_write_that_fails_leaves_the_old_content(tmp_path):
     file = tmp_path / "run.json"
-    write_atomically(file, "old")
+    write_text(file, "old")
     with pytest.raises(TypeError):
-        write_atomically(file, 7)  # type: ignore[arg-type]
+        write_text(file, 7)  # type: ignore[arg-type]
     assert file.read_text() == "old"

@@ -93,7 +93,7 @@ def test_options_are_set_with_and_without_a_plus(compose):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["task.dataset=cuontdown"], "task.dataset=cuontdown is no generator of reasoning-gym; there are countdown"),
+        (["task.dataset=cuontdown"], "task.dataset=cuontdown is no generator of reasoning-gym; did you mean countdown"),
         (["task.dataset=gcd", "+task.options.min_number=3"], "unexpected keyword argument 'min_number'"),
         (["task.dataset=countdown", "+task.options.min_numbers=0"], "countdown refuses these options: min_numbers"),
         (["task.dataset=game_of_life_halting"], "cannot be learnt: its scorer gives every text the full score"),

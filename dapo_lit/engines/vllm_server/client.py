@@ -36,6 +36,10 @@ class UnreachableError(ServerError):
     """A server does not answer."""
 
 
+class NoSuchRouteError(ServerError):
+    """A server has no such route (404)."""
+
+
 class ServerClient:
     """Requests to `urls`, with or without waiting for the answer."""
 
@@ -95,7 +99,8 @@ class ServerClient:
             async with self._session.request(method, url + path, json=body, timeout=timeout) as answer:
                 text = await answer.text()
                 if answer.status != 200:
-                    raise ServerError(f"{url}{path} answers {answer.status}: {text[:500]}")
+                    kind = NoSuchRouteError if answer.status == 404 else ServerError
+                    raise kind(f"{url}{path} answers {answer.status}: {text[:500]}")
                 return json.loads(text) if text.strip() else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error

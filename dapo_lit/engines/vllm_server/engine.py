@@ -25,7 +25,7 @@ from transformers import PretrainedConfig
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.engine import check_cpu_heads
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.settings import ServerSettings
@@ -110,12 +110,10 @@ class VllmServerEngine(RolloutEngine):
             )
         try:
             found = self._client.get(url, "/server_info?config_format=json")["vllm_config"]
-        except ServerError as error:
-            if "answers 404" in str(error):
-                raise ValueError(
-                    self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
-                ) from None
-            raise
+        except NoSuchRouteError:
+            raise ValueError(
+                self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
+            ) from None
         if found["device_config"]["device"] == "cpu":
             check_cpu_heads(self._model.config)
             if found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py

@@ -1,13 +1,13 @@
 """Weights in a folder for other processes: sharded safetensors, either complete or absent."""
 
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+from dapo_lit.files import replacing
 
 
 @torch.no_grad()
@@ -19,11 +19,14 @@ def write_weights(
     Adds at most one shard and one tensor to the sender's memory. The folder gets its final name once all of it is on
     disk; leftovers of a killed process are removed.
     """
-    partial_folder = folder.with_name(f"{folder.name}.part")
-    for old in (partial_folder, folder):
-        if old.exists():
-            shutil.rmtree(old)
-    partial_folder.mkdir(parents=True)
+    with replacing(folder) as draft:
+        draft.mkdir()
+        return _write_shards(draft, named_tensors, dtype, shard_bytes)
+
+
+def _write_shards(
+    folder: Path, named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, shard_bytes: int
+) -> list[str]:
     shard: dict[str, Tensor] = {}
     names: list[str] = []
     size = files = 0
@@ -31,9 +34,7 @@ def write_weights(
     def flush() -> None:
         nonlocal size, files
         files += 1
-        file = partial_folder / f"model-{files:05d}.safetensors"
-        save_file(shard, file, metadata={"format": "pt"})
-        _force_to_disk(file)
+        save_file(shard, folder / f"model-{files:05d}.safetensors", metadata={"format": "pt"})
         shard.clear()
         size = 0
 
@@ -47,15 +48,4 @@ def write_weights(
         names.append(name)
     if shard:
         flush()
-    _force_to_disk(partial_folder)
-    partial_folder.rename(folder)
-    _force_to_disk(folder.parent)
     return names
-
-
-def _force_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,6 @@ Thirty runs take about 0.6 MB. Earlier versions packed a folder a cell, which `l
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dapo_lit.files import replacing
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
@@ -66,7 +66,6 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         _labelled(run.evaluation(name)[SAMPLE], run).assign(benchmark=name) for run in listed for name in run.benchmarks
     ]
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
-    folder.mkdir(parents=True, exist_ok=True)
     _write(_numeric(pd.concat(metrics, ignore_index=True)), folder / METRICS)
     _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
     _write(pd.DataFrame(cells), folder / CELLS)
@@ -124,18 +123,17 @@ def _numeric(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write(table: pd.DataFrame, file: Path) -> None:
-    """Floats are stored byte by byte, which compresses better; a reader sees the old file or the new one."""
+    """Floats are stored byte by byte, which compresses better."""
     floats = [key for key in table.columns if table[key].dtype.kind == "f"]
-    texts = [key for key in table.columns if key not in floats]
-    draft = file.with_name(f".{file.name}.partial")
-    pq.write_table(
-        pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),
-        draft,
-        compression="zstd",
-        compression_level=19,
-        use_dictionary=texts,
-        use_byte_stream_split=floats,
-        write_statistics=False,
-        store_schema=False,
-    )
-    os.replace(draft, file)
+    with replacing(file) as draft:
+        pq.write_table(
+            pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),
+            draft,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=[key for key in table.columns if key not in floats],
+            use_byte_stream_split=floats,
+            write_statistics=False,
+            write_page_checksum=True,
+            store_schema=False,
+        )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.files import write_text
 from dapo_lit.study.read.runs import Runs, StudyError
 
 FILE = "study.json"
@@ -61,10 +62,7 @@ def register(folder: Path, plan: Plan) -> None:
     entries = json.loads(file.read_text()) if file.is_file() else []
     if entries and entries[-1]["plan"] == entry["plan"]:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(".tmp")
-    draft.write_text(json.dumps([*entries, entry], indent=1) + "\n")
-    draft.replace(file)
+    write_text(file, json.dumps([*entries, entry], indent=1) + "\n")
 
 
 def read_plan(folder: Path) -> tuple[Plan | None, list[str]]:

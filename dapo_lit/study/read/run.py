@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dapo_lit.config.identity import identity
+from dapo_lit.errors import UserError
 from dapo_lit.study.read.metrics_file import NOT_FINITE
 from dapo_lit.techniques import REGISTER
 
@@ -25,7 +26,7 @@ USABLE = ("finished", "solved", "exhausted")
 """How a run ends by its own rules; with any other status it has no result."""
 
 
-class StudyError(ValueError):
+class StudyError(UserError, ValueError):
     """Runs that cannot be read or may not be compared; the message says which and why."""
 
 

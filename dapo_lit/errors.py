@@ -1,0 +1,38 @@
+"""Errors that a user can mend. A command prints one as a line, without a traceback, and exits with 2.
+
+Errors of one room (a config, a data set, a study) are defined there; here are those that several rooms raise.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """The message says what is wrong, in which file or key, and what to do."""
+
+
+class DamagedError(UserError):
+    """A file of a run cannot be read as what it should be: torn, altered, of another kind, or not safe to load."""
+
+
+class HeldError(UserError):
+    """Another process is running this run."""
+
+
+class HubError(UserError):
+    """The hub refuses a request or cannot be reached."""
+
+
+class RewardError(UserError):
+    """A reward function fails, or does not return what a reward must."""
+
+
+def suggestion(word: str, known: Iterable[str], form: str = "{}") -> str:
+    """`did you mean X?` for the nearest known word, written as `form` says; all known words where none is near.
+
+    >>> suggestion("sede", ["seed", "task"], "+{}"), suggestion("lr", ["seed", "task"])
+    ('did you mean +seed?', 'known: seed, task')
+    """
+    words = list(known)
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {form.format(near[0])}?" if near else f"known: {', '.join(words) or 'none'}"

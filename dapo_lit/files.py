@@ -1,0 +1,111 @@
+"""Files and folders that are either complete or absent, whatever happens while they are written."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+DRAFT, REPLACED = ".part", ".replaced"
+"""Suffixes of what is being written, and of a folder that is about to be replaced."""
+
+
+@contextmanager
+def replacing(final: Path) -> Iterator[Path]:
+    """The path of a draft (a file or a folder), which replaces `final` once the block has written it.
+
+    A kill or a power loss leaves the old content or the new one, never a part of it. An error removes the draft. Two
+    processes may not write one file at the same time.
+    """
+    draft = draft_of(final)
+    with naming(final):
+        try:
+            yield draft
+            put_in_place(draft, final)
+        except BaseException:
+            _remove(draft)
+            raise
+
+
+def write_text(file: Path, content: str) -> None:
+    """Replaces the content of a file."""
+    with replacing(file) as draft:
+        draft.write_text(content)
+
+
+def draft_of(final: Path) -> Path:
+    """Where to write what will be renamed to `final`; the draft of a killed process is removed, folders are made."""
+    draft = final.with_name(final.name + DRAFT)
+    _remove(draft)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    return draft
+
+
+def put_in_place(draft: Path, final: Path) -> None:
+    """Forces a draft to disk and gives it its final name."""
+    for inner in sorted(draft.rglob("*")) if draft.is_dir() else ():
+        force_to_disk(inner)
+    force_to_disk(draft)
+    if final.is_dir():  # cannot be replaced in one step, see settle_replaced
+        older = final.with_name(final.name + REPLACED)
+        final.rename(older)
+        draft.rename(final)
+        shutil.rmtree(older)
+    else:
+        draft.replace(final)
+    force_to_disk(final.parent)  # the new name
+
+
+def settle_replaced(folder: Path) -> None:
+    """Gives older folders in `folder` their names back after a kill between the two renames of `put_in_place`."""
+    for older in folder.glob(f"*{REPLACED}"):
+        final = older.with_name(older.name.removesuffix(REPLACED))
+        if final.exists():
+            shutil.rmtree(older)
+        else:
+            older.rename(final)
+
+
+def force_to_disk(path: Path) -> None:
+    """Returns when the content of a file, or the list of names in a folder, would survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Adds `path` to an OSError that names no file, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # pyarrow's have a text only
+            if str(path) in str(error):
+                raise
+            raise OSError(f"{path}: {error}") from error
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def make_folder(folder: Path) -> tuple[Path, ...]:
+    """Makes a folder and those it is in; returns the ones that were not there, innermost first."""
+    made = tuple(place for place in (folder, *folder.parents) if not place.exists())
+    folder.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes those of the folders that are empty."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
