@@ -30,7 +30,10 @@ def print_findings(config: Config) -> int:
 
 
 def main() -> None:
-    sys.exit(run_command(train, Config, "config", before_study=check_study, after_study=print_findings))
+    renamed = {"regime.bases": "study.bases"}  # as the commands of committed studies have it
+    sys.exit(
+        run_command(train, Config, "config", renamed=renamed, before_study=check_study, after_study=print_findings)
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A study from one command: every arm and seed, gaps filled, packed and held cells left alone, mistakes told first."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -56,7 +57,7 @@ def finished(tmp_path_factory, cache) -> Path:
     folder = tmp_path_factory.mktemp("study")
     done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "study placebo on four_sums: 2 arms x 2 seeds on 3 base policies, 2 steps of 2 updates" in done.stdout
+    assert "study placebo on four_sums: 2 arms x 2 seeds on 2 base policies, 2 steps of 2 updates" in done.stdout
     return folder
 
 
@@ -92,7 +93,7 @@ def test_a_regime_that_is_left_out_is_left_out_of_every_cell(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     _, sweep, _ = prepare(["-m", "+experiment=ablate_token_level_loss", "~regime", "seed=range(0,6)"])
     cell = composed_tree(sweep.overrides(sweep.cells[0]))
-    assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", (0, 1, 2))
+    assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", ())
     assert (cell.regime, cell.task.label) == (None, "chain_sum")
 
 
@@ -113,10 +114,35 @@ def test_running_again_fills_only_the_gap_and_registers_nothing_new(study):
 
 
 def test_one_cell_can_be_run_by_name_and_a_seed_beyond_the_plan_is_an_edit_of_it(study):
-    assert train_here("+study=placebo", *TINY, f"study.arm={OTHER}", "seed=2", "budget.steps=1", cwd=study) == 0
+    assert train_here("+study=placebo", *TINY, f"study.arm={OTHER}", "seed=2", cwd=study) == 0
     assert f"{OTHER}/seed_2" in done_at(study / STUDY)
     edits = read_plan(study / STUDY)[1]
-    assert [edit.split(" was changed")[0] for edit in edits] == ["budget", "seeds"]
+    assert [edit.split(" was changed")[0] for edit in edits] == ["seeds"]
+
+
+def test_a_study_that_is_registered_otherwise_is_refused_and_names_what_differs(study, capsys):
+    before = (study / STUDY / "study.json").read_bytes()
+    assert launch("budget.steps=1", "study.alpha=0.01", cwd=study) == 2
+    message = capsys.readouterr().err
+    assert "registers another study" in message
+    assert all(key in message for key in ("budget {", "alpha 0.05, now 0.01", "study_name="))
+    assert (study / STUDY / "study.json").read_bytes() == before
+
+
+def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, sweep, _ = prepare(["-m", "+study=factorial", "+regime=joint"])
+    (entry,) = json.loads((tmp_path / "runs" / "factorial_joint" / "study.json").read_text())
+    effects, interactions = entry["plan"]["families"]
+    assert (effects["name"], effects["alpha"], len(effects["contrasts"])) == ("main effects", 0.025, 5)
+    assert (interactions["name"], interactions["alpha"], len(interactions["contrasts"])) == ("interactions", 0.025, 10)
+    for contrast in (*effects["contrasts"], *interactions["contrasts"]):
+        assert sorted(set(contrast["weights"].values())) == [-1 / 16, 1 / 16]  # the same variance for all
+        assert contrast["words"] == "held-out accuracy on joint (avg@32 after the last step, logged as avg@2)"
+    text = json.dumps(entry["plan"], sort_keys=True, separators=(",", ":"))
+    assert entry["digest"] == hashlib.sha256(text.encode()).hexdigest()
+    assert [cell.seed for cell in sweep.cells] == [seed for seed in range(40, 52) for _ in range(32)]
+    assert [composed_tree(sweep.overrides(c)).task.base_seed for c in sweep.cells[:64:32]] == [40, 41]
 
 
 def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
@@ -234,7 +260,10 @@ def test_a_refused_command_takes_back_its_edit_of_the_plan_and_touches_no_older_
         (["-m", "+study=clip_sweep", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
         (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,12)'"),
         (["-m", "+study=table1", "seed=range(0,7)"], "5 comparisons at alpha 0.05 need 0.01. Take 'seed=range(0,8)'"),
-        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 seeds cannot decide anything"),
+        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 base policies cannot decide anything"),
+        (["-m", "+study=table1", "study.bases=[4,5,6]"], "3 base policies cannot decide anything"),
+        (["-m", "+study=table1", "study.families={rungs: 0.05}"], "has no comparisons 'rungs'"),
+        (["-m", "+study=table1", "study.families={ladder: 0.06}"], "their shares exceed alpha 0.05"),
         (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
         (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),
         (["+study=table1"], "without -m runs one cell: name its arm, study.arm=naive_grpo"),

@@ -19,6 +19,7 @@ from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
+from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.study.arm_names import find_arm, read_arm
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
@@ -101,15 +102,18 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
     if multirun:
         check_power(study, config, seeds)
-    registration = register_plan(study, config, seeds if multirun else [*config.study.seeds, *seeds])
+    registration = register_plan(study, config, seeds, multirun)
+    bases = 0 if config.policy.path is not None else len({base_of(config.study.bases, seed) for seed in seeds})
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
     print(
         f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds"
-        + (f" on {len(config.study.bases)} base policies" if config.study.bases and config.policy.path is None else "")
+        + (f" on {bases} base policies" if bases > 1 else "")
         + f", {config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
         f"in {config.runs_dir}/{config.study_name}",
         flush=True,
     )
+    if registration.decides:
+        print(f"registered {registration.digest[:12]}: {registration.decides}", flush=True)
     drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
     sweep = Sweep(
         config,

@@ -1,4 +1,4 @@
-"""What a study promises before its first run: enough pairs to decide, and its plan in study.json."""
+"""What a study promises before its first run: its families of comparisons, enough pairs to decide them, its plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,40 +6,101 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from dapo_lit.cli.regime_study import OF_A_REGIME
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.bases import base_of
+from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
-from dapo_lit.study.compare.contrasts import contrasts, primary_family
+from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.designs import Design
-from dapo_lit.study.read.registration import FILE, Plan, last_plan, register
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, last_plan, register
 from dapo_lit.study.read.runs import StudyError
 from dapo_lit.techniques import REGISTER
 
 LOCK = ".study.lock"
 
 
+OF_THE_REGIME = "outcomes of the regime"
+"""The family of each technique's comparison on the outcome that the regime names for it."""
+RULE = "two-sided sign-flip test over {units}, adjusted over its family by Holm"
+
+
+def families(study: Design, config: Config) -> tuple[Family, ...]:
+    """The families of comparisons that a study decides, with every contrast, its outcome and its share of alpha.
+
+    Raises:
+        ConfigError: study.families names one that the arms do not allow.
+    """
+    section = config.study
+    assert section is not None
+    found = contrasts(study.names, study.reference)
+    first = primary_family(found)
+    asked = section.families or ({} if first is None or section.event else {first: section.alpha})
+    named = dict.fromkeys(contrast.family for contrast in found)
+    made = []
+    for name, alpha in asked.items():
+        if name == OF_THE_REGIME:
+            members, margin = _of_the_regime(found, first, config), None
+        else:
+            words = in_words(section.metric, config.evaluation.final_samples)
+            members = tuple(_registered(c, section.metric, words) for c in found if c.family == name)
+            margin = section.margin
+        if not members:
+            hint = suggestion(name, [*named, OF_THE_REGIME])
+            raise ConfigError(f"study.families: study {study.name} has no comparisons {name!r}; {hint}")
+        made.append(Family(name, alpha, members, margin))
+    return tuple(made)
+
+
+def _registered(contrast: Contrast, outcome: str, words: str) -> Registered:
+    return Registered(contrast.label, contrast.technique, dict(contrast.weights), outcome, words)
+
+
+def _of_the_regime(found: Sequence[Contrast], first: str | None, config: Config) -> tuple[Registered, ...]:
+    """The first family's comparisons, each on the outcome, direction and steps of its technique in the regime."""
+    controls = config.regime.techniques if config.regime else {}
+    return tuple(
+        Registered(
+            contrast.label,
+            contrast.technique,
+            dict(contrast.weights),
+            control.outcome,
+            in_words(control.outcome),
+            control.direction,
+            control.steps,
+        )
+        for contrast in found
+        if contrast.family == first and contrast.technique and (control := controls.get(contrast.technique))
+    )
+
+
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be.
 
     Raises:
-        ConfigError: too few seeds for the comparisons that the study decides.
+        ConfigError: too few base policies for the comparisons that the study decides.
     """
     section = config.study
     assert section is not None
-    before = _registered(config)
-    pairs = len({*seeds, *(before.seeds if before else ())})
-    found = contrasts(study.names, study.reference)
-    family = primary_family(found)
-    comparisons = 1 if section.event else sum(contrast.family == family for contrast in found)
-    if section.underpowered or not comparisons or pairs >= pairs_needed(comparisons, section.alpha):
+    if section.underpowered:
         return
-    raise ConfigError(
-        f"study {study.name}: {pairs} seed{'' if pairs == 1 else 's'} cannot decide anything: the smallest exact p of "
-        f"{pairs} pairs is {2.0 ** (1 - pairs):.2g}, and {comparisons} comparison{'' if comparisons == 1 else 's'} at "
-        f"alpha {section.alpha:g} need{'s' if comparisons == 1 else ''} {section.alpha / comparisons:.2g}. Take "
-        f"'seed=range(0,{pairs_needed(comparisons, section.alpha)})' or more, or study.underpowered=true to run it "
-        "nonetheless"
-    )
+    before = _registered_plan(config)
+    every = {*seeds, *(before.seeds if before else ())}
+    units = len({base_of(section.bases, seed) for seed in every})
+    if config.policy.path is not None or len(section.bases) == 1:  # one base policy: its runs are the units
+        units = len(every)
+    decided = [(len(family.contrasts), family.alpha) for family in families(study, config)]
+    for comparisons, alpha in decided or ([(1, section.alpha)] if section.event else []):
+        if units < (needed := pairs_needed(comparisons, alpha)):
+            raise ConfigError(
+                f"study {study.name}: {units} base polic{'y' if units == 1 else 'ies'} cannot decide anything: the "
+                f"smallest exact p is {2.0 ** (1 - units):.2g}, and {comparisons} "
+                f"comparison{'' if comparisons == 1 else 's'} at alpha {alpha:g} "
+                f"need{'s' if comparisons == 1 else ''} {alpha / comparisons:.2g}. Take 'seed=range(0,{needed})' or "
+                "more with study.bases=[], or study.underpowered=true to run it nonetheless"
+            )
 
 
 @dataclass(frozen=True)
@@ -53,6 +114,9 @@ class Registration:
     """Content of study.json until then; None: there was none."""
     after: str
     runs: frozenset[tuple[Path, int]]
+    decides: str
+    """The families that are decided, in words."""
+    digest: str
 
     def withdrawn_unless_started(self) -> bool:
         """Puts study.json back if no run of the study was started or resumed since: the command was refused."""
@@ -69,11 +133,13 @@ class Registration:
         return True
 
 
-def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> Registration:
+def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun: bool) -> Registration:
     """Registers the plan in the study's folder; seeds that were registered before stay in it.
 
+    One cell by itself, where nothing is registered, registers the seeds of the study's file too.
+
     Raises:
-        ConfigError: the plan that is there cannot be read.
+        ConfigError: another plan is registered there, or it cannot be read.
     """
     section = config.study
     assert section is not None
@@ -82,8 +148,9 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> Regist
     file = folder / FILE
     with FileLock(folder / LOCK):  # two multiruns may launch the same study
         content = file.read_text() if file.is_file() else None
-        before = _registered(config)
-        registered = {*seeds, *(before.seeds if before else ())}
+        before = _registered_plan(config)
+        registered = {*seeds, *(before.seeds if before else () if multirun else section.seeds)}
+        one = config.policy.path is not None or len(section.bases) == 1
         plan = Plan(
             study=study.name,
             metric=section.metric,
@@ -91,14 +158,20 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int]) -> Regist
             arms=study.names,
             seeds=tuple(sorted(registered)),
             bases=section.bases if config.policy.path is None else (),
-            family=primary_family(contrasts(study.names, study.reference)),
+            families=() if study.name in OF_A_REGIME else families(study, config),
+            rule=RULE.format(units="runs of one base policy" if one else "base policies"),
+            stopping=before.stopping if before else {"pairs": len(registered)},
             budget=config.budget.model_dump(),
             alpha=section.alpha,
             declared=tuple(sorted(declared_keys(study, config))),
             event=section.event.model_dump() if section.event else None,
         )
-        register(folder, plan)
-        return Registration(folder, made, content, file.read_text(), _runs(folder))
+        try:
+            register(folder, plan)
+        except StudyError as error:
+            raise ConfigError(str(error)) from None
+        decides = "; ".join(f"{f.name} ({len(f.contrasts)} at {f.alpha:g})" for f in plan.families)
+        return Registration(folder, made, content, file.read_text(), _runs(folder), decides, plan.digest)
 
 
 def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
@@ -106,7 +179,7 @@ def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
     return frozenset((record, record.stat().st_mtime_ns) for record in folder.glob("*/seed_*/run.json"))
 
 
-def _registered(config: Config) -> Plan | None:
+def _registered_plan(config: Config) -> Plan | None:
     """The plan that the study's folder has.
 
     Raises:

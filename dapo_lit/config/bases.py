@@ -1,7 +1,7 @@
 """The resolver `base_of` of conf/: which base policy a seed starts from.
 
-Bases and noise are crossed by taking the bases in turn: with three bases, seeds 0 to 11 are three bases with four noise
-seeds each. All arms share a seed's base, so every pair lies within one.
+Seed 40 starts from base policy 40, with noise of its own: one seed a base, so that a study speaks of base policies. A
+list of bases is taken in turn, so that seeds are nested in them. All arms of a seed share its base policy.
 """
 
 from collections.abc import Sequence

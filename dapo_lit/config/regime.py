@@ -29,8 +29,6 @@ class Regime(Section):
     """The horizon of its studies, in rollout steps."""
     reference: str
     """The arm that is run twice as the placebo."""
-    bases: Annotated[tuple[int, ...], Field(min_length=1)]
-    """Base seeds that passed the screening; a study's seeds take them in turn."""
     screen: dict[str, tuple[float, float]]
     """The rule of the screening, on the base policy alone: metric at step 0 -> lowest and highest value."""
     techniques: dict[str, Control]
@@ -40,6 +38,4 @@ class Regime(Section):
     def _known(self) -> Self:
         if unknown := sorted(set(self.techniques) - set(REGISTER)):
             raise ValueError(f"techniques: {', '.join(unknown)} unknown; there are {', '.join(REGISTER)}")
-        if len(set(self.bases)) < len(self.bases):
-            raise ValueError(f"bases {list(self.bases)}: one is named twice")
         return self

@@ -41,8 +41,8 @@ def default_run() -> dict[str, Any]:
 
 
 def default_study() -> dict[str, Any]:
-    """What a study of an older version is where it does not say: a base policy for each seed, else as shipped."""
-    return {**choice("study/shared", "default")["study"], "bases": []}
+    """What a study of an older version is where it does not say."""
+    return dict(choice("study/shared", "default")["study"])
 
 
 def _overridden(group: str, name: str) -> dict[str, str]:

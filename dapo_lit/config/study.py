@@ -34,8 +34,14 @@ class Study(Section):
     seeds: tuple[int, ...]
     """Seeds of a multirun whose command line names none."""
     bases: tuple[int, ...]
-    """Base policies that the seeds take in turn, so that pairs are within bases; []: each seed has its own."""
+    """Base policies that the seeds take in turn, so that seeds are nested in bases; []: each seed has its own."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
+    """Error of the whole study."""
+    families: dict[str, Annotated[float, Field(gt=0, lt=1)]] | None
+    """The families of comparisons that are decided, each with its share of alpha: names as a report gives them (main
+    effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the design's first."""
+    margin: Annotated[float, Field(gt=0)] | None
+    """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     event: Event | None
     """A registered time-to-event contrast; null: none."""
     declared: tuple[str, ...]
@@ -51,4 +57,6 @@ class Study(Section):
     def _seeds_once(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: one is named twice")
+        if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
+            raise ValueError(f"families {self.families}: their shares exceed alpha {self.alpha:g}")
         return self

@@ -40,9 +40,10 @@ NOT_SCIENCE = {
     BOOKKEEPING: {
         "study_name", "runs_dir", "resume", "preflight",
         "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
+        "study.families", "study.margin",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
         "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
-        "regime.name", "regime.page", "regime.steps", "regime.reference", "regime.bases", "regime.screen",
+        "regime.name", "regime.page", "regime.steps", "regime.reference", "regime.screen",
         "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
         "regime.techniques.doses", "callbacks",
         "rollout.mismatch_alarm", "rollout.stall_s",

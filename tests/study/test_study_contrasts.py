@@ -1,6 +1,7 @@
 """Comparisons recover effects that were put in, and sick runs are called so."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from dapo_lit.study.designs import DESIGNS, Arm, cube, design
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band, curve, value_at
 from dapo_lit.study.read.health import exercised, findings
-from dapo_lit.study.read.registration import Plan, late_registration, read_plan
+from dapo_lit.study.read.registration import Family, Plan, Registered, late_registration, read_plan
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
@@ -42,13 +43,13 @@ def test_main_effects_of_additive_techniques_are_what_was_put_in_and_interaction
     assert value("interactions", "overlong_filtering x clip_higher", ADDITIVE, arms) == pytest.approx(0)
 
 
-def test_an_interaction_is_the_effect_with_the_other_on_minus_with_it_off() -> None:
+def test_an_interaction_is_half_of_the_effect_with_the_other_on_minus_with_it_off() -> None:
     scores = {
         arm.name: {0: 0.1 * ({"clip_higher", "dynamic_sampling"} <= arm.on) + 0.05 * ("clip_higher" in arm.on)}
         for arm in CUBE
     }
     arms = design("factorial", techniques=LADDER).names
-    assert value("interactions", "clip_higher x dynamic_sampling", scores, arms) == pytest.approx(0.1)
+    assert value("interactions", "clip_higher x dynamic_sampling", scores, arms) == pytest.approx(0.1 / 2)
     assert value("main effects", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
     assert value("Shapley values", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
     assert value("Shapley values", "dynamic_sampling", scores, arms) == pytest.approx(0.1 / 2)
@@ -254,17 +255,24 @@ def test_whether_a_technique_can_act_is_read_off_runs_without_it(table1: Path, t
     assert exercised(load(tmp_path))["clip_higher"][0] is False
 
 
-def test_a_plan_that_was_edited_after_its_registration_says_so(tmp_path: Path) -> None:
-    plan = Plan("emergence", metric="eval/chain_sum/avg@8", seeds=tuple(range(20)))
+def test_a_plan_takes_further_seeds_and_nothing_else_and_is_not_changed_by_hand(tmp_path: Path) -> None:
+    contrast = Registered("a - b", None, {"a": 1.0, "b": -1.0}, "rollout/entropy", "entropy", "up", (2, 8))
+    plan = Plan("mine", metric="rollout/entropy", seeds=(0, 1), families=(Family("settings", 0.05, (contrast,)),))
     register_plan(tmp_path, plan)
     register_plan(tmp_path, plan)
     assert read_plan(tmp_path) == (plan, [])
-    register_plan(tmp_path, Plan("emergence", metric="rollout/accuracy", seeds=tuple(range(20))))
+    with pytest.raises(StudyError, match=r'metric "rollout/entropy", now "rollout/accuracy"'):
+        register_plan(tmp_path, replace(plan, metric="rollout/accuracy"))
+    with pytest.raises(StudyError, match="families"):
+        register_plan(tmp_path, replace(plan, families=()))
+    register_plan(tmp_path, replace(plan, seeds=(0, 1, 2)))
     first, edits = read_plan(tmp_path)
     assert first == plan
-    assert len(edits) == 1
-    assert "metric was changed" in edits[0]
-    assert "eval/chain_sum/avg@8 to rollout/accuracy" in edits[0]
+    assert [edit.split(" at ")[0] for edit in edits] == ["seeds was changed"]
+    file = tmp_path / "study.json"
+    file.write_text(file.read_text().replace('"up"', '"down"', 1))
+    with pytest.raises(StudyError, match="changed by hand"):
+        read_plan(tmp_path)
 
 
 def test_a_plan_registered_after_the_first_run_started_is_marked(tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ def _factorial(names: set[str]) -> list[Contrast]:
     # mean with it - mean without it
     found = [Contrast("main effects", t, t, {cell: sign[cell][t] / scale for cell in cells}) for t in factors]
     for a, b in itertools.combinations(factors, 2):
-        # effect of a with b on - effect of a with b off
-        weights = {cell: 2 * sign[cell][a] * sign[cell][b] / scale for cell in cells}
+        # half of: effect of a with b on - effect of a with b off; its variance is that of a main effect
+        weights = {cell: sign[cell][a] * sign[cell][b] / scale for cell in cells}
         found.append(Contrast("interactions", f"{a} x {b}", None, weights))
     if full <= names:
         found += [Contrast("Shapley values", t, t, _shapley(t, factors)) for t in factors]

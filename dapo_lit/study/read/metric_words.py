@@ -48,15 +48,25 @@ BY_CONSTRUCTION = ("rollout/reward_shaped", "optim/lr", "optim/bad_updates")
 """Outcomes in name only: a switch, a schedule or a fault sets them."""
 
 
-def in_words(key: str) -> str:
+def in_words(key: str, final_samples: int | None = None) -> str:
     """A metric's name in words; the key itself where it has none.
+
+    Args:
+        final_samples: answers to each problem in the evaluation that ends a run. It is logged under the key of the
+            smaller ones before it, and arms are compared on it.
 
     >>> in_words("rollout/entropy"), in_words("eval/chain_sum/avg@8"), in_words("eval/chain_sum/entropy")
     ('entropy', 'accuracy on chain_sum (avg@8)', 'entropy on chain_sum')
+    >>> in_words("eval/chain_sum/avg@2", 32)
+    'held-out accuracy on chain_sum (avg@32 after the last step, logged as avg@2)'
     """
     if not key.startswith("eval/"):
         return WORDS.get(key, key)
     benchmark, _, measure = key.removeprefix("eval/").rpartition("/")
+    if final_samples and measure.startswith("avg@"):
+        last = f"avg@{final_samples}"
+        logged = "" if measure == last else f", logged as {measure}"
+        return f"held-out accuracy on {benchmark} ({last} after the last step{logged})"
     return (
         f"accuracy on {benchmark} ({measure})" if "@" in measure else f"{MEASURES.get(measure, measure)} on {benchmark}"
     )

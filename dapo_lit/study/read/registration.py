@@ -1,9 +1,12 @@
-"""What a study promised before its first run, and what was changed afterwards.
+"""What a study promised before its first run: study.json.
 
-`register` writes study.json into the study's folder when the first run starts. A plan that differs later is appended
-with its date and never replaces the first; the report compares the two.
+    [{"at": "2026-11-23T...", "digest": "<sha256>", "plan": {...}}, ...]
+
+The launch writes the first entry before the first cell. A later command may add seeds, which appends an entry with its
+date; one that promises anything else is refused. The digest is the SHA-256 of the plan as canonical JSON.
 """
 
+import hashlib
 import itertools
 import json
 from collections.abc import Mapping
@@ -19,6 +22,35 @@ FILE = "study.json"
 
 
 @dataclass(frozen=True)
+class Registered:
+    """One comparison of a family."""
+
+    label: str
+    technique: str | None
+    weights: Mapping[str, float]
+    """Its value at a seed is the weighted sum of the arms' outcomes."""
+    outcome: str
+    """The key of the metric."""
+    words: str
+    """What the metric is, because keys are frozen: avg@32 at the end is logged as avg@2."""
+    direction: str = "either"
+    """The sign that is expected: up, down or either. The test has two sides in any case."""
+    steps: tuple[int, int] | None = None
+    """The rollout steps that the outcome is averaged over; None: the run's last values."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Comparisons that are decided together, at a share of the study's error."""
+
+    name: str
+    alpha: float
+    contrasts: tuple[Registered, ...]
+    margin: float | None = None
+    """A smaller difference does not matter; None: no margin was named."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """A study's promises; None where it promises nothing."""
 
@@ -31,7 +63,12 @@ class Plan:
     bases: tuple[int, ...] = ()
     """Base policies that the seeds take in turn; empty: each seed has its own."""
     family: str | None = None
-    """The family of comparisons that the study decides, unless it has an event; None: the report's choice."""
+    """The decided family in plans of earlier versions, which named no contrasts."""
+    families: tuple[Family, ...] = ()
+    rule: str | None = None
+    """How a comparison is decided."""
+    stopping: Mapping[str, Any] | None = None
+    """When the study ends."""
     budget: Mapping[str, float | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
     alpha: float = 0.05
@@ -42,7 +79,7 @@ class Plan:
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Plan":
-        """A plan from a study file's keys.
+        """A plan from the JSON of an entry.
 
         Raises:
             StudyError: unknown keys, or no `study`.
@@ -51,41 +88,103 @@ class Plan:
         if unknown or "study" not in tree:
             raise StudyError(f"a study's plan: unknown keys {sorted(unknown)}, study={tree.get('study')!r}")
         lists = {key: tuple(tree[key] or ()) for key in ("arms", "seeds", "bases", "declared") if key in tree}
-        return cls(**{**tree, **lists})
+        return cls(**{**tree, **lists, "families": tuple(map(_family, tree.get("families", ())))})
+
+    @property
+    def digest(self) -> str:
+        return digest(as_tree(self))
+
+
+def _family(tree: Mapping[str, Any]) -> Family:
+    contrasts = tuple(
+        Registered(**{**contrast, "steps": tuple(contrast["steps"]) if contrast.get("steps") else None})
+        for contrast in tree["contrasts"]
+    )
+    return Family(**{**tree, "contrasts": contrasts})
+
+
+def as_tree(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON holds it."""
+    return dict(json.loads(json.dumps(asdict(plan))))
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """SHA-256 of canonical JSON: keys sorted, no spaces.
+
+    >>> digest({"b": 1, "a": [2]})[:12]  # of {"a":[2],"b":1}
+    '63c9663de90e'
+    """
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def register(folder: Path, plan: Plan) -> None:
-    """Writes the plan into the study's folder, or appends it if it differs from the last one there."""
-    file = folder / FILE
+    """Writes the plan into the study's folder; where one is registered, appends further seeds.
+
+    Raises:
+        StudyError: the folder has another registration, or it cannot be read.
+    """
+    entries, tree = read_entries(folder), as_tree(plan)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = {"at": now, "plan": json.loads(json.dumps(asdict(plan)))}
-    entries = json.loads(file.read_text()) if file.is_file() else []
-    if entries and entries[-1]["plan"] == entry["plan"]:
-        return
-    write_text(file, json.dumps([*entries, entry], indent=1) + "\n")
+    if entries:
+        registered = entries[-1]["plan"]
+        known = {key: value for key, value in registered.items() if key not in ("seeds", "family")}
+        if changed := [key for key, value in known.items() if tree[key] != value]:
+            shown = "; ".join(f"{key} {_short(registered[key])}, now {_short(tree[key])}" for key in changed)
+            raise StudyError(
+                f"{folder / FILE} registers another study ({shown}); repeat its command with further seeds, or give "
+                "this one a name of its own: study_name=..."
+            )
+        tree = {**registered, "seeds": tree["seeds"]}
+        if tree == registered:
+            return
+    write_text(
+        folder / FILE, json.dumps([*entries, {"at": now, "digest": digest(tree), "plan": tree}], indent=1) + "\n"
+    )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def read_entries(folder: Path) -> list[dict[str, Any]]:
+    """The entries of study.json, first the registration; none where there is no file.
+
+    Raises:
+        StudyError: the file cannot be read, or a plan was changed by hand: it does not have its digest.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return []
+    try:
+        entries = list(json.loads(file.read_text()))
+        for entry in entries:
+            Plan.read(entry["plan"])
+            if entry.get("digest", digest(entry["plan"])) != digest(entry["plan"]):
+                raise StudyError(f"the plan of {entry['at']} does not have its digest: it was changed by hand")
+        if not entries:
+            raise StudyError("there is no plan in it")
+    except (ValueError, KeyError, TypeError) as error:
+        raise StudyError(f"{file}: cannot be read ({type(error).__name__}: {error})") from None
+    return entries
 
 
 def read_plan(folder: Path) -> tuple[Plan | None, list[str]]:
-    """The plan as it was first registered, and what was edited after that (one sentence a changed key).
+    """The plan as it was first registered, and what was added or edited after that (one sentence a changed key).
 
     Raises:
         StudyError: study.json is there and cannot be read.
     """
-    file = folder / FILE
-    if not file.is_file():
+    entries = read_entries(folder)
+    if not entries:
         return None, []
-    try:
-        entries = json.loads(file.read_text())
-        first = Plan.read(entries[0]["plan"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise StudyError(f"{file}: cannot be read ({type(error).__name__}: {error})") from None
     edits = []
     for before, after in itertools.pairwise(entries):
         for key in sorted(set(before["plan"]) | set(after["plan"])):
             old, new = before["plan"].get(key), after["plan"].get(key)
             if old != new:
                 edits.append(f"{key} was changed at {after['at']} from {old} to {new}")
-    return first, edits
+    return Plan.read(entries[0]["plan"]), edits
 
 
 def last_plan(folder: Path) -> Plan | None:
@@ -94,16 +193,16 @@ def last_plan(folder: Path) -> Plan | None:
     Raises:
         StudyError: study.json is there and cannot be read.
     """
-    first, _ = read_plan(folder)
-    return first and Plan.read(json.loads((folder / FILE).read_text())[-1]["plan"])
+    entries = read_entries(folder)
+    return Plan.read(entries[-1]["plan"]) if entries else None
 
 
 def late_registration(folder: Path, runs: Runs) -> str | None:
     """A sentence if the plan was registered after the first run had started."""
-    file = folder / FILE
-    if not file.is_file():
+    entries = read_entries(folder)
+    if not entries:
         return "no plan was registered before the first run"
-    at = str(json.loads(file.read_text())[0]["at"])
+    at = str(entries[0]["at"])
     starts = [str(run.record["started_at"]) for run in runs if run.record.get("started_at")]
     if starts and min(map(_moment, starts)) < _moment(at):
         return f"the plan was registered at {at}, after the first run had started ({min(starts)})"
