@@ -10,10 +10,12 @@ from statistics import mean
 
 from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts
-from dapo_lit.study.compare.price import price
+from dapo_lit.study.compare.equal_budget import costs
 from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.read.curves import TRAINING_ACCURACY
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.runs import Runs, load
+from dapo_lit.study.report.budget_section import needed_text
 
 HERE = Path(__file__).parent
 ALPHA = 0.025
@@ -49,12 +51,14 @@ def decide(study: Study, found: Sequence[Contrast], family: str) -> list[Contras
     print(family)
     decided = []
     for one in compare_all(found, study.scores, study.base_of, family):
-        tokens = price(study.runs, one.contrast, study.metric)["tokens_generated"]
+        tokens = costs(study.runs, one.contrast, TRAINING_ACCURACY).get("tokens_generated")
         by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
         verdict = "decided" if one.decided(ALPHA) else "undecided"
         print(
             f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({one.p_holm:.4f}), {verdict}; "
-            f"by base {by_base}; tokens x {tokens.ratio:.2f}, at equal tokens {points(tokens.at_equal)}"
+            f"by base {by_base}"
+            + (f"; tokens used x{tokens.used:.2f}, needed {needed_text(tokens.needed)}, " if tokens else "")
+            + (f"at equal tokens {points(tokens.at_equal)}" if tokens else "")
         )
         decided += [one.contrast] if one.decided(ALPHA) else []
     return decided

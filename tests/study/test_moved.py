@@ -10,7 +10,6 @@ from synthetic_runs import write_study
 from dapo_lit.study.compare.contrasts import difference
 from dapo_lit.study.compare.moved import max_t_p, moved, standardised
 from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
-from dapo_lit.study.compare.price import price
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.metric_words import WORDS, in_words, is_outcome
 from dapo_lit.study.read.runs import Runs, load
@@ -82,20 +81,6 @@ def test_bases_weigh_the_same_in_a_band_however_many_seeds_they_have() -> None:
     assert band["high"][0] - band["low"][0] < 1.0  # 4 between the bases is no noise
     assert difference_band(pd.DataFrame()).empty
     assert np.isnan(difference_band(pd.DataFrame({0: [1.0]}, index=[1]))["low"][0])
-
-
-def test_a_price_is_a_ratio_on_each_of_the_five_axes(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "leave_one_out", seeds=(0, 1, 2), steps=12, every=3))
-    sampling = difference("", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")
-    prices = price(runs, sampling, "eval/chain_sum/avg@4")
-    assert list(prices) == ["step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s"]
-    assert prices["gradient_step"].ratio == 1.0
-    assert prices["tokens_generated"].ratio == pytest.approx(1 / 0.6, rel=1e-3)
-    assert prices["wall_s"].ratio == pytest.approx(1.3)
-    at_steps, at_tokens = prices["step"].at_equal, prices["tokens_generated"].at_equal
-    assert at_steps
-    assert at_tokens
-    assert at_tokens.mean < at_steps.mean
 
 
 def test_metrics_have_names_in_words() -> None:

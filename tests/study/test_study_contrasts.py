@@ -10,10 +10,9 @@ import pytest
 from synthetic_runs import EFFECTS, write_run, write_study
 
 from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts, primary_family
-from dapo_lit.study.compare.equal_budget import at_budget, budget_to_reach, common_budget, first_reach
 from dapo_lit.study.designs import DESIGNS, Arm, cube, design
 from dapo_lit.study.read import guard, outcomes
-from dapo_lit.study.read.curves import band, curve, value_at
+from dapo_lit.study.read.curves import band, curve
 from dapo_lit.study.read.health import exercised, findings
 from dapo_lit.study.read.registration import Family, Plan, Registered, late_registration, read_plan
 from dapo_lit.study.read.registration import register as register_plan
@@ -150,14 +149,6 @@ def test_the_effects_that_synthetic_runs_were_given_are_recovered(table1: Path) 
         assert result.estimate.mean == pytest.approx(EFFECTS[technique], abs=0.006)
 
 
-def test_a_curve_is_read_between_its_points_and_never_beyond_them() -> None:
-    points = pd_series([0.0, 0.5], index=[0, 10])
-    assert value_at(points, 5) == 0.25
-    assert value_at(points, 10.1) is None
-    assert first_reach(points, 0.4) == 8
-    assert first_reach(points, 0.6) is None
-
-
 def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
     one = band([pd_series([1.0, 2.0], index=[0, 1])])
     assert one["low"].isna().all()
@@ -189,25 +180,6 @@ def test_on_another_axis_rows_without_a_place_are_left_out_and_the_last_row_at_a
     assert found.to_dict() == {10.0: 0.5, 20.0: 0.2}
     assert curve(run, "absent", "tokens_generated").empty
     assert curve(run, "entropy", "gradient_step").empty
-
-
-def test_arms_are_compared_at_the_largest_budget_that_all_reached(table1: Path) -> None:
-    runs = load(table1)
-    key = "eval/chain_sum/avg@4"
-    assert common_budget(runs, key, "step") == 40
-    tokens = common_budget(runs, key, "tokens_generated")
-    ends = [run.metrics["tokens_generated"].iloc[-1] for run in runs]
-    assert tokens == min(ends) < max(ends)
-    by_step, by_tokens = at_budget(runs, key, "step", 40), at_budget(runs, key, "tokens_generated", tokens or 0)
-    assert by_tokens["dapo"].mean < by_step["dapo"].mean  # dynamic sampling spends tokens that others do not
-    assert by_tokens["naive_grpo"].mean == pytest.approx(by_step["naive_grpo"].mean, abs=0.01)
-
-
-def test_a_run_that_never_reaches_the_target_counts_as_more_than_any_budget(table1: Path) -> None:
-    reach = budget_to_reach(load(table1), "eval/chain_sum/avg@4", "step", 0.5)
-    assert reach["naive_grpo"].median is None
-    assert reach["naive_grpo"].reached == 0
-    assert reach["dapo"].reached == 4
 
 
 def sick(path: Path, **change: float | list[float]) -> list[str]:

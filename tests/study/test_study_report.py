@@ -113,13 +113,13 @@ def test_the_papers_own_curves_are_drawn_behind_ours_in_every_report(whole: Path
     assert "the paper's own run over its whole length, dotted without it" in (whole / "report.md").read_text()
 
 
-def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_price(whole: Path) -> None:
+def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_cost(whole: Path) -> None:
     page = (whole / "report.md").read_text().split("## 1.")[1].split("## 2.")[0]
-    assert page.index("Can this regime tell?") < page.index("What moved?") < page.index("At what price?")
+    assert page.index("Can this regime tell?") < page.index("What moved?") < page.index("At what cost?")
     assert "Not calibrated" in page
     assert "figures/differences.png" in page
-    for axis in ("rollout step", "gradient step", "generated tokens", "trained tokens", "wall time (s)"):
-        assert f"| {axis} |" in page
+    for budget in ("updates", "generated tokens", "seconds"):
+        assert f"| {budget} | x" in page
     assert "3 pairs cannot reach 0.05 (the smallest p is 0.25)" in page
 
 

@@ -1,77 +1,139 @@
-"""Arms at equal budget, and the budget that each arm needs: curves are interpolated, never extrapolated."""
+"""What a technique costs: how many times its control's budget it needs to its control's level, and equal budgets.
 
-from collections.abc import Mapping
+Both are read off curves that are measured at every step, within each pair of runs. Evaluations every eight steps are
+no such curve: the straight line between them once made a difference of 0 points look like 15.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
+from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.statistics import Estimate, t_interval
-from dapo_lit.study.read.curves import AXES, curve, value_at
-from dapo_lit.study.read.runs import Runs
+from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
+from dapo_lit.study.read.run import AXES
+from dapo_lit.study.read.runs import Run, Runs
 
-BUDGETS = tuple(AXES)
-
-
-def common_budget(runs: Runs, key: str, axis: str) -> float | None:
-    """The largest budget that every usable run reached with the metric logged; None where a run lacks the axis."""
-    ends = []
-    for run in _averaged(runs, key):
-        series = curve(run, key, axis)
-        if series.empty:
-            return None
-        ends.append(float(series.index[-1]))
-    return min(ends, default=None)
-
-
-def at_budget(runs: Runs, key: str, axis: str, budget: float) -> dict[str, Estimate]:
-    """Each arm's metric at a budget: mean over seeds with t-interval, curves interpolated. Arms without a run that
-    covers the budget are absent."""
-    table = {}
-    for arm in runs.arms:
-        values = [value_at(curve(run, key, axis), budget) for run in _averaged(runs, key).of(arm)]
-        reached = [value for value in values if value is not None]
-        if reached:
-            table[arm] = t_interval(reached)
-    return table
-
-
-def _averaged(runs: Runs, key: str) -> Runs:
-    return Runs(tuple(run for run in runs.usable if not run.spoilt(key)))
-
-
-def first_reach(series: pd.Series, target: float) -> float | None:
-    """The budget at which a curve first reaches the target, linear between its points; None if it never does."""
-    places, values = series.index.to_numpy(dtype=float), series.to_numpy(dtype=float)
-    above = np.flatnonzero(values >= target)
-    if len(above) == 0:
-        return None
-    i = int(above[0])
-    if i == 0:
-        return float(places[0])
-    share = (target - values[i - 1]) / (values[i] - values[i - 1])
-    return float(places[i - 1] + share * (places[i] - places[i - 1]))
+BUDGETS = {"gradient_step": "updates", "tokens_generated": AXES["tokens_generated"], "wall_s": "seconds"}
 
 
 @dataclass(frozen=True)
-class Reach:
-    """The budget that an arm needs to reach a target."""
+class Needed:
+    """Budget to the level that the control ends on, in multiples of what the control itself needed for it."""
 
-    median: float | None
-    """Over seeds, a run that never reaches it counting as infinite; None where that makes the median infinite."""
-    reached: int
-    runs: int
-    by_seed: Mapping[int, float | None]
+    ratio: float
+    """Geometric mean over bases. A lower bound where some pairs never get there: their whole budget is taken."""
+    low: float | None
+    high: float | None
+    """95 % t-interval over bases; no upper end where `ratio` is a bound, none at all for one pair."""
+    never: int
+    """Pairs whose treated run never reaches the level."""
+    pairs: int
+    left_out: int
+    """Pairs whose level is reached before the first update, as where the control does not improve."""
+    by_base: Mapping[int, float]
 
 
-def budget_to_reach(runs: Runs, key: str, axis: str, target: float) -> dict[str, Reach]:
-    """For each arm, the budget at which its runs first reach the target."""
-    table = {}
-    for arm in runs.arms:
-        seeds = {run.seed: curve(run, key, axis) for run in _averaged(runs, key).of(arm)}
-        needed = {seed: first_reach(series, target) for seed, series in seeds.items() if len(series)}
-        if needed:
-            middle = float(np.median([np.inf if budget is None else budget for budget in needed.values()]))
-            reached = sum(budget is not None for budget in needed.values())
-            table[arm] = Reach(middle if np.isfinite(middle) else None, reached, len(needed), needed)
-    return table
+@dataclass(frozen=True)
+class Cost:
+    """One comparison on one axis of budget."""
+
+    used: float
+    """Budget of the whole run with the technique over that without it, geometric mean over pairs."""
+    needed: Needed | None
+    at_equal: Estimate | None
+    """The difference at the largest budget that both sides of a pair were measured at."""
+
+
+def per_step_metric(runs: Runs, key: str) -> str | None:
+    """The metric that budgets are compared on: `key` if every step measures it, else the training accuracy where
+    `key` is an accuracy; None where neither is measured at every step."""
+    held_out = key.startswith("eval/") and "@" in key
+    for one in (key, TRAINING_ACCURACY) if held_out else (key,):
+        if all(measured(run, one, "step").at_every_step for run in runs.usable):
+            return one
+    return None
+
+
+def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
+    """Updates, tokens and seconds of a comparison with one side that has a technique and one that has not.
+
+    Args:
+        key: a metric that is measured at every step (`per_step_metric`).
+    """
+    if not contrast.technique and not contrast.pair:
+        return {}
+    cells = {(run.arm, run.seed): run for run in runs.usable if not run.spoilt(key)}
+    seeds = [seed for seed in runs.seeds if all((arm, seed) in cells for arm in contrast.weights)]
+    sides = [
+        tuple([cells[arm, seed] for arm, weight in contrast.weights.items() if weight * sign > 0] for sign in (1, -1))
+        for seed in seeds
+    ]
+    found = {axis: _on_axis(sides, key, axis) for axis in BUDGETS}
+    return {axis: cost for axis, cost in found.items() if cost}
+
+
+def _on_axis(sides: Sequence[Sequence[Sequence[Run]]], key: str, axis: str) -> Cost | None:
+    used, pairs, bases = [], [], []
+    for treated, control in sides:
+        ends = [np.mean([run.series(axis).max() for run in side]) for side in (treated, control)]
+        curves = [_mean(measured(run, key, axis) for run in side) for side in (treated, control)]
+        if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves):
+            used.append(np.log(ends[0] / ends[1]))
+            pairs.append((curves[0], curves[1]))
+            bases.append(control[0].base)
+    if not pairs:
+        return None
+    met = [(_difference(*pair), base) for pair, base in zip(pairs, bases, strict=True)]
+    differences, of = [value for value, _ in met if value is not None], [b for value, b in met if value is not None]
+    at_equal = _over_bases(differences, of) if differences else None
+    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal)
+
+
+def _mean(curves: Iterable[Measured]) -> Measured:
+    """The mean arm of a side: budget and metric averaged over its arms at each step that all of them measured."""
+    each = list(curves)
+    steps = np.array(sorted(set.intersection(*(set(curve.steps.tolist()) for curve in each))), dtype=int)
+    at = [np.searchsorted(curve.steps, steps) for curve in each]
+    places = np.mean([curve.places[rows] for curve, rows in zip(each, at, strict=True)], axis=0)
+    return Measured(steps, places, np.mean([c.values[rows] for c, rows in zip(each, at, strict=True)], axis=0))
+
+
+def _difference(treated: Measured, control: Measured) -> float | None:
+    """Treated minus control at the largest budget that both were measured at."""
+    place = min(treated.places[-1], control.places[-1])
+    ours, theirs = value_at(treated, place), value_at(control, place)
+    return None if ours is None or theirs is None else ours - theirs
+
+
+def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[int]) -> Needed | None:
+    """How many times its control's budget the treated run needs to the level that its control ends on.
+
+    A pair that never gets there counts with the whole budget of its treated run. That is less than it would need, so
+    the mean and the lower end of its interval are lower bounds, and there is no upper end.
+    """
+    logs, of, never = [], [], 0
+    for (treated, control), base in zip(pairs, bases, strict=True):
+        ours, theirs = rising(treated), rising(control)
+        level = float(theirs.values[-1])
+        own, spent = first_reach(theirs, level), first_reach(ours, level)
+        if not own or spent == 0:
+            continue
+        never += spent is None
+        logs.append(np.log((float(ours.places[-1]) if spent is None else spent) / own))
+        of.append(base)
+    if not logs:
+        return None
+    found = _over_bases(logs, of)
+    low, high = (None if end is None else float(np.exp(end)) for end in (found.low, found.high))
+    by_base = {base: float(np.exp(np.mean([x for x, b in zip(logs, of, strict=True) if b == base]))) for base in of}
+    return Needed(
+        float(np.exp(found.mean)), low, None if never else high, never, len(logs), len(pairs) - len(logs), by_base
+    )
+
+
+def _over_bases(values: Sequence[float], bases: Sequence[int]) -> Estimate:
+    """The base policy is the unit: t-interval over the means of the bases, or over pairs where all share one base."""
+    means = [np.mean([x for x, b in zip(values, bases, strict=True) if b == base]) for base in dict.fromkeys(bases)]
+    return t_interval(np.array(means) if len(means) > 1 else values)

@@ -311,4 +311,6 @@ def label_ends(axes: Axes, ends: Sequence[End], gap_points: float = 8.5) -> None
         axes.text(1.02, spot, text, color=INK, fontsize=7.5, va="center", transform=across)
         leaders.append([((x - left) / (right - left), y), (1.005, spot)])
     colours = [end[3] for end in ordered]
-    axes.add_artist(LineCollection(leaders, colors=colours, linewidths=0.8, transform=across, clip_on=False))
+    axes.add_artist(
+        LineCollection(leaders, colors=colours, linewidths=0.8, linestyles=":", transform=across, clip_on=False)
+    )

@@ -1,12 +1,16 @@
-"""Metrics as functions of one of the five x-axes: a run's curve, and the mean of seeds with its interval."""
+"""Metrics of a run as functions of budget: curves to draw, and what was measured of the policy at each step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 from dapo_lit.study.read.run import AXES, Run, StudyError
+
+TRAINING_ACCURACY = "rollout/accuracy"
+"""Of all groups that a step generated, before any is filtered: the accuracy that every step measures."""
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
@@ -30,28 +34,97 @@ def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
     return pd.Series(values[order][last], index=places[order][last])
 
 
-def value_at(series: pd.Series, place: float) -> float | None:
-    """The curve at `place`, linear between its points; None outside them, where it would be extrapolated."""
-    if series.empty or not series.index[0] <= place <= series.index[-1]:
+@dataclass(frozen=True)
+class Measured:
+    """A metric of the policies of one run, in the order of training; all three are [points]."""
+
+    steps: np.ndarray
+    """Rollout steps that the measured policy had been trained for."""
+    places: np.ndarray
+    """Budget that had been spent on it."""
+    values: np.ndarray
+
+    @property
+    def at_every_step(self) -> bool:
+        return len(self.steps) > 2 and bool(np.all(np.diff(self.steps) == 1))
+
+
+def measured(run: Run, key: str, axis: str) -> Measured:
+    """A metric at the policies that it was measured on.
+
+    The rollouts of step t come from the policy before the updates of step t, so they stand at what had been spent by
+    the end of step t - 1. An evaluation in row t comes after the updates. Rollouts on problems that the run has
+    visited before are left out: their accuracy is not that of unseen problems.
+    """
+    series = run.series(key)
+    spent = run.metrics.index.to_series() if axis == "step" else run.series(axis)
+    after = 0 if key.startswith("eval/") else 1
+    repeats = _first_repeat(run) if after else np.inf
+    steps = np.array([s for s in series.index if s < repeats and s - after in spent.index], dtype=int)
+    return Measured(steps - after, spent.loc[steps - after].to_numpy(float), series.loc[steps].to_numpy(float))
+
+
+def _first_repeat(run: Run) -> float:
+    """The first step whose rollouts need more problems than there are; withdrawn groups are asked again, not new."""
+    problems = (run.record.get("problems") or {}).get("train")
+    groups = run.series("sampling/groups_generated")
+    if not problems or groups.empty:
+        return np.inf
+    visited = (groups - run.series("sampling/groups_surplus").reindex(groups.index, fill_value=0)).cumsum()
+    return float(min(visited.index[visited > problems], default=np.inf))
+
+
+def rising(curve: Measured) -> Measured:
+    """The nondecreasing curve nearest to the moving mean of three points; its last point is the mean of the last three.
+
+    A noisy curve first crosses a level too early, and a single high point at the end sets the level too high. A
+    window that shrank at the end would lag by half a step there, so the last point is left out instead.
+    """
+    smooth = np.convolve(curve.values, np.ones(3) / 3, mode="valid")
+    values = optimize.isotonic_regression(np.concatenate([curve.values[:1], smooth])).x
+    return Measured(curve.steps[:-1], curve.places[:-1], np.asarray(values))
+
+
+def value_at(curve: Measured, place: float) -> float | None:
+    """The metric at a budget, between two points that are one step apart.
+
+    None where nothing was measured within a step: beyond the ends, and between evaluations that are further apart.
+    """
+    if not len(curve.places) or not curve.places[0] <= place <= curve.places[-1]:
         return None
-    return float(np.interp(place, series.index.to_numpy(dtype=float), series.to_numpy(dtype=float)))
+    right = int(np.searchsorted(curve.places, place))
+    if curve.places[right] != place and curve.steps[right] - curve.steps[right - 1] > 1:
+        return None
+    return float(np.interp(place, curve.places, curve.values))
 
 
-def band(seeds: Sequence[pd.Series], points: int = 60) -> pd.DataFrame:
+def first_reach(curve: Measured, level: float) -> float | None:
+    """The budget at which a curve that is measured at every step first reaches a level; None if it never does."""
+    above = np.flatnonzero(curve.values >= level)
+    if not len(above):
+        return None
+    i = int(above[0])
+    if i == 0:
+        return float(curve.places[0])
+    share = (level - curve.values[i - 1]) / (curve.values[i] - curve.values[i - 1])
+    return float(curve.places[i - 1] + share * (curve.places[i] - curve.places[i - 1]))
+
+
+def band(seeds: Sequence[pd.Series]) -> pd.DataFrame:
     """Mean of several curves with its pointwise 95 % t-interval: columns x, mean, low, high, n.
 
-    Curves with the same x values are averaged there; others are interpolated to a grid over the range that all cover.
-    Where only one curve has a value, low and high are NaN: one seed has no interval.
+    Curves over steps are averaged at each step. On another axis the k-th points of all are averaged, their places and
+    their values; nothing is interpolated, and curves without a common range have no mean. Where only one curve has a
+    value, low and high are NaN: one seed has no interval.
     """
-    shared = all(series.index.equals(seeds[0].index) for series in seeds)
-    steps_only = all(pd.api.types.is_integer_dtype(series.index) for series in seeds)
-    if shared or steps_only:
+    if all(series.index.equals(seeds[0].index) or pd.api.types.is_integer_dtype(series.index) for series in seeds):
         table = pd.concat(seeds, axis=1, sort=True)
         places, values = table.index.to_numpy(dtype=float), table.to_numpy(dtype=float)
     else:
-        first, last = max(series.index[0] for series in seeds), min(series.index[-1] for series in seeds)
-        places = np.linspace(first, last, points) if last > first else np.array([])
-        values = np.column_stack([np.interp(places, series.index, series) for series in seeds])
+        common = max(series.index[0] for series in seeds) < min(series.index[-1] for series in seeds)
+        points = min(map(len, seeds)) if common else 0
+        places = np.mean([series.index[:points] for series in seeds], axis=0)
+        values = np.column_stack([series.to_numpy(dtype=float)[:points] for series in seeds])
     counts = np.sum(np.isfinite(values), axis=1)
     mean = np.nanmean(values, axis=1) if len(places) else places
     spread = np.full(len(places), np.nan)

@@ -1,4 +1,4 @@
-"""The first page of a report: whether the regime can tell, what moved and at what price, in one figure.
+"""The first page of a report: whether the regime can tell, what moved and at what cost, in one figure.
 
 `page_one` gives it as parts of the document, `in_terminal` the same as plain text.
 """
@@ -14,13 +14,12 @@ from rich.text import Text
 
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.moved import Moved, moved
-from dapo_lit.study.compare.price import price
 from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
-from dapo_lit.study.read.curves import AXES
 from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import bases, unit
+from dapo_lit.study.report.budget_section import cost_table
 from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.regime_section import regime_section
 from dapo_lit.study.report.results import Results
@@ -35,7 +34,7 @@ ALWAYS = ("rollout/entropy", "rollout/length_mean")
 
 
 def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
-    """Can this regime tell, what was decided, what moved, in one figure, and at what price.
+    """Can this regime tell, what was decided, what moved, in one figure, and at what cost.
 
     Args:
         decided: the section of the registered comparisons, its heading first.
@@ -46,7 +45,7 @@ def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
         return parts
     effects = moved(results.runs, found, bases(results.runs))
     drawing = differences_figure(results.runs, found, panels(results.metric, effects))
-    return [*parts, *_moved(effects, results.alpha), *([drawing] if drawing else []), *_price(results, found)]
+    return [*parts, *_moved(effects, results.alpha), *([drawing] if drawing else []), *cost_table(results, found)]
 
 
 def family(results: Results) -> list[Contrast]:
@@ -120,30 +119,6 @@ def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
 def _row(effect: Moved) -> list[str]:
     value = f"{signed_interval(effect.key, effect.estimate)} {unit(effect.key)}".strip()
     return [contrast_name(effect.contrast), in_words(effect.key), value, f"{effect.size:+.1f}", f"{effect.p:.3g}"]
-
-
-def _price(results: Results, found: Sequence[Contrast]) -> list[Part]:
-    """Cost ratios, and the difference at equal budget, on the five axes."""
-    key, rows = results.metric, []
-    for contrast in found:
-        prices = price(results.runs, contrast, key)
-        cells = []
-        for axis in AXES:
-            one = prices.get(axis)
-            text = f"x{one.ratio:.2f}" if one else "–"
-            if one and one.at_equal:
-                text += f"; {signed_interval(key, one.at_equal)}"
-            cells.append(text)
-        rows.append([contrast_name(contrast), *cells])
-    question = (
-        f"**At what price?** Budget used, with over without; and the difference in {in_words(key)} at equal budget:"
-    )
-    caption = (
-        f"Budget used with the technique over that without it, and the difference in {in_words(key)} "
-        f"({unit(key) or 'its unit'}, 95 % t-interval) at the largest budget that all runs of a seed reached, on each "
-        "axis. Generated tokens include those of discarded groups."
-    )
-    return [question, Table("price", caption, ["comparison", *AXES.values()], rows)]
 
 
 def in_terminal(parts: Sequence[Part], width: int | None = None) -> list[str]:

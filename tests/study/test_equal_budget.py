@@ -1,0 +1,185 @@
+"""Budgets: what a step measured, levels reached, and differences at equal budget, worked by hand."""
+
+from collections.abc import Callable, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dapo_lit.study.compare.contrasts import Contrast, difference
+from dapo_lit.study.compare.equal_budget import Needed, costs, needed, per_step_metric
+from dapo_lit.study.compare.statistics import t_interval
+from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
+from dapo_lit.study.read.run import Run
+from dapo_lit.study.read.runs import Runs
+from dapo_lit.study.report.budget_section import needed_text
+
+HELD_OUT = "eval/parity/avg@2"
+SAMPLING = difference("left out of DAPO", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")
+
+
+def run_of(
+    arm: str,
+    accuracy: Callable[[float], float],
+    tokens_a_step: Sequence[float],
+    seed: int = 0,
+    base: int = 0,
+    **record: object,
+) -> Run:
+    """A run whose accuracy is a function of the tokens that it has spent; evaluated before and after training."""
+    spent = np.concatenate([[0.0], np.cumsum(tokens_a_step)])
+    last = len(tokens_a_step)
+    table = pd.DataFrame(
+        {
+            "gradient_step": 4 * np.arange(last + 1),
+            "tokens_generated": spent,
+            "wall_s": 2.0 * np.arange(last + 1),
+            TRAINING_ACCURACY: [np.nan, *map(accuracy, spent[:-1])],
+            HELD_OUT: [accuracy(0), *[np.nan] * (last - 1), accuracy(spent[-1])],
+            "sampling/groups_generated": [np.nan, *[64.0] * last],
+            "sampling/groups_surplus": [np.nan, *[14.0] * last],
+        },
+        index=pd.RangeIndex(last + 1, name="step"),
+    )
+    return Run(Path(), "s", arm, seed, "finished", record, {"task": {"base_seed": base}}, table)
+
+
+def line(values: Sequence[float], each: float) -> Measured:
+    return Measured(np.arange(len(values)), each * np.arange(len(values)), np.array(values))
+
+
+def test_rollouts_measure_the_policy_before_a_steps_updates_and_evaluations_that_after_them() -> None:
+    run = run_of("dapo", lambda spent: spent / 100, [10, 20, 30])
+    before = measured(run, TRAINING_ACCURACY, "tokens_generated")
+    assert (before.steps.tolist(), before.places.tolist()) == ([0, 1, 2], [0, 10, 30])
+    assert before.values.tolist() == [0, 0.1, 0.3]
+    after = measured(run, HELD_OUT, "tokens_generated")
+    assert (after.steps.tolist(), after.places.tolist()) == ([0, 3], [0, 60])
+
+
+def test_rollouts_on_problems_that_were_visited_before_are_left_out() -> None:
+    run = run_of("dapo", lambda spent: spent, [1] * 5, problems={"train": 150})  # 64 - 14 = 50 problems a step
+    assert measured(run, TRAINING_ACCURACY, "step").steps.tolist() == [0, 1, 2]
+
+
+def test_a_curve_is_not_read_where_nothing_was_measured_within_a_step() -> None:
+    evaluations = Measured(np.array([0, 8]), np.array([0.0, 80.0]), np.array([0.5, 0.9]))
+    assert value_at(evaluations, 40) is None
+    assert value_at(evaluations, 80) == 0.9
+    each_step = line([0.5, 0.9], 10)
+    assert value_at(each_step, 5) == pytest.approx(0.7)
+    assert value_at(each_step, 10.1) is None
+
+
+def test_a_level_is_first_reached_between_two_steps_or_never() -> None:
+    assert first_reach(line([0.0, 0.2, 0.4], 10), 0.3) == pytest.approx(15)
+    assert first_reach(line([0.0, 0.2, 0.4], 10), 0.5) is None
+
+
+def test_two_arms_on_one_curve_of_tokens_differ_by_nothing_though_a_line_between_evaluations_says_15_points() -> None:
+    def takes_off(spent: float) -> float:
+        return 0.5 + 0.45 / (1 + exp(-(spent - 40) / 6))
+
+    runs = []
+    for seed in range(4):
+        runs += [
+            run_of("dapo", takes_off, [14] * 8, seed, seed),
+            run_of("dapo-dynamic_sampling", takes_off, [9] * 8, seed, seed),
+        ]
+    study = Runs(tuple(runs))
+    key = per_step_metric(study, HELD_OUT)
+    assert key == TRAINING_ACCURACY
+    found = costs(study, SAMPLING, key)
+    tokens = found["tokens_generated"]
+    assert tokens.used == pytest.approx(112 / 72)
+    assert tokens.at_equal
+    assert tokens.at_equal.mean == pytest.approx(0, abs=0.01)
+    assert tokens.needed
+    assert tokens.needed.ratio == pytest.approx(1, abs=0.1)  # smoothing costs up to a step on so steep a curve
+    straight = np.interp(72, [0, 112], [takes_off(0), takes_off(112)]) - takes_off(72)
+    assert straight < -0.15
+    updates = found["gradient_step"]
+    assert updates.needed
+    assert updates.needed.ratio == pytest.approx(9 / 14, abs=0.1)
+
+
+def test_the_budget_to_the_controls_level_is_worked_by_hand() -> None:
+    control, treated = line([0.0, 0.1, 0.2, 0.3, 0.4], 10), line([0.0, 0.2, 0.4, 0.6, 0.8], 30)
+    assert rising(line([0.0, 0.3, 0.0, 0.3, 0.6], 10)).values == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert rising(line([0.2, 0.0, 0.1, 0.2, 0.3], 10)).values == pytest.approx([2 / 15, 2 / 15, 2 / 15, 0.2])
+    # the control ends on 0.3, the mean of its last three, at 30; the treated run gets there at 30 + 0.5 * 30
+    found = needed([(treated, control)], [0])
+    assert found
+    assert found.ratio == pytest.approx(45 / 30)
+    assert (found.low, found.never, found.pairs) == (None, 0, 1)
+
+
+def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_end() -> None:
+    control = line([0.0, 0.1, 0.2, 0.3, 0.4], 10)
+    fast, flat = line([0.0, 0.2, 0.4, 0.6, 0.8], 30), line([0.0, 0.05, 0.1, 0.1, 0.1], 30)
+    found = needed([(fast, control), (flat, control)], [0, 1])
+    assert found
+    assert (found.never, found.high) == (1, None)
+    assert found.ratio == pytest.approx((45 / 30 * 90 / 30) ** 0.5)
+    assert found.low is not None
+
+
+def test_a_ratio_is_printed_as_a_bound_or_not_at_all_where_most_pairs_never_get_there() -> None:
+    kinds: dict[str, Any] = {"low": 0.5, "high": None, "left_out": 0, "by_base": {}}
+    assert needed_text(Needed(ratio=1.0, never=1, pairs=3, **kinds)) == "at least x1.00 [0.50, –] (1 of 3 pairs never)"
+    assert needed_text(Needed(ratio=1.0, never=2, pairs=3, **kinds)) == "2 of 3 pairs never"
+
+
+def test_a_pair_without_a_rise_to_reach_is_left_out() -> None:
+    control, flat = line([0.0, 0.1, 0.2, 0.3, 0.4], 10), line([0.3, 0.3, 0.3, 0.3], 10)
+    found = needed([(control, flat), (control, control)], [0, 0])
+    assert found
+    assert (found.left_out, found.pairs) == (1, 1)
+    assert needed([(control, flat)], [0]) is None
+    assert needed([(line([0.5, 0.6, 0.7, 0.8], 10), control)], [0]) is None
+
+
+def test_the_interval_is_over_base_policies() -> None:
+    control = line([0.0, 0.1, 0.2, 0.3, 0.4], 10)
+    pairs = [(line(control.values.tolist(), 10 * ratio), control) for ratio in (1, 2, 4, 8)]
+    found = needed(pairs, [0, 0, 1, 1])
+    assert found
+    assert found.by_base == pytest.approx({0: 2**0.5, 1: 32**0.5})
+    expected = t_interval([log(2**0.5), log(32**0.5)])
+    assert found.ratio == pytest.approx(exp(expected.mean))
+    assert found.low == pytest.approx(exp(expected.low or 0))
+
+
+def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
+    def rises(spent: float) -> float:
+        return min(1.0, spent / 1000)
+
+    arms = ("dapo", "dapo-clip_higher", "dapo-dynamic_sampling", "dapo-clip_higher-dynamic_sampling")
+    weights = {arm: -0.5 if "dynamic" in arm else 0.5 for arm in arms}
+    steps = {(arm, seed): 20.0 if "dynamic" in arm else 30.0 for arm in arms for seed in (0, 1)}
+    steps["dapo-dynamic_sampling", 0] = 2.0  # a collapsed arm: its answers are short
+    runs = Runs(tuple(run_of(arm, rises, [each] * 6, seed, seed) for (arm, seed), each in steps.items()))
+    cost = costs(runs, Contrast("main effects", "x", "dynamic_sampling", weights), TRAINING_ACCURACY)[
+        "tokens_generated"
+    ]
+    assert cost.at_equal
+    assert cost.at_equal.mean == pytest.approx(0)
+    # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
+    assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
+    assert cost.needed
+    assert cost.needed.by_base == pytest.approx({0: 1.0, 1: 1.0})
+
+
+def test_an_interaction_has_no_side_with_and_no_side_without() -> None:
+    weights = {"naive_grpo": 0.5, "dapo": 0.5, "naive_grpo+clip_higher": -0.5, "dapo-clip_higher": -0.5}
+    assert costs(Runs(()), Contrast("interactions", "a x b", None, weights), TRAINING_ACCURACY) == {}
+
+
+def test_a_metric_that_no_step_measures_is_refused() -> None:
+    study = Runs((run_of("dapo", lambda spent: spent, [1] * 5),))
+    assert per_step_metric(study, "eval/parity/length_mean") is None
+    study.runs[0].metrics.loc[3, TRAINING_ACCURACY] = np.nan
+    assert per_step_metric(Runs((run_of("dapo", lambda spent: spent, [1, 1]),)), HELD_OUT) is None
