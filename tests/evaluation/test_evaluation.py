@@ -144,6 +144,15 @@ def test_metrics_of_an_evaluation_are_means_over_problems(prompts, engine, verif
     assert found["eval/x/truncated_frac"] == 0.0
 
 
+def test_with_more_samples_than_k_avg_and_pass_use_all_of_them_and_cons_the_first_k(prompts, engine, verifier):
+    found = evaluate(prompts, 2, engine, verifier, decode, SAMPLING, num_samples=4).metrics("x")
+    assert found["eval/x/avg@2"] == pytest.approx((1 / 4 + 2 / 4) / 2)  # the first two alone: (1/2 + 0) / 2
+    assert found["eval/x/pass@2"] == pytest.approx((1 / 2 + 5 / 6) / 2)  # 1 - C(3, 2) / C(4, 2), 1 - C(2, 2) / C(4, 2)
+    assert found["eval/x/cons@2"] == pytest.approx(
+        (1 / 2 + 0) / 2
+    )  # a: 1 and 2 tie; b: 0.5 and 1/2 agree, and are wrong
+
+
 # --- on disk ---------------------------------------------------------------------------------------------------------
 
 
