@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site diagrams clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
+.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -169,9 +169,6 @@ docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors 
 check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
 	$(DOCS)/bin/python docs/site/check.py build/site $(PICTURES)
-
-diagrams:  ## draw the mermaid diagrams of docs/ again, after one has changed; needs npm and Chromium
-	$(PYTHON) docs/site/diagrams.py chromium
 
 clean:  ## remove caches; keeps runs and models
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

@@ -11,7 +11,6 @@ import tables
 from composition import tree_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
-from test_rooms import ARROWS
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
@@ -132,30 +131,6 @@ def test_every_source_file_that_a_page_names_exists(file):
             assert (ROOT / name).is_file() or "NAME" in name, f"{file.name} names {name}"
         elif (ROOT / "dapo_lit" / room).is_dir():
             assert (ROOT / "dapo_lit" / name).is_file() or "NAME" in name, f"{file.name} names {name}"
-
-
-def reachable(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Rooms that each room reaches over any number of arrows."""
-
-    def walk(room: str) -> set[str]:
-        return set().union(*({other} | walk(other) for other in arrows.get(room, set())))
-
-    return {room: walk(room) for room in arrows}
-
-
-def test_the_picture_of_the_rooms_leads_where_the_allowed_imports_lead():
-    drawn: dict[str, set[str]] = {room: set() for room in ARROWS}
-    picture = page("architecture.md").split("```mermaid")[1].split("```")[0]
-    for start, ends in re.findall(r"^\s+([\w.]+)(?:\([^)]*\)\S*)? --> (.+)$", picture, re.MULTILINE):
-        drawn.setdefault(start, set()).update(ends.split(" & "))
-    assert drawn.pop("top") == {"commands"}
-    from_commands = {"commands"} | drawn.pop("commands")
-    assert reachable(drawn) == reachable({room: ends for room, ends in ARROWS.items() if room != "commands"})
-    assert set().union(*(reachable(drawn)[room] for room in from_commands - {"commands"}), from_commands) >= set(ARROWS)
-
-
-def test_the_table_of_rooms_has_every_room():
-    assert set(FIRST_CELL.findall(page("architecture.md").split("## A rollout step")[0])) == set(ARROWS)
 
 
 def quoted_commands() -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""What the commands do once their command line has been checked; each is started by the file of its name above."""
+"""The work of each command, started by the file of its name above once the command line has been checked."""

@@ -1,1 +1,1 @@
-"""Problems with checkable answers: sources, prompt templates, generated tasks."""
+"""Problems with checkable answers: sources, prompt templates, filters, order."""

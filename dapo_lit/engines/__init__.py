@@ -1,1 +1,1 @@
-"""What samples: one protocol, the torch sampler, vLLM in this process and behind servers."""
+"""Engines that sample: one protocol, the torch sampler, vLLM in this process and behind servers."""

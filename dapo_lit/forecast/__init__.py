@@ -1,1 +1,1 @@
-"""What a run will need: memory by simulation, time by a stated model."""
+"""Forecast of a run: memory by simulation, time by a stated model."""

@@ -1,1 +1,1 @@
-"""A recorded step once more, under other switches."""
+"""Replay of a recorded step under other switches."""

@@ -1,1 +1,1 @@
-"""One rollout step: engines that sample, dynamic sampling, micro-batches."""
+"""One step's samples: collection, dynamic sampling, metrics."""

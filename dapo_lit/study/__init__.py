@@ -1,1 +1,1 @@
-"""Finished runs read, compared and drawn. Imports nothing else of this package."""
+"""Designs of studies and names of arms; below it, finished runs read, compared, drawn and reported."""

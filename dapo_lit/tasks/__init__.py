@@ -1,1 +1,1 @@
-"""Generated tasks."""
+"""Generated tasks, and rewards that belong to them."""

@@ -1,11 +1,10 @@
-"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, pictures of diagrams.
+"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, tables.
 
 The pages stay as they are for a reader on disk or on GitHub. Here a link that leaves docs/ is followed: a page it leads
 to becomes a page of the site at its path in the repository, a folder is its README.md, a notebook becomes a page, any
-other file is copied. Formulas become MathML, diagrams the pictures of `make diagrams`: a browser fetches nothing.
+other file is copied. Formulas become MathML: a browser fetches nothing.
 """
 
-import hashlib
 import os
 import posixpath
 import re
@@ -109,8 +108,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return link[0] if target is None else _link(page, _place(target)) + (link[2] or "")
 
     markdown = re.sub(r"^<!-- table: (\w+) -->$", lambda marker: TABLES[marker[1]](), markdown, flags=re.M)
-    markdown = LINK.sub(moved, markdown)
-    return re.sub(r"^```mermaid\n(.*?)^```", lambda block: _picture(block[1], page), markdown, flags=re.M | re.S)
+    return LINK.sub(moved, markdown)
 
 
 def _link(page: Page, place: str) -> str:
@@ -122,15 +120,6 @@ def _original(file: File) -> Path | None:
     if file.abs_src_path is not None:
         return Path(file.abs_src_path)
     return next((path for path in [(ROOT / file.src_uri).with_suffix(".ipynb")] if path.is_file()), None)
-
-
-def _picture(diagram: str, page: Page) -> str:
-    """The picture of a diagram, named by what it was drawn from."""
-    name = f"{hashlib.sha256(diagram.encode()).hexdigest()[:12]}.svg"
-    if not (ROOT / "docs/figures/diagrams" / name).is_file():
-        log.warning(f"{page.file.src_uri}: a diagram has changed since it was drawn; run `make diagrams`")
-        return f"```\n{diagram}```"
-    return f"![Diagram; the text around it says the same]({_link(page, f'figures/diagrams/{name}')}){{ .diagram }}"
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -4,7 +4,9 @@ A page has a line `<!-- table: NAME -->` where the hooks put one. `python docs/s
 keys, evidence or rooms.
 """
 
+import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,16 +93,33 @@ def evidence() -> str:
 
 
 def rooms() -> str:
-    """Files and lines of each room, largest first, and of what lies around the package."""
+    """Each room with its first line of documentation, what it imports and its size; the sizes of tests and conf."""
     package = ROOT / "dapo_lit"
-    folders = [folder for folder in package.iterdir() if folder.is_dir() and any(folder.rglob("*.py"))]
-    counted = {f"`{folder.name}`": _count(folder.rglob("*.py")) for folder in folders}
-    counted["commands and `techniques.py`"] = _count(package.glob("*.py"))
-    ordered = sorted(counted.items(), key=lambda row: -row[1][1])
-    ordered += [("**dapo_lit**", _count(package.rglob("*.py")))]
-    ordered += [("tests", _count((ROOT / "tests").rglob("*.py"))), ("conf", _count((ROOT / "conf").rglob("*.yaml")))]
-    rows = [f"| {name} | {files} | {lines:,} |" for name, (files, lines) in ordered]
-    return "\n".join(["| room | files | lines |", "|---|---|---|", *rows]) + "\n"
+    found = {
+        file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
+    }
+    names = [name for name in found if name != "." and (name.startswith("study.") or "." not in name)]
+    rows = []
+    for name in names:
+        files = [f for f in found[name].parent.rglob("*.py") if name != "study" or f.parent == found[name].parent]
+        text = "\n".join(file.read_text() for file in files)
+        below = set(
+            re.findall(r"^ *(?:from|import) dapo_lit\.(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
+        ) - {name}
+        holds = (ast.get_docstring(ast.parse(found[name].read_text())) or "").splitlines()[0]
+        count, lines = _count(iter(files))
+        rows.append(
+            (
+                lines,
+                f"| `{name}` | {holds} | {', '.join(sorted(below & {*names, 'techniques'}))} | {count} | {lines:,} |",
+            )
+        )
+    ordered = [row for _, row in sorted(rows, reverse=True)]
+    for name, folder, kind in (("commands at the top", package, "*.py"), ("**dapo_lit**", package, "**/*.py")):
+        ordered.append("| {} | | | {} | {:,} |".format(name, *_count(folder.glob(kind))))
+    for name, kind in (("tests", "*.py"), ("conf", "*.yaml")):
+        ordered.append("| **{}** | | | {} | {:,} |".format(name, *_count((ROOT / name).rglob(kind))))
+    return "\n".join(["| room | holds | imports | files | lines |", "|---|---|---|---:|---:|", *ordered]) + "\n"
 
 
 def _count(files: Iterator[Path]) -> tuple[int, int]:

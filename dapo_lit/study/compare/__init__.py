@@ -1,1 +1,1 @@
-"""Arms compared: contrasts, statistics, claims."""
+"""Comparison of arms: contrasts and statistics."""

@@ -1,1 +1,1 @@
-"""Figures."""
+"""Figures of a study."""
