@@ -22,3 +22,8 @@ class Problem:
     """Further facts about the problem (number of terms, level, source)."""
     before: tuple[Mapping[str, str], ...] = ()
     """Chat messages before the statement, {role, content} each; of a data set whose prompts are chats."""
+
+    @property
+    def stub(self) -> "Problem":
+        """The problem as a checkpoint holds it: by its id. The rest is in the data, which a resumed run reads again."""
+        return Problem(self.id, "", "")

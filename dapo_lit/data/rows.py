@@ -4,11 +4,13 @@ JSONL, CSV, Parquet and Arrow (as `datasets` saves it), read lazily. What a prob
 """
 
 import csv
+import datetime
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -173,6 +175,27 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}, line {start} or after: not UTF-8; save the file as UTF-8") from None
 
 
+def plain(value: Any) -> Any:
+    """A value as JSON has it: times in ISO 8601, other values that JSON does not have (a decimal, a UUID) as text.
+
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"\\xff"}, 3])
+    ['2026-01-02', {'raw': 'ff'}, 3]
+    """
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return {str(key): plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [plain(inner) for inner in value]
+        case datetime.date() | datetime.time():  # pandas' timestamps too
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)
+
+
 def _read_arrow(file: Path) -> Iterator[Row]:
     """A file of `datasets.save_to_disk`, which is a stream of record batches."""
     number = 0
@@ -181,7 +204,7 @@ def _read_arrow(file: Path) -> Iterator[Row]:
             for batch in batches:
                 for fields in batch.to_pylist():
                     number += 1
-                    yield Row(file, f"row {number}", fields)
+                    yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as Arrow ({error})") from None
 
@@ -193,6 +216,6 @@ def _read_parquet(file: Path) -> Iterator[Row]:
             for batch in table.iter_batches():
                 for fields in batch.to_pylist():
                     number += 1
-                    yield Row(file, f"row {number}", fields)
+                    yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as Parquet ({error})") from None

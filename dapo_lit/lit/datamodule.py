@@ -154,7 +154,7 @@ class RolloutDataModule(LightningDataModule):
             progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         if self._restored is not None:
-            self.collector.load_state_dict(self._restored)
+            self._restore(self._restored)
 
     def _ranks_of_sampling(self) -> Ranks:
         """With a process group of their own: a step ahead is sampled while training uses the other one."""
@@ -265,15 +265,21 @@ class RolloutDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None
         ahead = self._ahead.wait() if self._ahead else None
-        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
+        saved = ahead and ahead.mapped(lambda problem: problem.stub)
+        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next_step = state["next_step"]
-        self._restored = state["collector"]
-        if self._ahead:
-            self._ahead.restore(state.get("ahead"))
+        self._restored = state
         if self.collector is not None:
-            self.collector.load_state_dict(state["collector"])
+            self._restore(state)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        assert self.collector is not None
+        self.collector.load_state_dict(state["collector"])
+        if self._ahead:
+            known = {prompt.problem.id: prompt.problem for prompt in self.collector.prompts}
+            self._ahead.restore(state["ahead"] and state["ahead"].mapped(lambda stub: known[stub.id]))
 
     def on_exception(self, exception: BaseException) -> None:
         """Called after the callbacks have saved, instead of teardown. The user sees the original exception."""

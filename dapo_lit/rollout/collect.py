@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.data.order import ProblemOrder
+from dapo_lit.data.rows import DataError
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.errors import UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
@@ -139,14 +140,26 @@ class Collector(CollectionSetup):
         return {
             "order": self.order.state_dict(),
             "keep_rate": (self.keep_rate.kept, self.keep_rate.generated),
-            "carried": [g.copy() for g in self.carried],
+            "carried": [g.saved() for g in self.carried],
             "returned": list(self.returned),
-            "interrupted": self.interrupted and self.interrupted.copy(),
+            "interrupted": self.interrupted and self.interrupted.mapped(OpenGroup.saved),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.order.load_state_dict(state["order"])
         self.keep_rate = KeepRate(*state["keep_rate"])
-        self.carried = [g.copy() for g in state["carried"]]
+        self.carried = [self._restored(g) for g in state["carried"]]
         self.returned = list(state["returned"])
-        self.interrupted = state["interrupted"] and state["interrupted"].copy()
+        self.interrupted = state["interrupted"] and state["interrupted"].mapped(self._restored)
+
+    def _restored(self, saved: OpenGroup) -> OpenGroup:
+        """A copy of a saved group with its problem. Raises DataError if the data has another one in its place."""
+        problem, name = self.prompts[saved.position].problem, saved.group.problem.id
+        if problem.id != name:
+            raise DataError(
+                f"the checkpoint has unfinished responses to {name}, and the data has {problem.id} there; use the same "
+                "data and filters, or start a new run with resume=false"
+            )
+        copy = saved.copy()
+        copy.group.problem = problem
+        return copy

@@ -52,6 +52,12 @@ class OpenGroup:
         group = replace(self.group, completions=list(self.group.completions))
         return replace(self, group=group, scored=dict(self.scored), partial=dict(self.partial))
 
+    def saved(self) -> "OpenGroup":
+        """A copy for a checkpoint."""
+        copy = self.copy()
+        copy.group.problem = copy.group.problem.stub
+        return copy
+
     def requests(self) -> list[SampleRequest]:
         """For the samples that have not ended."""
         return [

@@ -1,8 +1,8 @@
 """What flows through one rollout step: prompts, completions, groups, and the collected step."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -138,3 +138,10 @@ class CollectedStep:
         Carried-over groups are left out: they are a selection, since finished groups are only carried if mixed.
         """
         return [group for group in self.generated if group.step == self.step]
+
+    def mapped(self, change: Callable[[Problem], Problem]) -> "CollectedStep":
+        """A copy with `change` applied to the problems; a group that is in two lists still is."""
+        lists = (self.accepted, self.generated, self.surplus)
+        changed = {id(g): replace(g, problem=change(g.problem)) for groups in lists for g in groups}
+        accepted, generated, surplus = ([changed[id(g)] for g in groups] for groups in lists)
+        return replace(self, accepted=accepted, generated=generated, surplus=surplus)

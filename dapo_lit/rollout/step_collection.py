@@ -43,9 +43,9 @@ class UnfinishedStep:
     tokens_generated: int = 0
     expired: list[OpenGroup] = field(default_factory=list)
 
-    def copy(self) -> "UnfinishedStep":
-        """An independent copy; the samples themselves are shared."""
-        return UnfinishedStep([g.copy() for g in self.groups], self.tokens_generated, [g.copy() for g in self.expired])
+    def mapped(self, change: Callable[[OpenGroup], OpenGroup]) -> "UnfinishedStep":
+        """A copy with `change` applied to its groups."""
+        return UnfinishedStep([*map(change, self.groups)], self.tokens_generated, [*map(change, self.expired)])
 
 
 class StepCollection:

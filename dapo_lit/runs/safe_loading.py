@@ -3,20 +3,20 @@
 Checkpoints are shared, and everything that reads one goes through this module, the resumption of a run included.
 """
 
-import datetime
-import decimal
 import io
 import pickle
 import re
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed.checkpoint.filesystem
 from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
@@ -31,27 +31,28 @@ from dapo_lit.rollout.open_groups import OpenGroup
 from dapo_lit.rollout.records import CollectedStep, Completion, Group
 from dapo_lit.rollout.step_collection import UnfinishedStep
 
-_REBUILD, _SCALAR = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
 STATE_TYPES: list[Any] = [
     *(UnfinishedStep, OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Score, Problem),
-    *(np.ndarray, np.dtype, _REBUILD, _SCALAR),
-    *((_REBUILD, "numpy.core.multiarray._reconstruct"), (_SCALAR, "numpy.core.multiarray.scalar")),  # numpy 1
+    *(np.ndarray, np.dtype, np._core.multiarray._reconstruct, np._core.multiarray.scalar),  # type: ignore[attr-defined]
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
-    *(bytes, bytearray, set, frozenset),  # an empty array holds empty bytes
-    # Columns of a data file may hold these, and the problems of carried groups have them.
-    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal),
+    bytes,  # of an empty array
 ]
 """What a training state holds in addition to tensors, containers, numbers and strings: groups that are carried over,
 a step sampled ahead, and the state of random generators. Building one calls nothing but its constructor."""
 
-_METADATA_ROOMS = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
-_METADATA_NAMES = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("collections", "OrderedDict"),
+LIST_TYPES = {
+    (found.__module__, found.__qualname__): found
+    for room in (torch.distributed.checkpoint.metadata, torch.distributed.checkpoint.filesystem)
+    for found in vars(room).values()
+    if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))
+} | {
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    ("pathlib", "PosixPath"): PurePosixPath,  # of the folder that it was written to; it is not used
+    ("collections", "OrderedDict"): OrderedDict,
 }
+"""What the list of tensors in a sharded checkpoint consists of. It is no file of torch.save's, so `weights_only` cannot
+read it."""
 
 
 @contextmanager
@@ -97,15 +98,11 @@ def load_file(file: Path) -> dict[str, Any]:
     return found
 
 
-class _MetadataUnpickler(pickle.Unpickler):
+class _ListUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module in _METADATA_ROOMS or (module, name) in _METADATA_NAMES or module == "torch":
-            found = super().find_class(module, name)
-            is_record = isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))
-            if (module, name) in _METADATA_NAMES or (module in _METADATA_ROOMS and is_record):
-                return found
-            if isinstance(found, torch.dtype):
-                return found
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if found := LIST_TYPES.get((module, name), dtype if isinstance(dtype, torch.dtype) else None):
+            return found
         raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed")
 
 
@@ -115,7 +112,7 @@ class SafeReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         path = Path(self._get_metadata_path(kwargs.get("rank")))
         try:
-            found = _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()
+            found = _ListUnpickler(io.BytesIO(path.read_bytes())).load()
         except pickle.UnpicklingError as error:
             raise DamagedError(_refusal(path, str(error))) from None
         assert isinstance(found, Metadata)

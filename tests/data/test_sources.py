@@ -2,8 +2,11 @@
 
 import csv
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -238,3 +241,20 @@ def test_a_row_that_is_skipped_does_not_reserve_its_id(write_jsonl):
     path = write_jsonl({"id": "x", "problem": "?"}, {"id": "x", **SUM})
     problems, _ = load_with_selection(path, "train", skip_bad_rows=0.5)
     assert [p.id for p in problems] == ["x"]
+
+
+def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):
+    columns = {
+        "problem": ["1 + 1"],
+        "answer": [Decimal("2.50")],
+        "stamp": pa.array([pd.Timestamp("2026-01-02 03:04:05")], pa.timestamp("ns")),
+        "took": pa.array([pd.Timedelta(seconds=90)], pa.duration("ns")),
+        "day": pa.array([date(2026, 1, 2)]),
+        "nested": [{"raw": b"\xff", "level": 3}],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    (problem,) = load_problems(str(tmp_path / "rows.parquet"))
+    assert problem.answer == "2.50"
+    assert problem.meta == json.loads(json.dumps(problem.meta))
+    assert problem.meta["stamp"] == "2026-01-02T03:04:05"
+    assert problem.meta["nested"] == {"raw": "ff", "level": 3}

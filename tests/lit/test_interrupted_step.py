@@ -111,7 +111,7 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     taken, init = [], StepCollection.__init__
 
     def takes(self, setup, step, start, *more) -> None:
-        taken.append(start.copy())
+        taken.append(start.mapped(OpenGroup.copy))
         init(self, setup, step, start, *more)
 
     monkeypatch.setattr(StepCollection, "__init__", takes)

@@ -1,11 +1,14 @@
 """What groups that are carried over count for, and in which step."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector
 
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
@@ -103,3 +106,17 @@ def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed(
         step.resolve(step.submit(), mixed)
     assert step.wanted == 7  # 3/10 are kept now, and 2 are missing
     assert step.counts == (1, 2)
+
+
+def test_a_checkpoint_names_the_problems_of_carried_groups_and_the_data_gives_them_back():
+    made, *_ = five_steps("all")
+    saved = pickle.loads(pickle.dumps(made.state_dict()))
+    problems = [group.group.problem for group in made.carried]
+    assert problems
+    assert [group.group.problem for group in saved["carried"]] == [Problem(p.id, "", "") for p in problems]
+    again = collector(uneven, made.rules, problems=30)
+    again.load_state_dict(saved)
+    assert [group.group.problem for group in again.carried] == problems
+    again.prompts = again.prompts[::-1]
+    with pytest.raises(DataError, match=problems[0].id):
+        again.load_state_dict(saved)
