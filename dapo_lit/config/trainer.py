@@ -42,8 +42,9 @@ class Trainer(Section):
     """Threads of torch in this process; 1 is fastest for tiny models."""
     micro_batch_tokens: PositiveInt
     """Tokens per forward and backward pass; sequences are packed without padding."""
-    shared_prompt: Literal["auto"] | bool
-    """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens."""
+    shared_prompt: Literal["auto", "prefixes"] | bool
+    """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens;
+    prefixes: whatever tokens its completions begin with, too."""
     fp32_head: Annotated[bool, SCIENCE]
     """Compute log-probs with a float32 copy of the head if the policy has a narrower dtype."""
     float32_matmul_precision: Annotated[Literal["highest", "high"], SCIENCE]

@@ -1,7 +1,7 @@
 """Causal attention over packed sequences: all tokens in one row, no padding, no mask of tokens x tokens.
 
-Responses to one prompt may share its tokens: the prompt is in the row once and receives the gradients of all its
-responses (prefix grouping, arXiv 2506.05433).
+Responses to one prompt may share its tokens, and the tokens of their own that they begin with: what is shared is in the
+row once and receives the gradients of all its responses (prefix grouping, arXiv 2506.05433).
 
 The function is registered with transformers, so every model that uses its attention interface can run it. On a GPU in
 half precision it is one variable-length flash kernel. Elsewhere, sequences of similar length are batched (with a little
@@ -40,8 +40,8 @@ class Bucket:
 class Layout:
     """Which sequence each of T packed tokens belongs to. Tensors are on the model's device.
 
-    The row is a concatenation of segments. A segment is a whole sequence, a shared prompt, or a response that continues
-    a shared prompt (the sequence is then prompt + response).
+    The row is a concatenation of segments. A segment is a whole sequence, a shared prompt, or tokens that continue the
+    first tokens of an earlier segment's sequence (a response that continues a shared prompt).
     """
 
     positions: Tensor
@@ -49,76 +49,91 @@ class Layout:
     gather: Tensor
     """[R] index of the packed token at each place of the buckets; padding repeats a sequence's last token."""
     restore: Tensor
-    """[T] place of each packed token in the buckets; a prompt's tokens are taken from its first sequence."""
+    """[T] place of each packed token in the buckets; shared tokens are taken from one of their sequences."""
     buckets: tuple[Bucket, ...]
     cumulative_queries: Tensor
     """[segments + 1] int32: index of each segment's first token, and T."""
     longest_query: int
     keys: Tensor | None
-    """[K] indices of the tokens that each segment attends to (its prompt's and its own), concatenated. None: all T."""
+    """[K] indices of the tokens that each segment attends to (those before it and its own), concatenated. None: all T."""
     cumulative_keys: Tensor
     """[segments + 1] int32."""
     longest_key: int
 
 
-def layout(lengths: Sequence[int], prompts: Sequence[int] | None = None, device: torch.device | str = "cpu") -> Layout:
+def layout(
+    lengths: Sequence[int],
+    prompts: Sequence[int] | None = None,
+    continued: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> Layout:
     """The layout of consecutive segments.
 
     Args:
         lengths: tokens of each segment, at least 1.
-        prompts: for each segment the index of the prompt segment that it continues, or -1. None: all -1.
+        prompts: for each segment the earlier segment whose sequence it continues, or -1. None: all -1.
+        continued: for each segment how many tokens of that sequence precede it. None: all of them.
 
     >>> layout([2, 3]).positions.tolist()
     [[0, 1, 0, 1, 2]]
     >>> layout([2, 3, 1], prompts=[-1, 0, 0]).positions.tolist()  # two responses to one prompt
     [[0, 1, 2, 3, 4, 2]]
+    >>> layout([4, 1], prompts=[-1, 0], continued=[0, 3]).keys.tolist()  # they differ in the last token
+    [0, 1, 2, 3, 0, 1, 2, 4]
     """
     # NumPy throughout, so that nothing waits for the device.
     own = np.array(lengths)
-    ends = own.cumsum()
-    starts, total = ends - own, int(ends[-1])
-    parents = np.full_like(own, -1) if prompts is None else np.array(prompts)
-    # The number of prompt tokens of each segment, and where the prompt starts.
-    before = np.where(parents < 0, 0, own[parents])
-    before_starts = starts[parents]
-    whole = before + own
+    total = int(own.sum())
+    sequences = paths(lengths, prompts, continued)
+    whole = np.array([len(sequence) for sequence in sequences])
+    every, first = np.concatenate(sequences), whole.cumsum() - whole
+    before = whole - own
+    # A sequence that another one continues to its end is computed with that one.
     is_sequence = np.ones(len(own), np.bool_)
-    is_sequence[parents[parents >= 0]] = False
-
-    def tokens(segments: np.ndarray, width: int) -> np.ndarray:
-        """[segments, width] indices of their sequences' tokens, the last one repeated."""
-        place = np.minimum(np.arange(width), whole[segments, None] - 1)
-        in_prompt = place < before[segments, None]
-        return place + np.where(in_prompt, before_starts[segments, None], (starts - before)[segments, None])
+    if prompts is not None:
+        parents = np.array(prompts)
+        is_sequence[parents[(parents >= 0) & (before == whole[parents])]] = False
 
     gather, buckets, restore, offset = [], [], np.empty(total, np.int64), 0
     for segments in _similar(whole, is_sequence.nonzero()[0]):
         width = int(whole[segments[0]])
-        places = tokens(segments, width)
+        # [segments, width] indices of their sequences' tokens, the last one repeated
+        places = every[first[segments, None] + np.minimum(np.arange(width), whole[segments, None] - 1)]
         within = np.arange(width) < whole[segments, None]
         restore[places[within]] = offset + within.ravel().nonzero()[0]
         gather.append(places.ravel())
         buckets.append(Bucket(len(segments), width))
         offset += places.size
-    keys = None
-    if prompts is not None:
-        every = tokens(np.arange(len(own)), int(whole.max()))
-        keys = every[np.arange(every.shape[1]) < whole[:, None]]
 
     def placed(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device, non_blocking=True)
 
     return Layout(
-        positions=placed(np.arange(total) + np.repeat(before - starts, own))[None],
+        positions=placed(np.arange(total) + np.repeat(before - (own.cumsum() - own), own))[None],
         gather=placed(np.concatenate(gather)),
         restore=placed(restore),
         buckets=tuple(buckets),
         cumulative_queries=placed(_cumulative(own)),
         longest_query=int(own.max()),
-        keys=None if keys is None else placed(keys),
+        keys=None if prompts is None else placed(every),
         cumulative_keys=placed(_cumulative(whole)),
         longest_key=int(whole.max()),
     )
+
+
+def paths(
+    lengths: Sequence[int], prompts: Sequence[int] | None = None, continued: Sequence[int] | None = None
+) -> list[np.ndarray]:
+    """For each segment the packed tokens of its sequence: those that it continues and its own; see `layout`."""
+    found: list[np.ndarray] = []
+    end = 0
+    for segment, length in enumerate(lengths):
+        own, end = np.arange(end, end + length), end + length
+        parent = -1 if prompts is None else prompts[segment]
+        if parent >= 0:
+            own = np.concatenate([found[parent][: None if continued is None else continued[segment]], own])
+        found.append(own)
+    return found
 
 
 def _cumulative(lengths: np.ndarray) -> np.ndarray:

@@ -41,8 +41,8 @@ class PolicyForward:
     fp32_head: bool
     micro_batch_tokens: int
     """Most tokens in a micro-batch."""
-    shared_prompt: bool | Literal["auto"]
-    """Whether a group's prompt is computed once per micro-batch."""
+    shared_prompt: bool | Literal["auto", "prefixes"]
+    """Whether a group's prompt, or all that its completions begin with, is computed once per micro-batch."""
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
         """This rank's micro-batches of `completions`, the same number on every rank, and whether each counts.

@@ -6,15 +6,16 @@ follow each other too: nothing is padded.
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dapo_lit.policy.attention import Layout, layout
+from dapo_lit.policy.attention import Layout, layout, paths
 from dapo_lit.rollout.records import Group
 from dapo_lit.step.balance import first_fit
 
@@ -23,8 +24,8 @@ from dapo_lit.step.balance import first_fit
 class MicroBatch:
     """The input of one forward pass: T tokens in segments, one after the other, with n response tokens.
 
-    A segment is a prompt with its response, a prompt that several responses share, or one of those responses. The last
-    token of a response predicts nothing and is left out.
+    A segment is a prompt with its response, a prompt that several responses share, one of those responses, or what
+    distinguishes a response from another. The last token of a response predicts nothing and is left out.
     """
 
     input_ids: Tensor
@@ -32,7 +33,9 @@ class MicroBatch:
     lengths: list[int]
     """Of the segments; they sum to T."""
     prompts: list[int] | None
-    """The segment that each segment continues, or -1; None: no prompt is shared."""
+    """The segment whose sequence each segment continues, or -1; None: nothing is shared."""
+    continued: list[int] | None
+    """After how many tokens of that sequence; None: after all."""
     rows: Tensor
     """[n] position in `input_ids` of the token before the response token, whose hidden state predicts it."""
     targets: Tensor
@@ -45,7 +48,7 @@ class MicroBatch:
     @cached_property
     def packed(self) -> Layout:
         """The layout of the segments, for the attention."""
-        return layout(self.lengths, self.prompts, self.input_ids.device)
+        return layout(self.lengths, self.prompts, self.continued, self.input_ids.device)
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same with its tensors on another device."""
@@ -102,19 +105,25 @@ class TokenBatch:
             yield torch.isin(self.group_index, chosen).nonzero().flatten().tolist()
 
     def micro_batches(
-        self, completions: Sequence[int], budget_tokens: int, *, shares_prompts: bool = False, at_least: int = 1
+        self,
+        completions: Sequence[int],
+        budget_tokens: int,
+        *,
+        shares_prompts: bool | Literal["prefixes"] = False,
+        at_least: int = 1,
     ) -> Iterator[MicroBatch]:
         """Splits `completions` into micro-batches of at most `budget_tokens` tokens, without padding.
 
         A sequence longer than the budget has a micro-batch of its own.
 
         Args:
-            shares_prompts: compute the prompt of a group once for all its completions in a micro-batch.
+            shares_prompts: compute the prompt of a group once for all its completions in a micro-batch; "prefixes":
+                whatever tokens completions of a group begin with.
             at_least: make at least this many, see `first_fit`.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
         for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
-            yield self._micro_batch([units[i] for i in chosen])
+            yield self._micro_batch([units[i] for i in chosen], shares_prompts == "prefixes")
 
     def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
         """Completions of one group, as many as the budget holds with their prompt."""
@@ -141,48 +150,74 @@ class TokenBatch:
         prompts, responses = self._lengths
         return prompts[unit[0]] + sum(responses[b] - 1 for b in unit)
 
-    def _micro_batch(self, units: Sequence[Sequence[int]]) -> MicroBatch:
+    def _micro_batch(self, units: Sequence[Sequence[int]], prefixes: bool) -> MicroBatch:
         """Packs units, each of which is a prompt and the responses to it without their last tokens."""
-        ids: list[Tensor] = []
-        lengths: list[int] = []
-        prompts: list[int] = []
-        last_of_prompt: list[int] = []  # packed token, of each completion
-        first_of_response: list[int] = []
-        size = 0
+        segments = _Segments()
+        held: list[tuple[int, int]] = []  # completions, and a segment whose sequence begins with their tokens
         for unit in units:
             prompt = self._lengths[0][unit[0]]
-            root = len(lengths)
-            lengths.append(prompt)
-            prompts.append(-1)
-            ids.append(self.sequences[unit[0]][:prompt])
-            size += prompt
-            end = size - 1
-            for b in unit:
-                response = self.sequences[b][prompt:-1]
-                last_of_prompt.append(end)
-                first_of_response.append(size)
-                ids.append(response)
-                size += len(response)
-                if len(unit) == 1:
-                    lengths[root] += len(response)
-                elif len(response):
-                    lengths.append(len(response))
-                    prompts.append(root)
-        chosen = torch.tensor([b for unit in units for b in unit])
+            if prefixes:
+                held += segments.tree({b: self.sequences[b][:-1] for b in unit})
+            elif len(unit) == 1:
+                held.append((unit[0], segments.add(self.sequences[unit[0]][:-1])))
+            else:
+                root = segments.add(self.sequences[unit[0]][:prompt])
+                responses = [(b, self.sequences[b][prompt:-1]) for b in unit]
+                held += [(b, segments.add(r, root, prompt) if len(r) else root) for b, r in responses]
+        sequences, (prompts, responses_of) = (
+            paths(segments.lengths, segments.parents, segments.continued),
+            self._lengths,
+        )
+        rows = [sequences[segment][prompts[b] - 1 :][: responses_of[b]] for b, segment in held]
+        chosen = torch.tensor([b for b, _ in held])
         num_tokens = self.response_lengths[chosen]
         member = torch.repeat_interleave(torch.arange(len(chosen)), num_tokens)
         place = torch.arange(len(member)) - (num_tokens.cumsum(0) - num_tokens)[member]  # 0 .. within each response
-        before = torch.tensor(first_of_response)[member] + place - 1
         starts = self.response_lengths.cumsum(0) - self.response_lengths
+        shares = max(segments.parents) >= 0
         return MicroBatch(
-            input_ids=torch.cat(ids),
-            lengths=lengths,
-            prompts=prompts if max(prompts) >= 0 else None,
-            rows=torch.where(place == 0, torch.tensor(last_of_prompt)[member], before),
-            targets=torch.cat([self.sequences[b][self._lengths[0][b] :] for unit in units for b in unit]),
+            input_ids=torch.cat(segments.ids),
+            lengths=segments.lengths,
+            prompts=segments.parents if shares else None,
+            continued=segments.continued if shares and prefixes else None,
+            rows=torch.from_numpy(np.concatenate(rows)),
+            targets=torch.cat([self.sequences[b][prompts[b] :] for b, _ in held]),
             tokens=starts[chosen][member] + place,
             completions=chosen[member],
         )
+
+
+@dataclass
+class _Segments:
+    """The segments of a micro-batch as they are packed."""
+
+    ids: list[Tensor] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    continued: list[int] = field(default_factory=list)
+
+    def add(self, ids: Tensor, parent: int = -1, continued: int = 0) -> int:
+        """Packs tokens that continue the first ones of `parent`'s sequence; returns the segment's index."""
+        self.ids.append(ids)
+        self.lengths.append(len(ids))
+        self.parents.append(parent)
+        self.continued.append(continued)
+        return len(self.lengths) - 1
+
+    def tree(self, sequences: Mapping[int, Tensor]) -> list[tuple[int, int]]:
+        """Packs each prefix that sequences share once; returns (key, segment whose sequence begins with theirs)."""
+        found: list[tuple[int, int]] = []
+        previous, segment = np.empty(0, np.int64), -1
+        # In sorted order, none of the earlier sequences shares more tokens with the next than the last one.
+        for key, ids in sorted(((key, ids.tolist()) for key, ids in sequences.items()), key=lambda pair: pair[1]):
+            shorter = min(len(previous), len(ids))
+            differs = np.flatnonzero(previous[:shorter] != np.array(ids[:shorter]))
+            shared = int(differs[0]) if len(differs) else shorter
+            if shared < len(ids):
+                segment = self.add(sequences[key][shared:], segment if shared else -1, shared)
+                previous = np.array(ids)
+            found.append((key, segment))
+        return found
 
 
 def counter_seed(*counters: int) -> int:

@@ -73,7 +73,7 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     if "algorithm.techniques.overlong_filtering=true" in switches:
         assert 0 < step.tokens.loss_mask.sum() < len(step.tokens.loss_mask)
     gradients = []
-    for budget, shares in ((10_000, False), (61, False), (1, False), (10_000, True), (61, True)):
+    for budget, shares in ((10_000, False), (61, False), (1, False), (10_000, True), (61, True), (99, "prefixes")):
         object.__setattr__(config.trainer, "micro_batch_tokens", budget)
         object.__setattr__(config.trainer, "shared_prompt", shares)
         gradients.append(gradient_of_a_mini_batch(module, step, monkeypatch))

@@ -120,6 +120,24 @@ def test_a_shared_prompt_gives_the_hidden_states_and_gradients_of_separate_seque
     assert (gradient(packed_model, packed, weights) - expected).norm() < max(1e-7, EXACT[name]) * expected.norm()
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shared_prefixes_give_the_hidden_states_and_gradients_of_separate_sequences(name):
+    first, second, third, fourth = segments = tokens([20, 6, 9, 3])
+    # one sequence, two that leave it after 7 and 15 tokens, one that leaves the second of these after 18
+    sequences = [first, torch.cat([first[:7], second]), torch.cat([first[:15], third])]
+    sequences.append(torch.cat([sequences[2][:18], fourth]))
+    weights = torch.randn(38, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    separate = build(FAMILIES[name])
+    apart = [separate.base_model(s[None]).last_hidden_state[0] for s in sequences]
+    reference = torch.cat([apart[0], apart[1][7:], apart[2][15:], apart[3][18:]])
+    packed_model = build(FAMILIES[name])
+    made = layout([20, 6, 9, 3], prompts=[-1, 0, 0, 2], continued=[0, 7, 15, 18])
+    packed = packed_hidden(packed_model, torch.cat(segments), made)
+    torch.testing.assert_close(packed, reference, rtol=0, atol=EXACT[name])
+    expected = gradient(separate, reference, weights)
+    assert (gradient(packed_model, packed, weights) - expected).norm() < max(1e-7, EXACT[name]) * expected.norm()
+
+
 def test_each_segment_attends_to_the_keys_of_its_prompt_and_its_own():
     made = layout([2, 3, 1, 2], prompts=[-1, 0, 0, -1])
     assert made.keys is not None

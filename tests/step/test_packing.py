@@ -53,14 +53,32 @@ def test_a_shared_prompt_worked_by_hand():
     assert micro.completions.tolist() == [0, 1, 1, 1, 2, 2, 3, 3]
 
 
+def test_shared_prefixes_worked_by_hand():
+    made = batch([group(0, (5, 6), [(7, 8, 9), (7, 8), (7, 3, 9), (7, 8, 9), (7, 8, 9, 1)]), group(1, (4,), [(3, 2)])])
+    (micro,) = made.micro_batches([0, 1, 2, 3, 4, 5], budget_tokens=100, shares_prompts="prefixes")
+    # sorted, without their last tokens: 5 6 7; 5 6 7 3; 5 6 7 8 twice; 5 6 7 8 9; then 4 3
+    assert micro.input_ids.tolist() == [5, 6, 7, 3, 8, 9, 4, 3]
+    assert micro.lengths == [3, 1, 1, 1, 2]
+    assert (micro.prompts, micro.continued) == ([-1, 0, 1, 2, -1], [0, 3, 3, 4, 0])
+    assert micro.packed.positions.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1]]
+    # the attention sees 5 6 7 8 9, 5 6 7 3 and 4 3; the others begin one of these
+    assert [(bucket.num_sequences, bucket.width) for bucket in micro.packed.buckets] == [(2, 5), (1, 2)]
+    assert micro.completions.tolist() == [1, 1, 2, 2, 2, 0, 0, 0, 3, 3, 3, 4, 4, 4, 4, 5, 5]
+    assert micro.targets.tolist() == [7, 8, 7, 3, 9, 7, 8, 9, 7, 8, 9, 7, 8, 9, 1, 3, 2]
+    assert micro.rows.tolist() == [1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 4, 5, 6, 7]
+
+
 lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6)
 
 
-@given(lengths, st.integers(1, 60), st.booleans(), st.integers(1, 4))
+shared = st.sampled_from([False, True, "prefixes"])
+
+
+@given(lengths, st.integers(1, 60), shared, st.integers(1, 4))
 def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at_least):
     made = batch(
         [
-            group(i, tuple(range(p)), [tuple(range(10, 10 + a)), tuple(range(20, 20 + b))])
+            group(i, tuple(range(p)), [tuple(range(10, 10 + a)), (10, *range(19, 19 + b))])
             for i, (p, a, b) in enumerate(lengths)
         ]
     )
@@ -80,6 +98,7 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares, at
         predicting = [made.sequences[b][i] for b, i in zip(micro.completions, place, strict=True)]
         assert micro.input_ids[micro.rows].tolist() == predicting
         assert len(micro.input_ids) == sum(micro.lengths)
+        assert micro.input_ids[micro.packed.gather[micro.packed.restore]].tolist() == micro.input_ids.tolist()
         assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
 
 
