@@ -55,7 +55,7 @@ class Layout:
     """[segments + 1] int32: index of each segment's first token, and T."""
     longest_query: int
     keys: Tensor | None
-    """[K] indices of the tokens that each segment attends to (those before it and its own), concatenated. None: all T."""
+    """[K] indices of the tokens that each segment attends to (before it and its own), concatenated. None: all T."""
     cumulative_keys: Tensor
     """[segments + 1] int32."""
     longest_key: int
