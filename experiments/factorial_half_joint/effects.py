@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
+
 from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts
 from dapo_lit.study.compare.equal_budget import costs
@@ -66,13 +68,22 @@ def decide(study: Study, found: Sequence[Contrast], family: str) -> list[Contras
 
 def given(main: Contrast, interactions: Sequence[Contrast], on: Collection[str]) -> Contrast:
     """The effect of a technique where, of the techniques it has these interactions with, those in `on` are on and the
-    others off: its main effect, plus or minus half of each interaction."""
+    others off: its main effect, plus or minus each interaction."""
     weights = dict(main.weights)
     for one in interactions:
         (other,) = set(one.label.split(" x ")) - {main.label}
         for arm, weight in one.weights.items():
-            weights[arm] += (0.5 if other in on else -0.5) * weight
+            weights[arm] += (1 if other in on else -1) * weight
     return Contrast("conditional", main.label, main.technique, weights)
+
+
+def without_one_arm(effects: Mapping[str, Contrast], interaction: Contrast, arm: str) -> Contrast:
+    """The least-squares estimate of an interaction next to the main effects when one arm has a level of its own."""
+    arms = list(interaction.weights)
+    columns = [[np.sign(one.weights[name]) for name in arms] for one in (*effects.values(), interaction)]
+    design = np.column_stack([np.ones(len(arms)), *columns, [float(name == arm) for name in arms]])
+    row = 2 * np.linalg.pinv(design)[len(effects) + 1]  # with codes of +-1, an effect is twice its coefficient
+    return Contrast("without one arm", interaction.label, None, dict(zip(arms, map(float, row), strict=True)))
 
 
 def main() -> None:
@@ -93,17 +104,34 @@ def main() -> None:
             on, off = (study.value(given(effects[technique], [one], states)) for states in ([other], []))
             print(f"  {technique} by {other}: {points(on)}; {points(off)}")
 
-    print("effects in other studies, on other base policies: predicted from the tables above; measured")
+    lowest = min(study.runs.arms, key=lambda arm: mean(study.scores[arm].values()))
+    print(f"interactions, one at a time, with a level of its own for {lowest}")
+    for one in interactions:
+        leaning = compare(without_one_arm(effects, one, lowest), study.scores, study.base_of)
+        print(f"  {one.label}: {points(study.value(one))} -> {points(leaning.estimate)}, p = {leaning.p:.4f}")
+    predict(study, effects, interactions)
+
+
+def predict(study: Study, effects: Mapping[str, Contrast], interactions: Sequence[Contrast]) -> None:
+    """Prints the effects of other studies, on other base policies, as this one predicts them and as measured."""
+    print("effects in other studies: predicted with interactions; by the main effect; measured")
+    errors = []
     for name in ("table1_joint", "four_techniques_joint"):
         other_study = Study.load(HERE.parent / name / "runs")
         for one in contrasts(other_study.runs.arms, other_study.runs.arms[0]):
-            if one.technique and one.pair:
+            if one.technique and one.pair and one.family != "alone on GRPO":  # the first rung once more
                 own = [each for each in interactions if one.technique in each.label.split(" x ")]
-                predicted = given(effects[one.technique], own, read_arm(one.pair[1]).on)
-                print(
-                    f"  {name}, {one.family}, {one.label}: {points(study.value(predicted))}; "
-                    f"{points(other_study.value(one))}"
-                )
+                guesses = [
+                    study.value(given(effects[one.technique], own, read_arm(one.pair[1]).on)),
+                    study.value(effects[one.technique]),
+                ]
+                seen = other_study.value(one)
+                print(f"  {name}, {one.family}, {one.label}: {'; '.join(map(points, [*guesses, seen]))}")
+                errors.append([guess.mean - seen.mean for guess in guesses] + [-seen.mean])
+    with_them, main_only, zero = 100 * np.sqrt(np.mean(np.square(errors), axis=0))
+    print(
+        f"  {len(errors)} effects, root mean square error: {with_them:.2f}, {main_only:.2f}; predicting 0: {zero:.2f}"
+    )
 
 
 if __name__ == "__main__":
