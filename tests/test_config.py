@@ -129,7 +129,7 @@ def test_every_choice_of_every_group_composes(compose, override):
 
 
 @pytest.mark.parametrize("name", REGIMES)
-def test_every_regime_composes_with_its_two_studies_and_keeps_its_horizon(compose, name):
+def test_every_regime_composes_with_its_calibration_and_keeps_its_horizon(compose, name):
     alone = compose(f"+regime={name}", "seed=1", small=False)
     assert alone.regime is not None
     assert alone.regime.name == name
@@ -142,7 +142,6 @@ def test_every_regime_composes_with_its_two_studies_and_keeps_its_horizon(compos
     arms = study_design(calibrated).names
     assert arms[:2] == (alone.regime.reference, f"{alone.regime.reference}@rollout.noise_stream=1")
     assert set(arms[2:]) == {a for c in alone.regime.techniques.values() for a in c.doses} - {alone.regime.reference}
-    assert compose(f"+regime={name}", "+study=screen", "seed=5", small=False).task.base_seed == 5
 
 
 def test_arms_of_an_ablation_are_named_from_their_switches(compose):

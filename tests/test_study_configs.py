@@ -5,7 +5,7 @@ from composition import tree_of
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.regime_study import OF_A_REGIME
+from dapo_lit.cli.regime_study import CALIBRATE
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import flatten
@@ -16,7 +16,7 @@ OWN_ARMS = [name for name, file in STUDIES.items() if OmegaConf.select(file, "st
 
 
 def test_there_is_a_study_file_for_every_design_and_no_other():
-    assert set(STUDIES) - set(OWN_ARMS) == {*DESIGNS, *OF_A_REGIME}
+    assert set(STUDIES) - set(OWN_ARMS) == {*DESIGNS, CALIBRATE}
 
 
 @pytest.mark.parametrize("name", OWN_ARMS)

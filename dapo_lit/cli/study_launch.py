@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import choices, looks_only
-from dapo_lit.cli.regime_study import OF_A_REGIME, regime_design
+from dapo_lit.cli.regime_study import CALIBRATE, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.bases import base_of
@@ -158,7 +158,7 @@ def study_design(config: Config) -> Design:
     """
     study = config.study
     assert study is not None
-    if study.name in OF_A_REGIME:
+    if study.name == CALIBRATE:
         return regime_design(config)
     if study.arms is not None:
         if study.name in DESIGNS:

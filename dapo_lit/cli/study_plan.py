@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from dapo_lit.cli.regime_study import OF_A_REGIME
+from dapo_lit.cli.regime_study import CALIBRATE
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
@@ -158,7 +158,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             arms=study.names,
             seeds=tuple(sorted(registered)),
             bases=section.bases if config.policy.path is None else (),
-            families=() if study.name in OF_A_REGIME else families(study, config),
+            families=() if study.name == CALIBRATE else families(study, config),
             rule=RULE.format(units="runs of one base policy" if one else "base policies"),
             stopping=before.stopping if before else {"pairs": len(registered)},
             budget=config.budget.model_dump(),

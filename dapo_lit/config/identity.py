@@ -20,7 +20,7 @@ HASH_VERSION = 2
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
 
-RETIRED_EXECUTION = {"trainer.cpu.auto", "rollout.torch.cuda_graphs", "regime.bases"}
+RETIRED_EXECUTION = {"trainer.cpu.auto", "rollout.torch.cuda_graphs", "regime.bases", "regime.screen"}
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
 RETIRED_CONSTANTS: dict[str, Any] = {}
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""

@@ -29,8 +29,6 @@ class Regime(Section):
     """The horizon of its studies, in rollout steps."""
     reference: str
     """The arm that is run twice as the placebo."""
-    screen: dict[str, tuple[float, float]]
-    """The rule of the screening, on the base policy alone: metric at step 0 -> lowest and highest value."""
     techniques: dict[str, Control]
     """The techniques that the regime is meant for."""
 

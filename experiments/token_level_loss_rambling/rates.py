@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from dapo_lit.study.compare.decision import by_bases, sign_flip_p
-from dapo_lit.study.compare.statistics import fixed_bases_interval
+from dapo_lit.study.compare.decision import sign_flip_p
+from dapo_lit.study.compare.statistics import per_base, t_interval
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import load
 
@@ -47,8 +47,8 @@ def main() -> None:
                 frames[other_rate], other_arm, metric, scale
             )
             values, of = difference.tolist(), [base_of[seed] for seed in difference.index]
-            found = fixed_bases_interval(values, of)
-            p = sign_flip_p(by_bases(values, of))
+            found = t_interval(per_base(values, of))
+            p = sign_flip_p(per_base(values, of))
             print(f"  {label}: {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}], p = {p:.4f}, n = {found.n}")
 
 

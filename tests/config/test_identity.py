@@ -43,7 +43,7 @@ NOT_SCIENCE = {
         "study.families", "study.margin",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
         "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
-        "regime.name", "regime.page", "regime.steps", "regime.reference", "regime.screen",
+        "regime.name", "regime.page", "regime.steps", "regime.reference",
         "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
         "regime.techniques.doses", "callbacks",
         "rollout.mismatch_alarm", "rollout.stall_s",

@@ -12,7 +12,7 @@ from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.calibration import calibrate
 from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.calibration_page import close_calibration, screening
+from dapo_lit.study.report.calibration_page import close_calibration
 from dapo_lit.study.report.document import Table
 from dapo_lit.study.report.regime_section import regime_comparisons, regime_section
 from dapo_lit.study.report.results import analyse
@@ -22,16 +22,15 @@ CONTROL = {"outcome": "task/steps_frac", "direction": "up", "steps": [1, 20], "d
 REGIME: dict[str, Any] = {
     "name": "made_up",
     "reference": FREE,
-    "screen": {"task/steps_frac": [0.0, 0.2]},
     "techniques": {"clip_higher": CONTROL},
 }
 
 
 def write(folder: Path, regime: dict[str, Any], steps_of: dict[str, float]) -> Path:
-    """Six pairs on three bases; arm -> the step at which written steps take over."""
+    """Six pairs, each on a base policy of its own; arm -> the step at which written steps take over."""
     for arm, step in steps_of.items():
         for seed in range(6):
-            keys = {"regime": regime, "task.base_seed": seed % 3}
+            keys = {"regime": regime}
             write_run(
                 folder,
                 read_arm(arm),
@@ -54,7 +53,7 @@ def test_an_extreme_dose_that_moves_the_named_outcome_admits_its_technique(runs:
     assert verdict.admitted, verdict.reason
     (dose,) = verdict.doses
     assert dose.arms == (FREE, BOUND)
-    assert (dose.n, found.bases) == (6, (0, 1, 2))
+    assert (dose.n, found.bases) == (6, tuple("012345"))
     assert dose.mean > 0.2
     assert dose.d is not None
     assert dose.d >= 2
@@ -96,15 +95,6 @@ def test_a_calibration_writes_its_answer_and_an_unfinished_one_says_what_is_miss
     folder = write(tmp_path / "other", REGIME, {FREE: 5, BOUND: 15})
     with pytest.raises(StudyError, match=r"no finished run of dapo@clip.high=5@rollout.noise_stream=1"):
         close_calibration([folder])
-
-
-def test_the_screening_looks_at_the_first_value_of_each_base_and_takes_the_first_three(tmp_path: Path) -> None:
-    for base in range(5):
-        keys = {"regime": REGIME, "task.base_seed": base}
-        write_run(tmp_path, read_arm(FREE), base, study="screen", keys=keys, emergence=0 if base == 1 else 9)
-    text = screening([tmp_path / "screen"])
-    assert "fails task/steps_frac" in text.splitlines()[2]
-    assert text.splitlines()[-1] == "bases: [0, 2, 3] (4 of 5 pass)"
 
 
 def test_a_technique_is_compared_on_the_outcome_that_admitted_it(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_budget_to_the_controls_level_is_worked_by_hand() -> None:
     assert rising(line([0.0, 0.3, 0.0, 0.3, 0.6], 10)).values == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert rising(line([0.2, 0.0, 0.1, 0.2, 0.3], 10)).values == pytest.approx([2 / 15, 2 / 15, 2 / 15, 0.2])
     # the control ends on 0.3, the mean of its last three, at 30; the treated run gets there at 30 + 0.5 * 30
-    found = needed([(treated, control)], [0])
+    found = needed([(treated, control)], ["0"])
     assert found
     assert found.ratio == pytest.approx(45 / 30)
     assert (found.low, found.never, found.pairs) == (None, 0, 1)
@@ -120,7 +120,7 @@ def test_the_budget_to_the_controls_level_is_worked_by_hand() -> None:
 def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_end() -> None:
     control = line([0.0, 0.1, 0.2, 0.3, 0.4], 10)
     fast, flat = line([0.0, 0.2, 0.4, 0.6, 0.8], 30), line([0.0, 0.05, 0.1, 0.1, 0.1], 30)
-    found = needed([(fast, control), (flat, control)], [0, 1])
+    found = needed([(fast, control), (flat, control)], ["0", "1"])
     assert found
     assert (found.never, found.high) == (1, None)
     assert found.ratio == pytest.approx((45 / 30 * 90 / 30) ** 0.5)
@@ -135,19 +135,19 @@ def test_a_ratio_is_printed_as_a_bound_or_not_at_all_where_most_pairs_never_get_
 
 def test_a_pair_without_a_rise_to_reach_is_left_out() -> None:
     control, flat = line([0.0, 0.1, 0.2, 0.3, 0.4], 10), line([0.3, 0.3, 0.3, 0.3], 10)
-    found = needed([(control, flat), (control, control)], [0, 0])
+    found = needed([(control, flat), (control, control)], ["0", "0"])
     assert found
     assert (found.left_out, found.pairs) == (1, 1)
-    assert needed([(control, flat)], [0]) is None
-    assert needed([(line([0.5, 0.6, 0.7, 0.8], 10), control)], [0]) is None
+    assert needed([(control, flat)], ["0"]) is None
+    assert needed([(line([0.5, 0.6, 0.7, 0.8], 10), control)], ["0"]) is None
 
 
 def test_the_interval_is_over_base_policies() -> None:
     control = line([0.0, 0.1, 0.2, 0.3, 0.4], 10)
     pairs = [(line(control.values.tolist(), 10 * ratio), control) for ratio in (1, 2, 4, 8)]
-    found = needed(pairs, [0, 0, 1, 1])
+    found = needed(pairs, ["0", "0", "1", "1"])
     assert found
-    assert found.by_base == pytest.approx({0: 2**0.5, 1: 32**0.5})
+    assert found.by_base == pytest.approx({"0": 2**0.5, "1": 32**0.5})
     expected = t_interval([log(2**0.5), log(32**0.5)])
     assert found.ratio == pytest.approx(exp(expected.mean))
     assert found.low == pytest.approx(exp(expected.low or 0))
@@ -170,7 +170,7 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed
-    assert cost.needed.by_base == pytest.approx({0: 1.0, 1: 1.0})
+    assert cost.needed.by_base == pytest.approx({"0": 1.0, "1": 1.0})
 
 
 def test_an_interaction_has_no_side_with_and_no_side_without() -> None:

@@ -52,7 +52,7 @@ def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -
     assert "unequal numbers of seeds (dapo 3, dapo-clip_higher 1)" in text
     assert "| dapo-dynamic_sampling/seed_0 | missing | no run folder |" in text
     assert "failed at step 6: RuntimeError: out of memory" in text
-    assert "n = 1 seed" in text
+    assert "one seed" in text
 
 
 def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_so(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
         RunFolder(file.parent, resumes=False).append_row(row | bad)
     text = text_of(folder)
     assert "| dapo/seed_1 | not averaged | eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6 |" in text
-    assert "n = 2 seeds" in text
+    assert "n = 2 base policies" in text
 
 
 def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) -> None:

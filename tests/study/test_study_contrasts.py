@@ -22,6 +22,7 @@ from dapo_lit.study.report.sentences import sentence
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 pd_series = pd.Series
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 CUBE = cube(LADDER)
 ADDITIVE = {arm.name: {0: 0.4 + sum(EFFECTS[t] for t in arm.on)} for arm in CUBE}
@@ -118,18 +119,50 @@ def test_a_single_seed_has_no_interval_and_no_test() -> None:
     assert "[" not in text
 
 
-def test_only_the_registered_family_gets_verdicts_and_pairs_lie_within_bases() -> None:
+def test_only_the_registered_family_gets_verdicts_and_base_policies_are_the_units() -> None:
     names = ["dapo", "dapo-clip_higher", "dapo@clip.high=0.5"]
-    scores = {"dapo": {s: 0.5 + 0.01 * (s % 3) for s in range(12)}}
+    scores = {"dapo": {s: 0.5 + 0.01 * (s % 8) for s in range(16)}}
     scores |= {name: {s: v - 0.1 - 0.001 * s for s, v in scores["dapo"].items()} for name in names[1:]}
     found = contrasts(names)
-    left_out, settings = compare_all(found, scores, {s: s % 3 for s in range(12)}, "left out of DAPO")
+    left_out, settings = compare_all(found, scores, {s: str(s % 8) for s in range(16)}, "left out of DAPO")
     assert left_out.decided()
-    assert settings.p == left_out.p == 2 / 2**12
+    assert settings.p == left_out.p == 2 / 2**8
     assert settings.p_holm is None
     assert not settings.decided()
-    assert left_out.by_base == pytest.approx({0: 0.1045, 1: 0.1055, 2: 0.1065})
-    assert "n = 12 seeds on 3 base policies" in sentence(left_out, "eval/x/avg@8", "at 40 steps", 1, None)
+    assert left_out.by_base == pytest.approx({str(base): 0.104 + 0.001 * base for base in range(8)})
+    assert "n = 8 base policies, 16 seeds" in sentence(left_out, "eval/x/avg@8", "at 40 steps", 1, None)
+    one = compare(found[0], scores, dict.fromkeys(range(16), "models/mine"))
+    assert (one.p, one.by_base) == (2 / 2**16, {})
+    assert "n = 16 runs of one base policy" in sentence(one, "eval/x/avg@8", "at 40 steps", 1, None)
+
+
+def test_a_base_policy_is_told_by_its_weights_or_by_the_file_beside_packed_cells() -> None:
+    def base(**record: str) -> str:
+        return Run(Path(), "s", "dapo", 3, "finished", record, {"task": {"base_seed": 4}}, pd.DataFrame()).base
+
+    assert base() == "4"
+    assert base(base_weights="e1e55078930db1f2") == "4 (e1e55078)"
+    packed = outcomes.bases(load(EXPERIMENTS / "table1_joint" / "runs"))
+    assert [packed[seed] for seed in (0, 3, 6, 11)] == ["4 (machine 1)"] * 2 + ["4 (machine 2)", "6 (machine 2)"]
+
+
+def test_the_ladder_of_table_1_is_analysed_with_its_six_base_policies() -> None:
+    """The six means are those that an independent computation from the raw cells gives (points)."""
+    runs = load(EXPERIMENTS / "table1_joint" / "runs")
+    scores, base_of = outcomes.scores(runs, "eval/joint/avg@2"), outcomes.bases(runs)
+    found = {
+        c.technique: compare(c, scores, base_of) for c in contrasts(runs.arms, "naive_grpo") if c.family == "ladder"
+    }
+    expected = {
+        "soft_overlong_punishment": (-6.4, -10.3, -2.5),
+        "token_level_loss": (7.7, 3.0, 12.5),
+        "dynamic_sampling": (3.2, 1.3, 5.2),
+    }
+    for technique, numbers in expected.items():
+        estimate = found[technique].estimate
+        assert estimate is not None
+        assert estimate.n == 6
+        assert (estimate.mean, estimate.low, estimate.high) == pytest.approx([x / 100 for x in numbers], abs=6e-4)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from scipy import stats
 from dapo_lit.study import designs
 from dapo_lit.study.compare import decision, questions, statistics
 from dapo_lit.study.compare.contrasts import compare_all, contrasts
-from dapo_lit.study.compare.decision import by_bases, holm, mcnemar_p, pairs_needed, sign_flip_p
+from dapo_lit.study.compare.decision import holm, mcnemar_p, pairs_needed, sign_flip_p
 from dapo_lit.study.compare.statistics import (
-    fixed_bases_interval,
     iqm,
     paired_t_power,
+    per_base,
     probability_of_improvement,
     seeds_needed,
     smallest_effect,
@@ -171,29 +171,32 @@ def test_of_an_event_the_sign_flip_test_is_mcnemars() -> None:
         assert sign_flip_p(pairs) == pytest.approx(mcnemar_p(only_first, only_second))
 
 
-def test_each_base_weighs_the_same_and_only_the_spread_within_bases_counts() -> None:
-    values, bases = [1.0, 3.0, 11.0, 13.0, 12.0], [0, 0, 1, 1, 1]
-    estimate = fixed_bases_interval(values, bases)
-    assert estimate.mean == pytest.approx((2 + 12) / 2)
-    assert estimate.sd == pytest.approx((4 / 3) ** 0.5)  # squares of 2 and 2 over 5 - 2
-    half = stats.t.ppf(0.975, 3) * (4 / 3) ** 0.5 * (1 / 2 + 1 / 3) ** 0.5 / 2
-    assert estimate.high == pytest.approx(7 + half)
-    assert np.mean(by_bases(values, bases)) == pytest.approx(7)
-    assert fixed_bases_interval([1.0, 2.0, 3.0], [7, 8, 9]) == t_interval([1.0, 2.0, 3.0])
+def test_seeds_of_a_base_are_averaged_and_seeds_of_one_base_are_the_units() -> None:
+    values, bases = [1.0, 3.0, 11.0, 13.0, 12.0], ["7", "7", "8", "8", "8"]
+    assert per_base(values, bases) == pytest.approx([2, 12])
+    estimate = t_interval(per_base(values, bases))
+    assert (estimate.mean, estimate.n) == (7, 2)
+    assert estimate.high == pytest.approx(7 + stats.t.ppf(0.975, 1) * 50**0.5 / 2**0.5)  # sd of 2 and 12
+    assert per_base(values, ["7"] * 5) == pytest.approx(values)
+    assert per_base(np.arange(6.0).reshape(3, 2), ["a", "b", "a"]).tolist() == [[2, 3], [2, 3]]
 
 
-def test_the_interval_over_fixed_bases_covers_the_truth_where_bases_differ_by_more_than_the_noise() -> None:
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_interval_over_bases_covers_the_population_where_the_effect_differs_between_bases(nested: bool) -> None:
     rng = np.random.default_rng(3)
-    bases = np.repeat([0, 1, 2], 4)
-    effects = np.array([0.0, 3.0, -1.5])
-    studies = effects[bases] + rng.normal(0, 1, (STUDIES, 12))
-    covered = [e.low <= 0.5 <= e.high for e in (fixed_bases_interval(x, bases) for x in studies)]  # type: ignore[operator]
-    assert 0.94 <= np.mean(covered) <= 0.96
+    bases = [str(seed % 3 if nested else seed) for seed in range(12)]
+    effects = 0.5 + rng.normal(0, 1.5, (STUDIES, 3 if nested else 12))
+    studies = effects[:, [int(base) for base in bases]] + rng.normal(0, 1, (STUDIES, 12))
+    found = [t_interval(per_base(x, bases)) for x in studies]
+    assert 0.94 <= np.mean([e.low <= 0.5 <= e.high for e in found]) <= 0.96  # type: ignore[operator]
+    flat = [t_interval(x) for x in studies]  # twelve values, as if seeds were bases
+    covered = np.mean([e.low <= 0.5 <= e.high for e in flat])  # type: ignore[operator]
+    assert (covered < 0.8) == nested
 
 
 def test_two_levels_cover_other_questions_and_the_evaluations_share_of_the_variance_is_what_was_put_in() -> None:
     rng = np.random.default_rng(5)
-    bases, num_questions, num_samples = np.repeat([0, 1, 2], 4), 40, 8
+    bases, num_questions, num_samples = [str(seed) for seed in range(12)], 40, 8
     covered, covered_seeds, shares = [], [], []
     for _ in range(300):
         seed, question = rng.normal(0, 0.03, (12, 1)), rng.normal(0, 0.12, (1, num_questions))

@@ -10,7 +10,7 @@ from typing import Any
 
 from dapo_lit.study.compare.contrasts import by_seed, difference
 from dapo_lit.study.compare.decision import pairs_needed
-from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval, seeds_needed, smallest_effect
+from dapo_lit.study.compare.statistics import Estimate, per_base, seeds_needed, smallest_effect, t_interval
 from dapo_lit.study.read.health import ends
 from dapo_lit.study.read.outcomes import bases, outcome
 from dapo_lit.study.read.runs import Run, Runs, StudyError
@@ -47,7 +47,7 @@ class Effect:
     low: float | None
     high: float | None
     d: float | None
-    """The mean over the standard deviation of the differences within base policies."""
+    """The mean over the standard deviation of the differences between base policies."""
 
     @property
     def stands_out(self) -> bool:
@@ -75,14 +75,14 @@ class Calibration:
     regime: str
     reference: str
     seeds: tuple[int, ...]
-    bases: tuple[int, ...]
+    bases: tuple[str, ...]
     steps: int
     phenomena: tuple[Phenomenon, ...]
     techniques: tuple[Verdict, ...]
     metric: str
     """The primary metric, for which the next three are given."""
     sd: float | None
-    """Standard deviation of a paired difference within base policies, pooled over the placebo and the doses."""
+    """Standard deviation of a paired difference between base policies, pooled over the placebo and the doses."""
     smallest: Mapping[int, float]
     """Pairs -> the smallest effect that they find with a power of 80 %."""
     seeds_for_two_points: int | None
@@ -157,7 +157,7 @@ def _estimate(runs: Runs, treated: str, control: str, key: str, steps: tuple[int
         for arm in (treated, control)
     }
     found, base_of = by_seed(difference("", "", None, treated, control), table), bases(runs)
-    return fixed_bases_interval(list(found.values()), [base_of[s] for s in found]) if found else None
+    return t_interval(per_base(list(found.values()), [base_of[s] for s in found])) if found else None
 
 
 def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import factorial
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.decision import by_bases, holm, sign_flip_p
-from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval, iqm, probability_of_improvement
+from dapo_lit.study.compare.decision import holm, sign_flip_p
+from dapo_lit.study.compare.statistics import Estimate, iqm, per_base, probability_of_improvement, t_interval
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
@@ -43,13 +43,13 @@ class Comparison:
 
     contrast: Contrast
     seeds: tuple[int, ...]
-    bases: tuple[int, ...]
+    bases: tuple[str, ...]
     """The base policy of each seed."""
     differences: tuple[float, ...]
     estimate: Estimate | None
-    """None without a seed that all arms of the contrast have."""
+    """Over base policies; None without a seed that all arms of the contrast have."""
     p: float | None
-    """Exact sign-flip test; None below two seeds."""
+    """Sign-flip test over base policies; None below two."""
     p_holm: float | None = None
     """Adjusted over the family that the study decides; None for other comparisons, which have no verdict."""
     iqm_treated: float | None = None
@@ -62,12 +62,11 @@ class Comparison:
         return self.p_holm is not None and self.p_holm <= alpha
 
     @property
-    def by_base(self) -> dict[int, float]:
+    def by_base(self) -> dict[str, float]:
         """The mean difference at each base policy."""
-        groups = {
-            base: [d for d, b in zip(self.differences, self.bases, strict=True) if b == base] for base in self.bases
-        }
-        return {base: sum(values) / len(values) for base, values in sorted(groups.items())}
+        means = per_base(self.differences, self.bases)
+        names = list(dict.fromkeys(self.bases))
+        return dict(zip(names, map(float, means), strict=True)) if len(names) > 1 else {}
 
 
 def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contrast]:
@@ -164,7 +163,7 @@ def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dic
 
 
 def compare(
-    contrast: Contrast, scores: Mapping[str, Mapping[int, float]], base_of: Mapping[int, int] | None = None
+    contrast: Contrast, scores: Mapping[str, Mapping[int, float]], base_of: Mapping[int, str] | None = None
 ) -> Comparison:
     """One contrast over the seeds that all its arms have; Holm is left to `compare_all`.
 
@@ -173,11 +172,12 @@ def compare(
     """
     differences = by_seed(contrast, scores)
     seeds, values = tuple(differences), tuple(differences.values())
-    bases = tuple((base_of or {}).get(seed, seed) for seed in seeds)
+    bases = tuple((base_of or {}).get(seed, str(seed)) for seed in seeds)
     if not seeds:
         return Comparison(contrast, (), (), (), None, None)
-    p = sign_flip_p(by_bases(values, bases)) if 1 < len(seeds) <= 44 else None
-    result = Comparison(contrast, seeds, bases, values, fixed_bases_interval(values, bases), p)
+    units = per_base(values, bases)
+    p = sign_flip_p(units) if 1 < len(units) <= 44 else None
+    result = Comparison(contrast, seeds, bases, values, t_interval(units), p)
     if contrast.pair is None:
         return result
     treated, control = ([scores[arm][seed] for seed in seeds] for arm in contrast.pair)
@@ -188,7 +188,7 @@ def compare(
 def compare_all(
     found: Sequence[Contrast],
     scores: Mapping[str, Mapping[int, float]],
-    base_of: Mapping[int, int] | None = None,
+    base_of: Mapping[int, str] | None = None,
     decides: str | None = None,
 ) -> list[Comparison]:
     """All contrasts; the exact p-values of the family `decides` adjusted by Holm."""

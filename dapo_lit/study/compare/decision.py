@@ -1,10 +1,10 @@
-"""The one rule by which a study decides: the exact sign-flip test over pairs of runs, Holm-adjusted over its family.
+"""The one rule by which a study decides: the sign-flip test over base policies, Holm-adjusted over its family.
 
-A pair is two runs with the same seed, and so with the same base policy. If a technique did nothing, the two could
-change places; the test counts how many of the 2^n ways to do so give a mean difference as large. Intervals decide
-nothing. For an event, which a run has (1) or has not (0), this test is McNemar's.
+The differences of a base policy's seeds are averaged first (`statistics.per_base`). If a technique did nothing, the two
+arms of a base could change places; the test counts how many of the 2^n ways to do so give a mean difference as large.
+Intervals decide nothing. For an event, which a run has (1) or has not (0), this test is McNemar's.
 
-Which family a study decides is registered before its first run; other comparisons are shown without a verdict.
+Which families a study decides is registered before its first run; other comparisons are exploratory.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from dapo_lit.study.compare.statistics import Array
 def sign_flip_p(differences: Sequence[float] | Array) -> float:
     """Exact two-sided p of the mean of paired differences over all 2^n sign flips.
 
-    Valid whatever the distribution of outcomes, because the two runs of a pair could change places if the arms were
-    equal. The smallest p that n pairs can give is 2 / 2^n.
+    Valid for two arms whatever the distribution of outcomes, because they could change places if they were equal. For
+    main effects and interactions it assumes that differences are symmetric. The smallest p of n values is 2 / 2^n.
 
     >>> sign_flip_p([1.0, 2.0, 3.0])
     0.25
@@ -44,17 +44,6 @@ def _signed_sums(x: Array) -> Array:
     for value in x:
         sums = np.concatenate([sums + value, sums - value])
     return sums
-
-
-def by_bases(differences: Sequence[float] | Array, bases: Sequence[int]) -> list[float]:
-    """Differences weighted so that their mean is the mean over base policies, whatever the pairs of each.
-
-    >>> by_bases([1.0, 1.0, 4.0], [0, 0, 1])
-    [0.75, 0.75, 6.0]
-    """
-    _, inverse, counts = np.unique(np.asarray(bases), return_inverse=True, return_counts=True)
-    weights = len(inverse) / (len(counts) * counts[inverse])
-    return [float(value) for value in np.asarray(differences, dtype=float) * weights]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast
-from dapo_lit.study.compare.statistics import Estimate, t_interval
+from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
 from dapo_lit.study.read.run import AXES
 from dapo_lit.study.read.runs import Run, Runs
@@ -32,7 +32,7 @@ class Needed:
     pairs: int
     left_out: int
     """Pairs whose level is reached before the first update, as where the control does not improve."""
-    by_base: Mapping[int, float]
+    by_base: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _on_axis(sides: Sequence[Sequence[Sequence[Run]]], key: str, axis: str) -> C
         return None
     met = [(_difference(*pair), base) for pair, base in zip(pairs, bases, strict=True)]
     differences, of = [value for value, _ in met if value is not None], [b for value, b in met if value is not None]
-    at_equal = _over_bases(differences, of) if differences else None
+    at_equal = t_interval(per_base(differences, of)) if differences else None
     return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal)
 
 
@@ -107,7 +107,7 @@ def _difference(treated: Measured, control: Measured) -> float | None:
     return None if ours is None or theirs is None else ours - theirs
 
 
-def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[int]) -> Needed | None:
+def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> Needed | None:
     """How many times its control's budget the treated run needs to the level that its control ends on.
 
     A pair that never gets there counts with the whole budget of its treated run. That is less than it would need, so
@@ -125,15 +125,9 @@ def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[int]) -> 
         of.append(base)
     if not logs:
         return None
-    found = _over_bases(logs, of)
+    found = t_interval(per_base(logs, of))
     low, high = (None if end is None else float(np.exp(end)) for end in (found.low, found.high))
     by_base = {base: float(np.exp(np.mean([x for x, b in zip(logs, of, strict=True) if b == base]))) for base in of}
     return Needed(
         float(np.exp(found.mean)), low, None if never else high, never, len(logs), len(pairs) - len(logs), by_base
     )
-
-
-def _over_bases(values: Sequence[float], bases: Sequence[int]) -> Estimate:
-    """The base policy is the unit: t-interval over the means of the bases, or over pairs where all share one base."""
-    means = [np.mean([x for x, b in zip(values, bases, strict=True) if b == base]) for base in dict.fromkeys(bases)]
-    return t_interval(np.array(means) if len(means) > 1 else values)

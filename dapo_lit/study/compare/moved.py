@@ -7,12 +7,11 @@ largest |t| of every flip. How metrics depend on each other needs no model, and 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast, by_seed
-from dapo_lit.study.compare.statistics import Array, Estimate, fixed_bases_interval
+from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
 from dapo_lit.study.read.metric_words import is_outcome
 from dapo_lit.study.read.outcomes import scores
 from dapo_lit.study.read.runs import Runs
@@ -34,7 +33,7 @@ class Moved:
     """Adjusted over all metrics and comparisons that were looked at."""
 
 
-def moved(runs: Runs, found: Sequence[Contrast], base_of: Mapping[int, int] | None = None) -> list[Moved]:
+def moved(runs: Runs, found: Sequence[Contrast], base_of: Mapping[int, str] | None = None) -> list[Moved]:
     """Every comparison's effect on every metric, largest standardised effect first.
 
     Only seeds that all comparisons have count, so that one flip of signs means the same for all. A metric that some
@@ -48,12 +47,12 @@ def moved(runs: Runs, found: Sequence[Contrast], base_of: Mapping[int, int] | No
     effects = [entry for entry in effects if len(entry[2]) == len(seeds) and _spread(entry[2])]
     if len(seeds) < 2 or not effects:
         return []
-    values = np.array([[pairs[seed] for _, _, pairs in effects] for seed in seeds])
-    bases = [(base_of or {}).get(seed, seed) for seed in seeds]
+    pairs_of = np.array([[pairs[seed] for _, _, pairs in effects] for seed in seeds])
+    values = per_base(pairs_of, [(base_of or {}).get(seed, str(seed)) for seed in seeds])
     rows = [
-        Moved(contrast, key, fixed_bases_interval(column, bases), float(size), float(p))
+        Moved(contrast, key, t_interval(column), float(size), float(p))
         for (contrast, key, _), column, size, p in zip(
-            effects, values.T, standardised(values, bases), max_t_p(values, bases), strict=True
+            effects, values.T, standardised(values), max_t_p(values), strict=True
         )
     ]
     return sorted(rows, key=lambda row: -abs(row.size))
@@ -64,58 +63,42 @@ def _spread(pairs: Mapping[int, float]) -> bool:
     return len(x) > 1 and float(np.std(x)) > 1e-9 * float(np.max(np.abs(x)) or 1)
 
 
-def standardised(values: Array, bases: Sequence[int]) -> Array:
-    """Mean over bases divided by the standard deviation within them [metrics], from differences [pairs, metrics].
+def standardised(values: Array) -> Array:
+    """Mean divided by the standard deviation [metrics], from differences [bases, metrics].
 
-    >>> standardised(np.array([[1.0], [3.0]]), [0, 1])
+    >>> standardised(np.array([[1.0], [3.0]]))
     array([1.41421356])
     """
-    groups = _groups(bases)
-    return _t(values, np.ones((1, len(values))), groups)[0] * _scale(groups)
+    return _t(values, np.ones((1, len(values))))[0] / len(values) ** 0.5
 
 
-def max_t_p(values: Array, bases: Sequence[int]) -> Array:
+def max_t_p(values: Array) -> Array:
     """Adjusted two-sided p of each metric [metrics]: the share of sign flips whose largest |t| is at least its own.
 
     Args:
-        values: paired differences [pairs, metrics]. One flip turns the sign of a pair in all its metrics.
-        bases: the base policy of each pair; only the spread within bases counts.
+        values: paired differences [bases, metrics]. One flip turns the sign of a base in all its metrics.
 
-    >>> max_t_p(np.array([[1.0, 0.1], [1.2, -0.1], [0.9, 0.2]]), [0, 1, 2])  # all signs equal, the most extreme of 8
+    >>> max_t_p(np.array([[1.0, 0.1], [1.2, -0.1], [0.9, 0.2]]))  # all signs equal, the most extreme of 8
     array([0.25, 1.  ])
     """
-    groups = _groups(bases)
-    observed = np.abs(_t(values, np.ones((1, len(values))), groups)[0])
+    observed = np.abs(_t(values, np.ones((1, len(values))))[0])
     signs = _signs(len(values))
-    largest = np.concatenate([np.max(np.abs(_t(values, part, groups)), axis=1) for part in np.array_split(signs, 16)])
+    largest = np.concatenate([np.max(np.abs(_t(values, part)), axis=1) for part in np.array_split(signs, 16)])
     return np.mean(largest[:, None] >= observed * (1 - 1e-9), axis=0)
 
 
-def _signs(pairs: int) -> Array:
-    """Sign flips [flips, pairs], the first of them all +1."""
-    if 2**pairs <= FLIPS:
-        return 1.0 - 2.0 * ((np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1)
-    drawn = 1.0 - 2.0 * np.random.default_rng(0).integers(0, 2, (FLIPS, pairs))
+def _signs(bases: int) -> Array:
+    """Sign flips [flips, bases], the first of them all +1."""
+    if 2**bases <= FLIPS:
+        return 1.0 - 2.0 * ((np.arange(2**bases)[:, None] >> np.arange(bases)) & 1)
+    drawn = 1.0 - 2.0 * np.random.default_rng(0).integers(0, 2, (FLIPS, bases))
     drawn[0] = 1.0
     return drawn
 
 
-def _groups(bases: Sequence[int]) -> list[Any]:
-    """Places of the pairs of each base; one group where no base has two pairs, as where every seed has its own."""
-    codes = np.asarray(bases)
-    found = [np.flatnonzero(codes == base) for base in np.unique(codes)]
-    return found if len(found) < len(codes) else [np.arange(len(codes))]
-
-
-def _scale(groups: Sequence[Any]) -> float:
-    return float(sum(1 / len(group) for group in groups) ** 0.5 / len(groups))
-
-
-def _t(values: Array, signs: Array, groups: Sequence[Any]) -> Array:
+def _t(values: Array, signs: Array) -> Array:
     """t of every flip and metric [flips, metrics]; a flip changes sums, never the sum of squares."""
-    sums = [signs[:, group] @ values[group] for group in groups]
-    within = np.sum(values**2, axis=0) - sum(s**2 / len(g) for s, g in zip(sums, groups, strict=True))
-    freedom = len(values) - len(groups)
-    mean = sum(s / len(g) for s, g in zip(sums, groups, strict=True)) / len(groups)
-    floor = 1e-12 * np.sum(values**2, axis=0)  # all pairs alike after a flip: the spread is rounding
-    return mean / (np.sqrt(np.maximum(within, floor) / freedom) * _scale(groups))
+    n, squares = len(values), np.sum(values**2, axis=0)
+    mean = signs @ values / n
+    spread = np.maximum(squares - n * mean**2, 1e-12 * squares)  # all alike after a flip: the spread is rounding
+    return mean / np.sqrt(spread / (n - 1) / n)

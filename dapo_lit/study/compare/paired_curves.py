@@ -7,6 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from dapo_lit.study.compare.contrasts import Contrast
+from dapo_lit.study.compare.statistics import per_base
 from dapo_lit.study.read.curves import curve
 from dapo_lit.study.read.runs import Runs
 
@@ -29,27 +30,19 @@ def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1
     return pd.DataFrame(columns)
 
 
-def difference_band(differences: pd.DataFrame, base_of: Mapping[int, int] | None = None) -> pd.DataFrame:
-    """Mean difference at each step with its pointwise 95 % t-interval: columns x, mean, low, high, n.
+def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None = None) -> pd.DataFrame:
+    """Mean difference over bases at each step with its pointwise 95 % t-interval: columns x, mean, low, high, n.
 
-    Bases weigh the same, and only the spread within them counts, where a base has several seeds. Steps that some pair
-    lacks are left out.
+    Steps that some pair lacks are left out.
     """
     whole = differences.dropna()
-    values, seeds = whole.to_numpy(dtype=float), [int(seed) for seed in whole.columns]
-    codes = np.array([(base_of or {}).get(seed, seed) for seed in seeds])
-    groups = [codes == base for base in np.unique(codes)]
-    if len(groups) == len(seeds):
-        groups = [np.full(len(seeds), True)] if seeds else []
-    if not groups or not len(whole):
+    if whole.empty:
         return pd.DataFrame({name: [] for name in ("x", "mean", "low", "high", "n")}, dtype=float)
-    means = np.stack([values[:, group].mean(axis=1) for group in groups])
-    freedom = len(seeds) - len(groups)
+    bases = [(base_of or {}).get(int(seed), str(seed)) for seed in whole.columns]
+    values = per_base(whole.to_numpy(dtype=float).T, bases)
+    n, mean = len(values), values.mean(axis=0)
     half = np.full(len(whole), np.nan)
-    if freedom > 0:
-        within = sum(np.sum((values[:, g] - m[:, None]) ** 2, axis=1) for g, m in zip(groups, means, strict=True))
-        scale = sum(1 / g.sum() for g in groups) ** 0.5 / len(groups)
-        half = stats.t.ppf(0.975, freedom) * np.sqrt(within / freedom) * scale
-    mean = means.mean(axis=0)
+    if n > 1:
+        half = stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / n**0.5
     places = whole.index.to_numpy(dtype=float)
-    return pd.DataFrame({"x": places, "mean": mean, "low": mean - half, "high": mean + half, "n": len(seeds)})
+    return pd.DataFrame({"x": places, "mean": mean, "low": mean - half, "high": mean + half, "n": n})

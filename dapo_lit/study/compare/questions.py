@@ -10,7 +10,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.statistics import Estimate, fixed_bases_interval
+from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class PairedLevels:
     """The difference of two arms with one and with two levels of uncertainty."""
 
     seeds: Estimate
-    """Over seeds within base policies, for these questions."""
+    """Over base policies, for these questions."""
     both: Estimate
-    """Over seeds and questions: for other questions of the kind as well."""
+    """Over base policies and questions: for other questions of the kind as well."""
     evaluation_share: float | None
-    """Share of the variance between pairs that comes from sampling answers; None for one answer a question."""
+    """Share of the variance between bases that comes from sampling answers; None for one answer a question."""
 
 
-def paired_levels(treated: np.ndarray, control: np.ndarray, bases: Sequence[int]) -> PairedLevels:
+def paired_levels(treated: np.ndarray, control: np.ndarray, bases: Sequence[str]) -> PairedLevels:
     """Compares 0/1 scores [seeds S, questions Q, samples K] of two arms at the same seeds.
 
-    The variance over both is that over seeds plus that over questions less that of single cells, which is in both
+    The variance over both is that over bases plus that over questions less that of single cells, which is in both
     (Cameron, Gelbach and Miller 2011). Arms draw the same noise, so answers are differenced sample by sample.
 
     Raises:
@@ -76,21 +76,22 @@ def paired_levels(treated: np.ndarray, control: np.ndarray, bases: Sequence[int]
     if treated.shape != control.shape:
         raise ValueError(f"arms have different evaluations: {treated.shape} and {control.shape}")
     each = treated - control
-    num_seeds, num_questions, num_samples = each.shape
-    cells = each.mean(axis=2)
-    by_seed = cells.mean(axis=1)
-    seeds = fixed_bases_interval(by_seed, bases)
+    num_runs, num_questions, num_samples = each.shape
+    cells = per_base(each.mean(axis=2), bases)
+    num_units = len(cells)
+    by_unit = cells.mean(axis=1)
+    seeds = t_interval(by_unit)
     if seeds.low is None or seeds.sd is None:
         return PairedLevels(seeds, seeds, None)
-    own = cells - by_seed[:, None]  # what questions add to a seed
+    own = cells - by_unit[:, None]  # what questions add to a base
     of_questions = own.mean(axis=0).var(ddof=1) / num_questions
     of_cells = (own - own.mean(axis=0)).var(ddof=1) / own.size
     half = seeds.mean - seeds.low
-    wide = half * (1 + max(of_questions - of_cells, 0.0) / (seeds.sd**2 / num_seeds)) ** 0.5 if seeds.sd else half
+    wide = half * (1 + max(of_questions - of_cells, 0.0) / (seeds.sd**2 / num_units)) ** 0.5 if seeds.sd else half
     both = replace(seeds, low=seeds.mean - wide, high=seeds.mean + wide)
     share = None
     if num_samples > 1 and seeds.sd:
-        sampling = each.var(axis=2, ddof=1).mean() / (num_questions * num_samples)
+        sampling = each.var(axis=2, ddof=1).mean() / (num_questions * num_samples * num_runs / num_units)
         share = float(min(1.0, sampling / seeds.sd**2))
     return PairedLevels(seeds, both, share)
 

@@ -49,9 +49,12 @@ def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
     return table
 
 
-def bases(runs: Runs) -> dict[int, int]:
-    """The base policy of each seed."""
-    return {run.seed: run.base for run in runs}
+def bases(runs: Runs) -> dict[int, str]:
+    """The base policy of each seed: that of its first arm that recorded it."""
+    found: dict[int, str] = {}
+    for run in sorted(runs, key=lambda run: run.record.get("base_weights") is None):
+        found.setdefault(run.seed, run.base)
+    return found
 
 
 def primary_metric(runs: Runs, registered: str | None = None) -> str:

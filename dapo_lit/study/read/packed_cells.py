@@ -10,6 +10,7 @@ Thirty runs take about 0.6 MB. Earlier versions packed a folder a cell, which `l
 import json
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pyarrow.parquet as pq
 from dapo_lit.files import replacing
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
+BASES = "bases.json"
+"""Seed -> base policy, for cells that recorded no hash of its weights and were made on machines of two kinds."""
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
 CELL = ["arm", "seed"]
 SAMPLE = ["problem_id", "sample_index", "correct"]
@@ -34,7 +37,12 @@ def read_packed(folder: Path) -> list[Run]:
     try:
         cells = pd.read_parquet(folder / CELLS)
         metrics, samples = _by_cell(pd.read_parquet(folder / METRICS)), _by_cell(pd.read_parquet(folder / SAMPLES))
-        return [_run(folder, row, metrics, samples) for row in cells.to_dict("records")]
+        file = folder / BASES
+        named = json.loads(file.read_text())["bases"] if file.is_file() else {}
+        return [
+            replace(_run(folder, row, metrics, samples), named_base=named.get(str(row["seed"]), ""))
+            for row in cells.to_dict("records")
+        ]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise StudyError(f"{folder}: packed cells cannot be read ({type(error).__name__}: {error})") from None
 

@@ -51,18 +51,23 @@ class Run:
     """The command line that started it, without the command."""
     packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """The last evaluation of each benchmark, where the run was read from a packed table."""
+    named_base: str = ""
+    """The base policy by the file bases.json beside packed cells, which recorded no hash of its weights."""
 
     @property
     def name(self) -> str:
         return f"{self.arm}/seed_{self.seed}"
 
     @property
-    def base(self) -> int:
-        """The seed of the base policy that the run started from, its own seed where its config does not say; 0 for the
-        one policy of a path."""
-        if (self.config.get("policy") or {}).get("path"):
-            return 0
-        return int((self.config.get("task") or {}).get("base_seed", self.seed))
+    def base(self) -> str:
+        """The base policy that the run started from: its seed (its own where the config does not say) with the hash of
+        its weights, because machines of other kinds make other weights; the path of a policy of your own."""
+        if path := (self.config.get("policy") or {}).get("path"):
+            return str(path)
+        if self.named_base:
+            return self.named_base
+        number, weights = (self.config.get("task") or {}).get("base_seed", self.seed), self.record.get("base_weights")
+        return f"{number} ({weights[:8]})" if weights else str(number)
 
     @property
     def usable(self) -> bool:

@@ -1,4 +1,4 @@
-"""The answers of the two studies of a regime: which base policies pass its screening, and what the regime can tell."""
+"""The answer of a calibration: what a regime can tell."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,9 @@ from dapo_lit.study.compare.calibration import PLACEBO, Calibration, Effect, cal
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.read.outcomes import amount, bases, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
-from dapo_lit.study.read.runs import Run, Runs, StudyError, load
+from dapo_lit.study.read.runs import Runs, StudyError, load
 from dapo_lit.study.report.document import Table, bullets
 from dapo_lit.study.report.evaluation_section import evaluation_cost, levels
-
-WANTED_BASES = 3
 
 
 def regime_of(runs: Runs) -> Mapping[str, Any]:
@@ -26,26 +24,6 @@ def regime_of(runs: Runs) -> Mapping[str, Any]:
     if regime is None:
         raise StudyError("these runs belong to no regime (+regime=NAME)")
     return dict(regime)
-
-
-def screening(folders: Sequence[Path]) -> str:
-    """Every base policy with the metrics of the rule, and the first three that pass it."""
-    runs = load(*folders).usable
-    rule = {key: tuple(bounds) for key, bounds in regime_of(runs)["screen"].items()}
-    passed, lines = [], []
-    for run in sorted(runs, key=lambda run: run.base):
-        failed = [key for key, (low, high) in rule.items() if not low <= _first(run, key) <= high]
-        values = ", ".join(f"{key} {_first(run, key):.3g}" for key in rule)
-        lines.append(f"base {run.base}: {values}: {'fails ' + ', '.join(failed) if failed else 'passes'}")
-        passed += [] if failed else [run.base]
-    bounds = ", ".join(f"{key} from {low:g} to {high:g}" for key, (low, high) in rule.items())
-    return "\n".join([f"rule: {bounds}", *lines, f"bases: {passed[:WANTED_BASES]} ({len(passed)} of {len(runs)} pass)"])
-
-
-def _first(run: Run, key: str) -> float:
-    """The first value of a metric, before any update; NaN, which passes no rule, where it was not logged."""
-    series = run.series(key)
-    return float(series.iloc[0]) if len(series) else float("nan")
 
 
 def close_calibration(folders: Sequence[Path]) -> str:
@@ -103,7 +81,7 @@ def calibration_page(found: Calibration, evaluation: Mapping[str, float | None])
     doses += [["placebo", *e.arms, effect_text(e)] for e in placebo.values()]
     parts = [
         f"# What the regime `{found.regime}` can tell",
-        f"{size}. Effects are paired by seed; d is their mean over their standard deviation within bases.",
+        f"{size}. Effects are paired by seed; d is their mean over their standard deviation between bases.",
         bullets([f"**{line.partition(':')[0]}**:{line.partition(':')[2]}" for line in _answers(found)]),
         "## Phenomena, in the arm that shows each most",
         Table("phenomena", "", ["phenomenon", "", "metric", "first", "last", "arm"], phenomena).markdown(),
@@ -115,12 +93,12 @@ def calibration_page(found: Calibration, evaluation: Mapping[str, float | None])
         least = ", ".join(f"{n} pairs {amount(key, value)}" for n, value in found.smallest.items())
         needed = found.seeds_for_two_points or "more than 500"
         parts.append(
-            f"A paired difference in `{key}` has a standard deviation of {amount(key, found.sd)} {unit(key)} within "
+            f"A paired difference in `{key}` has a standard deviation of {amount(key, found.sd)} {unit(key)} between "
             f"bases. Smallest effect found with a power of 80 % (paired t-test at 5 %): {least}. "
             f"An effect of 2 points needs {needed} pairs; one comparison can be decided from {pairs_needed(1)} on."
         )
     if (share := evaluation["variance_share"]) is not None:
         cost = evaluation["time_share"]
         took = "" if cost is None else f"; all evaluations took {cost:.0%} of the time"
-        parts.append(f"Sampling the last evaluation makes {share:.0%} of the placebo's variance between pairs{took}.")
+        parts.append(f"Sampling the last evaluation makes {share:.0%} of the placebo's variance between bases{took}.")
     return "\n\n".join(parts) + "\n"

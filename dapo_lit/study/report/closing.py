@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.runs import StudyError
-from dapo_lit.study.report.calibration_page import close_calibration, screening
+from dapo_lit.study.report.calibration_page import close_calibration
 from dapo_lit.study.report.report import make_report
 
 
@@ -15,8 +15,6 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
     Raises:
         StudyError: no cell has finished, none has learned anything, or the runs may not be compared.
     """
-    if study == "screen":
-        return screening(folders)
     if study == "calibrate":
         return close_calibration(folders)
     out = folders[0] / "report"

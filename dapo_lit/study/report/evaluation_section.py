@@ -39,7 +39,7 @@ def _by_comparison(results: Results, benchmark: str) -> list[Part]:
     return [Table("levels", caption, ["comparison", "over seeds", "over seeds and questions", "evaluation"], rows)]
 
 
-def levels(runs: Runs, pair: tuple[str, str], base_of: Mapping[int, int], benchmark: str) -> PairedLevels | None:
+def levels(runs: Runs, pair: tuple[str, str], base_of: Mapping[int, str], benchmark: str) -> PairedLevels | None:
     """Both levels of a difference of two arms at these seeds; None where their samples were not recorded alike."""
     if len(base_of) < 2:
         return None

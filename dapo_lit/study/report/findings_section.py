@@ -35,8 +35,7 @@ def findings_section(results: Results) -> list[Part]:
     rule = (
         '"Improves" and "worsens" (of an accuracy), "raises" and "lowers" need a Holm-adjusted exact sign-flip p of '
         f"at most {results.alpha:g} within the family that was registered; everything else is an observed difference. "
-        "Intervals decide nothing: they are t-intervals over seeds within base policies, not adjusted, and speak of "
-        "these base policies only."
+        "Intervals decide nothing: they are t-intervals over base policies, not adjusted."
     )
     return [heading, bullets(lines), rule]
 
@@ -46,9 +45,7 @@ def card_section(results: Results) -> list[Part]:
     key, parts = results.metric, list[Part](["## 2. Technique card"])
     columns, rows = technique_card(list(results.comparisons), key)
     if rows:
-        caption = (
-            f"Effect on {key} ({unit(key)}) with 95 % t-interval over seeds, by view; n is the number of paired seeds."
-        )
+        caption = f"Effect on {key} ({unit(key)}) with 95 % t-interval, by view; n is the number of base policies."
         parts.append(Table("technique_card", caption, columns, rows))
         if results.of("ladder"):
             parts.append(
@@ -71,9 +68,9 @@ def _by_base(results: Results) -> list[Part]:
     shown = [r for r in results.of(results.family) if 1 < len(r.by_base) < len(r.seeds)]
     if not shown:
         return []
-    bases = sorted({base for r in shown for base in r.by_base})
+    bases = sorted({base for r in shown for base in r.by_base}, key=lambda base: (len(base.split()[0]), base))
     rows = [[r.contrast.label, *(amount(results.metric, r.by_base.get(b), signed=True) for b in bases)] for r in shown]
-    caption = f"Mean difference in {results.metric} at each base policy; a verdict covers these bases only."
+    caption = f"Mean difference in {results.metric} at each base policy; the bases are n."
     return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
 
 

@@ -99,7 +99,7 @@ def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | Non
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
 
 
-def _registered(runs: Runs, plan: Plan | None, base_of: Mapping[int, int]) -> list[Comparison]:
+def _registered(runs: Runs, plan: Plan | None, base_of: Mapping[int, str]) -> list[Comparison]:
     """The one comparison that a plan with an event decides: who had the event (1) and who had not (0)."""
     event, found = plan.event if plan else None, emergence(runs, plan)
     if not event or found is None:

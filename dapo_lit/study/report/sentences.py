@@ -25,7 +25,7 @@ def sentence(result: Comparison, key: str, budget: str, size: int, idle: str | N
     subject = f"**{contrast.label}** ({contrast.family})"
     if result.estimate is None:
         return f"{subject}: cannot be compared, no seed has all of its arms ({', '.join(contrast.weights)})."
-    mean, n = result.estimate.mean, len(result.seeds)
+    mean = result.estimate.mean
     named = key if key.startswith("eval/") else in_words(key)
     is_accuracy = "/avg@" in key or key.endswith("accuracy")
     words = ("improves" if mean > 0 else "worsens") if is_accuracy else ("raises" if mean > 0 else "lowers")
@@ -38,16 +38,24 @@ def sentence(result: Comparison, key: str, budget: str, size: int, idle: str | N
         text += " (one seed: no interval)"
     else:
         low, high = (amount(key, end, signed=True) for end in (result.estimate.low, result.estimate.high))
-        text += f" [{low}, {high}] (95 % t-interval, paired by seed)"
-    text += f", n = {n} seed{'s' if n > 1 else ''}"
-    if len(result.by_base) < n:
-        text += f" on {len(result.by_base)} base policies"
+        text += f" [{low}, {high}] (95 % t-interval)"
+    text += f", {units(result)}"
     if result.p is not None and result.p_holm is not None:
         text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
     text += f", {budget}."
     if idle:
         text += f" Not exercised in this regime: {idle}."
     return text
+
+
+def units(result: Comparison) -> str:
+    """What n counts: base policies; where all seeds share one, its runs, and the finding speaks of this policy only."""
+    bases, runs = len(result.by_base), len(result.seeds)
+    if runs == 1:
+        return "one seed"
+    if not bases:
+        return f"n = {runs} runs of one base policy, of which alone it speaks"
+    return f"n = {bases} base policies" + (f", {runs} seeds" if runs > bases else "")
 
 
 def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list[list[str]]]:
