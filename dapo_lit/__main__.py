@@ -14,8 +14,6 @@ COMMANDS = {
     "replay": "a recorded step under other switches",
     "plan": "memory, time and cost of a run before it is launched",
     "export": "a checkpoint as a Hugging Face folder",
-    "sft": "supervised warm-up, or a task's base policy",
-    "transform": "rewrite problems so that their answers are integers",
     "check_rewards": "score a file of answers by a rule",
 }
 

@@ -1,5 +1,8 @@
 """Every config composes, differs from its reference only where it says so, and answers mistakes with one message."""
 
+import re
+import subprocess
+
 import hydra
 import pytest
 import yaml
@@ -63,7 +66,6 @@ ANOTHER_TASK = {
             ],
             "config",
         ),
-        (["policy=micro", "data=rows", "training.epochs=30"], "sft"),
     ],
 )
 def test_the_trees_of_the_tests_are_those_that_hydra_composes(overrides, config_name):
@@ -265,6 +267,13 @@ def test_the_notice_before_a_job_of_slurm_ends_is_longer_than_a_run_waits_for_it
         assert launcher["signal_delay_s"] > compose(f"trainer={trainer}").trainer.grace_s
     assert launcher["timeout_min"] * 60 > launcher["signal_delay_s"]
     assert launcher["max_num_timeout"] > 0
+
+
+@pytest.mark.parametrize("script", sorted((config_folder().parent / "docs" / "examples" / "slurm").glob("*.sbatch")))
+def test_the_notice_in_a_job_file_is_longer_than_its_grace_time(script):
+    text = script.read_text()
+    assert int(re.search(r"--signal=USR1@(\d+)", text)[1]) > int(re.search(r"^GRACE_S=(\d+)", text, re.M)[1])
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
 def test_a_sweep_on_slurm_composes():

@@ -149,7 +149,7 @@ def test_the_pages_quote_commands():
     assert len(quoted_commands()) >= 5
 
 
-POSITIONAL = {"evaluate": "ckpt", "export": "ckpt", "sft": "data", "transform": "data"}
+POSITIONAL = {"evaluate": "ckpt", "export": "ckpt"}
 """The key of a command's argument without a name."""
 
 

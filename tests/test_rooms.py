@@ -31,7 +31,6 @@ ARROWS = {
     "recipe": RECIPE,
     "runs": {"config", "data", "rewards", "rollout", "engines", "ranks"},
     "evaluation": EVALUATION,
-    "preparation": EVALUATION,
     "forecast": {"config", "policy"},
     "lit": EVALUATION | {"evaluation"},
     "replays": EVALUATION | {"evaluation", "lit"},
@@ -150,7 +149,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        (["train", "evaluate", "plan", "export", "sft", "transform", "replay", "check_rewards", "__main__"], set()),
+        (["train", "evaluate", "plan", "export", "replay", "check_rewards", "__main__"], set()),
         (["status", "report"], {"pandas"}),
     ],
 )

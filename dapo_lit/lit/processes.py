@@ -88,6 +88,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
         yield Ranks()
         return
     place, children = place_from_outside(), list[subprocess.Popen[bytes]]()
+    has_starter = place is not None and STARTED_BY not in os.environ
     size = settings.devices * settings.num_nodes
     if place is None:
         if settings.num_nodes > 1:
@@ -101,7 +102,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
             f"{place.size} processes were started, but trainer.devices x trainer.num_nodes = {settings.devices} x "
             f"{settings.num_nodes}; make them agree"
         )
-    watch = RankWatch(place.rank, place.size, children)
+    watch = RankWatch(place.rank, place.size, children, has_starter)
     try:
         yield from _in_group(place, settings, watch, children)
     finally:

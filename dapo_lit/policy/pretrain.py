@@ -1,4 +1,4 @@
-"""Supervised training of a causal language model on responses, for base policies and `sft`.
+"""Supervised training of a causal language model on responses, for base policies and docs/examples/warm_up.py.
 
 AdamW in one process. The loss is the mean over a batch's response tokens, EOS included, prompts excluded. Micro-batches
 of similar length share the batch's denominator, so padding is small and the gradient is that of the random batch.

@@ -32,10 +32,14 @@ class RankWatch:
     """Watches from the start of the processes on, so also those that die before the group exists.
 
     children: the processes that this one started, in the order of their ranks from 1 on.
+    has_starter: whether torchrun or srun started this process and outlives it. A shell may end before its run does.
     """
 
-    def __init__(self, rank: int, size: int, children: Sequence["subprocess.Popen[bytes]"]) -> None:
+    def __init__(
+        self, rank: int, size: int, children: Sequence["subprocess.Popen[bytes]"], has_starter: bool = False
+    ) -> None:
         self.rank, self.size, self.children = rank, size, children
+        self._starter = os.getppid() if has_starter else None
         self._here = {0: int(os.environ[STARTED_BY])} if rank and STARTED_BY in os.environ else {}
         """Process ids of other ranks on this machine."""
         self._store: Any = None
@@ -78,6 +82,9 @@ class RankWatch:
                 self._leave(lost)
 
     def _ended_process(self) -> str | None:
+        # The kernel gives an orphan another parent. Without a starter nobody would end ranks that wait for each other.
+        if self._starter not in (None, os.getppid()):
+            return f"the process that started rank {self.rank} has ended"
         for rank, child in enumerate(self.children, 1):
             if code := child.poll():
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

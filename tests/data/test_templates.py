@@ -31,7 +31,7 @@ def test_the_shipped_templates_are_those_that_configs_name():
     for_tasks = (
         "arithmetic_chat arithmetic_chat_three boxed chat dapo dapo_base gsm8k_chat gsm8k_few_shot plain reasoning_gym"
     )
-    assert shipped_templates() == sorted(["answer_transformation", *for_tasks.split()])
+    assert shipped_templates() == sorted(for_tasks.split())
 
 
 @pytest.mark.parametrize("name", ["arithmetic_chat", "arithmetic_chat_three"])

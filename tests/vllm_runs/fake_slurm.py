@@ -16,7 +16,6 @@ def install(folder: Path, vllm: str) -> None:
         "srun": f'exec {sys.executable} {Path(__file__).resolve()} srun "$@"',
         "scontrol": f'exec {sys.executable} {Path(__file__).resolve()} scontrol "$@"',
         "vllm": vllm,
-        "python": f'exec {sys.executable} "$@"',
     }.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(stat.S_IRWXU)
@@ -48,9 +47,6 @@ def srun(arguments: list[str]) -> int:
         }  # fmt: skip
         environment = os.environ | {k: str(v) for k, v in own.items()}
         children.append(subprocess.Popen(arguments, env=environment, start_new_session=True))
-    Path(os.environ["FAKE_SLURM_LOG"]).with_suffix(f".{arguments[0]}.{os.getpid()}").write_text(
-        " ".join(str(child.pid) for child in children)
-    )
 
     def stop(number: int, frame: object) -> None:
         for child in children:

@@ -18,6 +18,7 @@ import fake_slurm
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "docs" / "examples" / "slurm"
 RUN = (
     "+experiment=four_sums",
     "policy.architecture.hidden_size=64",  # heads of 32
@@ -35,9 +36,6 @@ RUN = (
     "evaluation.every=0",
     "logger.progress=none",
     "logger.completions_every=0",
-    "nodes.sample=2",
-    "nodes.gpus=0",
-    "slurm.health_s=1500",
     "algorithm.techniques.dynamic_sampling=false",
 )
 OPTIONS = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
@@ -58,6 +56,11 @@ class Job:
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
             "SLURM_JOB_ID": "4242",
+            "SLURM_CPUS_PER_TASK": "1",
+            "PYTHON": sys.executable,
+            "TRAIN": str(train),
+            "GPUS": "0",
+            "HELP": str(SLURM),
             "SLURM_JOB_NODELIST": ",".join(f"127.0.0.{n + 1}" for n in range(train + 2)),
             "FAKE_SLURM_LOG": str(folder / "slurm.log"),
             "OMP_NUM_THREADS": "1",
@@ -65,14 +68,11 @@ class Job:
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
         }
-        command = [sys.executable, "-m", "dapo_lit.launch_slurm", *RUN, f"nodes.train={train}", *overrides]
-        written = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        assert written.returncode == 0, written.stdout + written.stderr
+        script = ["timeout", str(DEADLINE_S), "bash", str(SLURM / "two_nodes.sbatch"), *RUN, *overrides]
         with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                ["bash", "dapo_lit_job.sh"], cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
+            self.process = subprocess.Popen(  # `timeout` starts the script, as slurmstepd does
+                script, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
         until = time.monotonic() + DEADLINE_S
@@ -80,6 +80,12 @@ class Job:
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             assert time.monotonic() < until, self.log.read_text()[-4000:]
             time.sleep(0.2)
+
+    def leaves_nothing(self) -> None:
+        until = time.monotonic() + 60
+        while processes(self.folder):
+            assert time.monotonic() < until, self.log.read_text()[-4000:]
+            time.sleep(0.5)
 
     def end(self) -> None:
         """Ends what is left of the job."""
@@ -135,16 +141,23 @@ def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(fold
         os.kill(trainer, signal.SIGKILL)
         code = job.process.wait(DEADLINE_S)
         assert code != 0, job.log.read_text()[-2000:]
-        until = time.monotonic() + 60
-        while processes(folder):  # the job leaves nothing running
-            assert time.monotonic() < until, processes(folder)
-            time.sleep(0.5)
+        job.leaves_nothing()
         reached = max(steps(folder))
         again = Job(folder, 1, f"budget.steps={reached + 2}")
         assert again.process.wait(DEADLINE_S) == 0, again.log.read_text()[-4000:]
         assert "continuing from" in again.log.read_text()
         done = steps(folder)
         assert sorted(set(done)) == list(range(reached + 3))  # no step is missing
+    finally:
+        job.end()
+
+
+def test_a_job_whose_starter_is_killed_ends_itself(folder):
+    job = Job(folder, 2, "budget.steps=2000")
+    try:
+        job.wait_for(lambda: max(steps(folder), default=0) >= 1)
+        job.process.kill()
+        job.leaves_nothing()
     finally:
         job.end()
 

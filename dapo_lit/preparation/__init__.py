@@ -1,1 +1,0 @@
-"""What comes before training: rewritten answers, supervised warm-up."""

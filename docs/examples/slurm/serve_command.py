@@ -1,0 +1,32 @@
+"""Prints the shell command of a vLLM server at $HOST:$PORT for a run, and writes the folder that it starts from.
+
+    python docs/examples/slurm/serve_command.py vllm 8 +experiment=qwen2_5_7b_dapo_math \
+        rollout.vllm.placement=server rollout.vllm.server.folder=/shared/servers
+
+Arguments: vLLM's program, the number of servers, and the overrides of the run. With VLLM_API_KEY set, the server asks
+for this token.
+"""
+
+import sys
+
+from dapo_lit.cli.command import reported
+from dapo_lit.cli.composing import compose
+from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.engines.vllm_server.command import serve_command, write_config
+from dapo_lit.recipe.engine import server_settings
+from dapo_lit.recipe.parts import Parts
+
+
+def main() -> None:
+    program, servers, *overrides = sys.argv[1:]
+    urls = ",".join(f"http://server-{n}:1" for n in range(int(servers)))  # only their number matters here
+    config = compose(*overrides, f"rollout.vllm.server.urls=[{urls}]")
+    parts = Parts(config)
+    model, dtype = ServedModel(parts.policy.config), parts.engine_dtype
+    settings = server_settings(model.config, config.rollout, parts.longest_tokens)
+    folder = write_config(model.config, dtype, settings.folder)
+    print(serve_command(folder, dtype, settings, "$HOST", "$PORT").replace("vllm serve", f"{program} serve"))
+
+
+if __name__ == "__main__":
+    sys.exit(reported(main))
