@@ -52,8 +52,8 @@ $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
 	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r tests_parity/requirements.lock
 	@touch $@
 
-parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites the table of docs/fidelity.md
-	$(PARITY)/bin/python -m pytest tests_parity --table docs/fidelity.md $(ARGS)
+parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests_parity/fidelity.md
+	$(PARITY)/bin/python -m pytest tests_parity --table tests_parity/fidelity.md $(ARGS)
 
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
@@ -122,10 +122,9 @@ bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only 
 	$(BIN)/python benchmarks/dynamic_sampling.py --steps 60
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
-# with --page each script replaces its own part of docs/performance.md
-SPEED := --out benchmarks/results --page docs/performance.md
+SPEED := --out benchmarks/results
 
-bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrites the tables of docs/performance.md (two hours)
+bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrites benchmarks/results (two hours)
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)

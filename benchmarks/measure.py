@@ -47,7 +47,6 @@ def arguments(description: str | None, **defaults: Any) -> argparse.ArgumentPars
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall", action=_SetClock)
     parser.add_argument("--out", type=Path, help="folder for NAME.json and NAME.md")
-    parser.add_argument("--page", type=Path, help="page in which this benchmark's table is rewritten")
     return parser
 
 
@@ -229,7 +228,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def publish(
     name: str, args: argparse.Namespace, began: dict[str, Any], names: Sequence[str], results: Any, tables: str
 ) -> None:
-    """Prints the tables; writes NAME.json and NAME.md to --out, and the tables into --page.
+    """Prints the tables; writes NAME.json and NAME.md to --out.
 
     Args:
         began: `machine()` before the first measurement.
@@ -245,7 +244,7 @@ def publish(
     print(text)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        settings = {key: value for key, value in vars(args).items() if key not in ("out", "page")}
+        settings = {key: value for key, value in vars(args).items() if key != "out"}
         record = {
             "command": [f"benchmarks/{name}.py", *without_paths(sys.argv[1:])],
             "settings": settings,
@@ -256,11 +255,9 @@ def publish(
         (args.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
         (args.out / f"{name}.md").write_text(text + "\n")
         print(f"results {args.out / name}.json, {args.out / name}.md")
-    if args.page:
-        write_between(args.page, name, text)
 
 
-PATHS = ("--out", "--page", "--before")
+PATHS = ("--out", "--before")
 
 
 def without_paths(options: Sequence[str]) -> list[str]:
@@ -271,17 +268,3 @@ def without_paths(options: Sequence[str]) -> list[str]:
             kept.append(option)
         skips = option in PATHS
     return kept
-
-
-def write_between(page: Path, name: str, text: str) -> None:
-    """Replaces the text between the marks of `name` in a page.
-
-    Raises:
-        ValueError: the page has no such marks.
-    """
-    content = page.read_text()
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    if begin not in content or end not in content:
-        raise ValueError(f"{page} has no {begin} ... {end}; add the marks where the table belongs")
-    before, rest = content.split(begin, 1)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")

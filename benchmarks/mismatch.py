@@ -4,7 +4,7 @@ For each case the policy is loaded in the case's dtype and the engine samples fr
 scores the same tokens in packed rows, as in training. The torch engine's head is always float32. `mismatch/kl` and
 `mismatch/prob_diff_max` are defined in docs/metrics.md. vLLM's cases run if it is installed.
 
-    .venv-vllm/bin/python benchmarks/mismatch.py --out benchmarks/results --page docs/mismatch.md
+    .venv-vllm/bin/python benchmarks/mismatch.py --out benchmarks/results
 """
 
 import numpy as np

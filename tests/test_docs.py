@@ -90,14 +90,15 @@ def test_the_table_of_keys_has_every_key_of_the_schema_with_the_default_runs_val
         assert re.search(rf"^\| `{key}` \|[^|]+\| `{value}` \|", table, re.MULTILINE)
 
 
-def test_every_table_that_a_page_asks_for_is_made():
-    asked = [name for file in PAGES for name in re.findall(MARKER, file.read_text(), re.MULTILINE)]
-    assert sorted(asked) == sorted(tables.TABLES)
+def test_every_table_that_is_made_has_a_page():
+    asked = {name for file in PAGES for name in re.findall(MARKER, file.read_text(), re.MULTILINE)}
+    assert asked >= set(tables.MADE)
+    assert all(tables.table(name).count("\n|") > 2 for name in asked)
 
 
 def made(file: Path) -> str:
     """A page as the site has it."""
-    return re.sub(MARKER, lambda marker: tables.TABLES[marker[1]](), file.read_text(), flags=re.MULTILINE)
+    return re.sub(MARKER, lambda marker: tables.table(marker[1]), file.read_text(), flags=re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""How two results are compared, and the rows that end up in docs/fidelity.md."""
+"""How two results are compared, and the rows that end up in fidelity.md, which docs/fidelity.md shows."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from batches import Batch, described
+from batches import LETTERS, Batch, described
 from torch import Tensor
 
 TOLERANCE = 1e-6
-START, END = "<!-- table: written by `make parity` -->", "<!-- end of the table -->"
 
 Result = tuple[Tensor, Tensor | None]
 """A loss (or any values) and its gradient with respect to the log-probs [B, T]; None where there is none."""
@@ -91,21 +90,18 @@ def worst(values: list[float]) -> float:
 
 
 def markdown() -> str:
-    """A row for each pair of functions that agrees, with its worst case, and for each difference, by peer."""
-    by_row: dict[tuple[bool, str, str, str], list[Row]] = {}
-    for row in ROWS:
-        key = (not row.peer.startswith("verl"), row.differs or "", row.peer, row.function)
-        by_row.setdefault(key, []).append(row)
-    lines = ["| ours | peer's | cases | loss | gradient | |", "|---|---|---|---|---|---|"]
-    for (_, differs, peer, function), rows in sorted(
-        by_row.items(), key=lambda entry: (entry[0][0], len(entry[0][1]), entry[0][1])
-    ):
-        gradients = [row.gradient for row in rows if row.gradient is not None]
-        gradient = number(worst(gradients)) if gradients else ""
-        mark = f"[{differs}](#{differs.lower()})" if differs else "agrees"
-        cells = (f"`{function}`", peer, str(len(rows)), number(worst([row.loss for row in rows])), gradient, mark)
+    """The rows as a table, in the order of the peers and then of the tests."""
+    lines = [
+        "| function | setting | peer's function | batches | loss | gradient | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(ROWS, key=lambda row: (not row.peer.startswith("verl"), row.differs is not None)):
+        gradient = "" if row.gradient is None else number(row.gradient)
+        mark = f"[{row.differs}](#{row.differs.lower()})" if row.differs else "agrees"
+        cells = (f"`{row.function}`", row.setting, row.peer, row.batches, number(row.loss), gradient, mark)
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    legend = "; ".join(f"{letter}: {name}" for name, letter in LETTERS.items())
+    return "\n".join([*lines, "", f"Adversarial batches: {legend}."])
 
 
 def number(value: float) -> str:
@@ -114,9 +110,5 @@ def number(value: float) -> str:
     return "0" if value == 0 else f"{value:.0e}"
 
 
-def write(page: Path, heading: str) -> None:
-    """Puts the table between the markers of the page."""
-    before, _, rest = page.read_text().partition(START)
-    _, _, after = rest.partition(END)
-    assert after, f"{page} lacks the markers {START} and {END}"
-    page.write_text(f"{before}{START}\n{heading}\n\n{markdown()}\n{END}{after}")
+def write(file: Path, heading: str) -> None:
+    file.write_text(f"{heading}\n\n{markdown()}\n")

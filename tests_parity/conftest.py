@@ -1,4 +1,4 @@
-"""Prints the table of differences at the end of a run, and writes it into the page named by --table."""
+"""Prints the table of differences at the end of a run, and writes it into the file named by --table."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -8,7 +8,7 @@ from comparison import ROWS, markdown, write
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--table", type=Path, help="page whose table is rewritten if every test ran and passed")
+    parser.addoption("--table", type=Path, help="file of the table, rewritten if every test ran and passed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:

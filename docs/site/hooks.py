@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 from pymdownx.slugs import slugify
-from tables import TABLES
+from tables import table
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)(#[^)\s]*)?(?=\))")
@@ -107,7 +107,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         target = _target(source, link[1])
         return link[0] if target is None else _link(page, _place(target)) + (link[2] or "")
 
-    markdown = re.sub(r"^<!-- table: (\w+) -->$", lambda marker: TABLES[marker[1]](), markdown, flags=re.M)
+    markdown = re.sub(r"^<!-- table: (\w+) -->$", lambda marker: table(marker[1]), markdown, flags=re.M)
     return LINK.sub(moved, markdown)
 
 

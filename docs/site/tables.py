@@ -1,7 +1,6 @@
-"""Tables that the site makes from the repository: every key of the config, published evidence, the size of each room.
+"""Tables that the site makes from the repository, or takes from benchmarks/results/ and tests_parity/.
 
-A page has a line `<!-- table: NAME -->` where the hooks put one. `python docs/site/tables.py NAME` prints it; NAME is
-keys, evidence or rooms.
+A page has a line `<!-- table: NAME -->` where the hooks put one. `python docs/site/tables.py NAME` prints it.
 """
 
 import ast
@@ -127,7 +126,44 @@ def _count(files: Iterator[Path]) -> tuple[int, int]:
     return len(lengths), sum(lengths)
 
 
-TABLES = {"keys": keys, "evidence": evidence, "rooms": rooms}
+def calibration() -> str:
+    """Each technique in each calibrated regime: effect of its extreme setting, placebo, whether it is admitted."""
+    lines = [
+        "| regime | technique | outcome | effect of the extreme setting | d | placebo | d | admitted |",
+        "|---" * 8 + "|",
+    ]
+    for file in sorted((ROOT / "experiments").glob("calibrate_*/calibration.json")):
+        found = json.loads(file.read_text())
+        for row in found["techniques"]:
+            extreme, placebo = row["doses"][-1], row["placebo"]
+            cells = [f"[{found['regime']}](../experiments/{file.parent.name})", REGISTER[row["technique"]].label]
+            cells += [f"`{extreme['outcome']}`", _interval(extreme), f"{extreme['d']:.1f}"]
+            cells += [_interval(placebo), f"{placebo['d']:.1f}", "yes" if row["admitted"] else "no"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(effect: dict[str, Any]) -> str:
+    """Mean and interval, of shares and accuracies in points."""
+    share = effect["outcome"].endswith(("_frac", "accuracy"))
+    digits, scale = (1, 100) if share else (2, 1)
+    mean, low, high = (scale * effect[part] for part in ("mean", "low", "high"))
+    return f"{mean:+.{digits}f}{' points' if share else ''} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def written(name: str) -> str:
+    """A table that a script has written: benchmarks/results/NAME.md, or tests_parity/fidelity.md."""
+    places = (ROOT / "benchmarks" / "results" / f"{name}.md", ROOT / "tests_parity" / f"{name}.md")
+    return next(place.read_text() for place in places if place.is_file())
+
+
+MADE = {"keys": keys, "evidence": evidence, "rooms": rooms, "calibration": calibration}
+
+
+def table(name: str) -> str:
+    """The table of this name, made here or by a script."""
+    return MADE[name]() if name in MADE else written(name)
+
 
 if __name__ == "__main__":
-    print(TABLES[sys.argv[1]]())
+    print(table(sys.argv[1]))
