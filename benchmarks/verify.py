@@ -30,7 +30,7 @@ from dapo_lit.answers.fast import value
 from dapo_lit.answers.parse import parse_answer
 from dapo_lit.check_rewards import Options, Report, Row, read_rows, score_rows, summary
 from dapo_lit.rewards.equivalence import decide
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 PROMPTS, SAMPLES = 512, 16
 WORKERS = 2

@@ -24,7 +24,7 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.rewards.pool import Reference
+from dapo_lit.rewards.verifier import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 

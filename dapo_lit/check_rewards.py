@@ -26,8 +26,8 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.errors import UserError
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
-from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 Kind = Literal["false positive", "false negative"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

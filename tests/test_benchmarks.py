@@ -10,7 +10,7 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.evaluation.resumable import Progress, duration
 from dapo_lit.evaluation.sampled import EvaluatedSample
 from dapo_lit.recipe.benchmarks import benchmark_problems
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 BENCHMARKS = {"aime_2024": 30, "aime_2025": 30, "amc23": 40, "math500": 500, "gsm8k_test": 1319}
 

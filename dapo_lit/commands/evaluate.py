@@ -65,15 +65,18 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     """Prints the table of one model and some responses; writes its curves as CSV and figure."""
     name, samples = result.benchmark.settings.name, result.evaluation.samples
-    table = pd.DataFrame([asdict(s) for s in samples])
-    consensus = [consensus_curve(counts) for counts in result.evaluation.vote_counts]
+    votes = [counts for counts in result.evaluation.vote_counts if counts.num_samples]
+    fewest = min(counts.num_samples for counts in votes)  # with a verdict: the tables want as many of each question
+    table = pd.DataFrame([asdict(s) for s in samples if not s.missing])
+    table = table.groupby("problem_id", sort=False).head(fewest).reset_index(drop=True)
+    consensus = [consensus_curve(counts)[:fewest] for counts in votes]
     by_samples, by_budget = samples_curve(table, consensus), budget_curve(table)
     by_samples.to_csv(result.folder / "by_samples.csv", index=False)
     by_budget.to_csv(result.folder / "by_budget.csv", index=False)
     figure = plot_curves(by_samples, by_budget, name, result.folder / "curves")[0]
 
     rows = summary(table, consensus)
-    table["reflects"] = [patterns.reflects(s.response) for s in samples]
+    table["reflects"] = [patterns.reflects(text) for text in table["response"]]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
     questions = len(result.evaluation.vote_counts)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
@@ -85,9 +88,12 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
         if len(some):
             silent = f", {some['extracted'].isna().sum()} without an answer" if not correct else ""
             print(f"{word} responses: {len(some)}{silent}, reflecting {some['reflects'].mean():.3f}")
-    timeouts = int(table["timed_out"].sum())
-    if timeouts:
-        print(f"{timeouts} responses exceeded the verifier's deadline and count as wrong")
+    if missing := [s for s in samples if s.missing]:
+        late = sum(s.timed_out for s in missing)
+        print(
+            f"{len(missing)} responses have no verdict ({late} late, {len(missing) - late} failed) and are left out: "
+            f"the table has {fewest} of each question"
+        )
     print_responses(result, show)
     print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
 

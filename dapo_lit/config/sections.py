@@ -132,7 +132,8 @@ class Reward(Section):
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
-    """Seconds per answer; one that takes longer counts as wrong."""
+    """Seconds per answer, without the time for which its worker waits for a processor; one that takes longer has no
+    verdict."""
     workers: Annotated[PositiveInt, EXECUTION]
     """Worker processes of the verifier, started for the first answer that needs one."""
     function: str | None
@@ -140,7 +141,7 @@ class Reward(Section):
     weights: dict[str, float] | None
     """Weights of `correctness`, `format`, `length` and functions in the reward; null: correctness only."""
     max_error_frac: Annotated[float, Field(ge=0, le=1)]
-    """A larger share of completions whose verification fails ends the run, with the first error."""
+    """A larger share of completions without a verdict (late or failed) in a step ends the run, with the first error."""
 
 
 class VllmServer(Section):

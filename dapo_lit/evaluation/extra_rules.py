@@ -9,7 +9,7 @@ import pandas as pd
 
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 
 def verdicts(

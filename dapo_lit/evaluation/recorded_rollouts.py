@@ -38,5 +38,6 @@ def counted_responses(run: Path) -> list[Response]:
     Groups after the last accepted one are left out: short responses end first, so they are a biased sample.
     """
     table = recorded_rollouts(run, ["problem_id", "response", "correct", "examined"])
-    columns = table.loc[table["examined"], ["step", "problem_id", "response", "correct"]]
+    chosen = table["examined"] & table["correct"].notna()
+    columns = table.loc[chosen, ["step", "problem_id", "response", "correct"]]
     return [Response(*row) for row in columns.itertuples(index=False, name=None)]

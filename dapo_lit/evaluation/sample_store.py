@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         ("num_tokens", pa.int64()),
         ("truncated", pa.bool_()),
         ("logprob", pa.float64()),
+        ("failed", pa.bool_()),
     ]
 )
 

@@ -11,8 +11,8 @@ from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.rollout.records import Prompt
 
 EVALUATION_STEP = -1
@@ -35,12 +35,19 @@ class EvaluatedSample:
     """The answer that was found in the response."""
     correct: bool
     timed_out: bool
-    """The verifier's deadline passed; counts as wrong."""
+    """The verifier's deadline passed: `correct` means nothing."""
     num_tokens: int
     """Includes the EOS token."""
     truncated: bool
     logprob: float
     """Of the whole response, in nats, under the distribution that it was sampled from."""
+    failed: bool = False
+    """The verifier failed: `correct` means nothing."""
+
+    @property
+    def missing(self) -> bool:
+        """True if there is no verdict."""
+        return self.timed_out or self.failed
 
     @property
     def name(self) -> SampleName:
@@ -56,17 +63,29 @@ class Evaluation:
     k: int
     """avg@k and pass@k are estimated from all samples of a problem; cons@k takes its first k."""
     vote_counts: list[VoteCounts]
-    """One a problem, in the order of the samples, of all its samples."""
+    """One a problem, in the order of the samples, of all its samples with a verdict."""
     first_votes: list[VoteCounts]
     """The same of its first k."""
 
     def metrics(self, benchmark: str) -> dict[str, float]:
-        """`eval/<benchmark>/...`: means over problems, length and entropy over responses and tokens."""
+        """`eval/<benchmark>/...`: means over problems, length and entropy over responses and tokens.
+
+        Samples without a verdict are left out of the accuracies: a problem with fewer than k others gives its pass@ of
+        as many as there are.
+
+        Raises:
+            ValueError: no sample has a verdict.
+        """
         k, lengths = self.k, [s.num_tokens for s in self.samples]
+        verified = [s.correct for s in self.samples if not s.missing]
+        if not verified:
+            raise ValueError(f"{benchmark}: not one of {len(self.samples)} responses has a verdict; fix the reward")
+        votes = [b for b in self.vote_counts if b.num_samples]
         values = {
-            f"avg@{k}": fmean(s.correct for s in self.samples),
-            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, k) for b in self.vote_counts),
-            f"cons@{k}": fmean(consensus(b) for b in self.first_votes),
+            f"avg@{k}": fmean(verified),
+            f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, min(k, b.num_samples)) for b in votes),
+            f"cons@{k}": fmean(consensus(b) for b in self.first_votes if b.num_samples),
+            "missing_frac": 1 - len(verified) / len(self.samples),
             "length_mean": fmean(lengths),
             "truncated_frac": fmean(s.truncated for s in self.samples),
             "entropy": -sum(s.logprob for s in self.samples) / sum(lengths),
@@ -83,15 +102,17 @@ def evaluate(
     sampling: Sampling,
     ranks: Ranks = ALONE,
     num_samples: int | None = None,
+    gives_up: Callable[[int], bool] = lambda waiting: False,
 ) -> Evaluation:
     """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts.
 
     Args:
         num_samples: responses to every prompt, at least k, from which the metrics @k are estimated; None: k.
+        gives_up: called while verdicts are awaited; it may raise.
     """
     n = num_samples or k
     own = [prompts[position] for position in ranks.own(prompts)]
-    samples = list(evaluated_samples(own, n, engine, verifier, decode, sampling))
+    samples = list(evaluated_samples(own, n, engine, verifier, decode, sampling, gives_up=gives_up))
     parts = ranks.gather(samples if ranks.leads_engine else [])
     return summarise(prompts, k, [sample for part in parts for sample in part], verifier, n)
 
@@ -104,6 +125,7 @@ def evaluated_samples(
     decode: Callable[[Sequence[int]], str],
     sampling: Sampling,
     done: Collection[SampleName] = (),
+    gives_up: Callable[[int], bool] = lambda waiting: False,
 ) -> Iterator[EvaluatedSample]:
     """Yields each sample when it is scored, except those named in `done`.
 
@@ -134,6 +156,7 @@ def evaluated_samples(
                 extracted=score.answer,
                 correct=score.correct,
                 timed_out=score.timed_out,
+                failed=score.error is not None,
                 num_tokens=len(sample.response_ids),
                 truncated=not sample.finished,
                 logprob=sum(sample.rollout_logprobs.tolist()),
@@ -144,7 +167,7 @@ def evaluated_samples(
         unscored[sample.key] = sample, text
         verifier.submit(sample.key, references[sample.key.problem_id], text)
         yield from scored(verifier.collect())
-    yield from scored(verifier.drain())
+    yield from scored(verifier.drain(gives_up))
 
 
 def summarise(
@@ -167,10 +190,13 @@ def summarise(
         raise ValueError(f"{len(missing)} samples are missing, the first is sample {missing[0][2]} of {missing[0][0]}")
     ordered = [found[name] for name in names]
     rows = [ordered[start : start + n] for start in range(0, len(ordered), n)]
-    answers = [[(s.extracted, s.correct) for s in row] for row in rows]
-    votes = vote_counts(answers, verifier.equivalent)
-    first = votes if n == k else vote_counts([row[:k] for row in answers], verifier.equivalent)
+    votes = vote_counts([_answers(row) for row in rows], verifier.equivalent)
+    first = votes if n == k else vote_counts([_answers(row[:k]) for row in rows], verifier.equivalent)
     return Evaluation(ordered, k, votes, first)
+
+
+def _answers(samples: Iterable[EvaluatedSample]) -> list[tuple[str | None, bool]]:
+    return [(s.extracted, s.correct) for s in samples if not s.missing]
 
 
 def question_digest(prompt: Prompt) -> str:

@@ -65,23 +65,28 @@ class Recorder(Callback):
         self._write_last(trainer, module)
         if self.loggers is not None:
             self.loggers.completions(collected)
-        if row["reward/verifier_error_frac"]:
-            self._report_errors(collected, trainer.datamodule.parts.verifier.first_error)
+        if any(group.missing for group in collected.counted):
+            self._report_missing(collected, trainer.datamodule.parts.verifier.first_error)
 
-    def _report_errors(self, collected: CollectedStep, first: str | None) -> None:
-        """Prints and stores the run's first error in scoring; raises RewardError if too many have one."""
-        errors = [c.score.error for g in collected.counted for c in g.completions]
-        found = [error for error in errors if error is not None]
-        first = first or found[0]  # None: another rank scored them
-        file, limit = self.folder.path / "reward_errors.txt", self.config.reward.max_error_frac
+    def _report_missing(self, collected: CollectedStep, first: str | None) -> None:
+        """Prints and stores the first failure in scoring; raises RewardError if too many completions have none.
+
+        A single one never ends a run: in a small step it would be more than a few per cent.
+        """
+        missing = [c.score for g in collected.counted for c in g.missing]
+        total = len(missing) + sum(len(g.completions) for g in collected.counted)
+        errors = [score.error for score in missing if score.error is not None]
+        reward, late = self.config.reward, len(missing) - len(errors)
+        first = first or next(iter(errors), f"later than reward.deadline_s={reward.deadline_s:g}")
+        file, limit = self.folder.path / "reward_errors.txt", reward.max_error_frac
         if self.ranks.rank == 0 and not file.exists():
             file.write_text(f"step {collected.step}\n{first}\n", encoding="utf-8")
             print(f"warning: scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
-        if len(found) > limit * len(errors):
+        if len(missing) > max(1, limit * total):
             raise RewardError(
-                f"scoring failed for {len(found)} of the {len(errors)} completions of step {collected.step}, which "
-                f"count as wrong: more than reward.max_error_frac={limit:g}. Mend the reward. The first "
-                f"error ({file}):\n{first}"
+                f"{len(missing)} of the {total} completions of step {collected.step} have no verdict ({late} late, "
+                f"{len(errors)} failed): more than reward.max_error_frac={limit:g}. Fix the reward function, or raise "
+                f"reward.deadline_s={reward.deadline_s:g} if it only needs more time. The first one ({file}):\n{first}"
             )
 
     def _count_empty(self, batch: RolloutStep) -> None:
@@ -92,7 +97,7 @@ class Recorder(Callback):
             correct = [c.correct for g in batch.collected.generated for c in g.completions]
             if self.ranks.rank > 0:
                 return
-            self.folder.write_run(status="solved" if all(correct) else "exhausted")
+            self.folder.write_run(status="solved" if correct and all(correct) else "exhausted")
 
     def _end(self, trainer: Trainer, module: DAPOModule) -> None:
         """Stops the trainer if the budget is spent or no group is left to learn from."""

@@ -32,6 +32,7 @@ from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
+from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.step.packing import token_batch
 from dapo_lit.step.rollout_step import RolloutStep
 
@@ -250,17 +251,31 @@ class RolloutDataModule(LightningDataModule):
                 self.heldout,
                 settings.samples,
                 collector.engine,
-                collector.verifier,
+                self.parts.verifier,
                 collector.decode,
                 sampling,
                 self.ranks,
                 settings.final_samples if final else None,
+                gives_up=self._check_stop,
             )
         for b in self.benchmarks:
             found[b.settings.name] = evaluate(
-                b.prompts, b.settings.samples, collector.engine, b.verifier, b.decode, b.sampling, self.ranks
+                b.prompts,
+                b.settings.samples,
+                collector.engine,
+                b.verifier,
+                b.decode,
+                b.sampling,
+                self.ranks,
+                gives_up=self._check_stop,
             )
         return found
+
+    def _check_stop(self, waiting: int) -> bool:
+        """While an evaluation waits for verdicts. Of several ranks none can leave alone."""
+        if self.ranks.size == 1 and self.stop_requested():
+            raise StopRequestedError
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None
@@ -298,7 +313,7 @@ class RolloutDataModule(LightningDataModule):
             self._ahead.close()
         verifiers = [benchmark.verifier for benchmark in self.benchmarks]
         if self.collector is not None:
-            verifiers.append(self.collector.verifier)
+            verifiers.append(self.parts.verifier)
         for verifier in verifiers:
             verifier.close()
         if self.collector is not None:  # last: one that has failed may fail here as well

@@ -14,7 +14,7 @@ from dapo_lit.data.sources import DataError, load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.tasks import chain_sum
 

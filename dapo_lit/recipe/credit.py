@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,15 +29,15 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:
             case "group":
-                by_group = group_advantages(
-                    _totals(rewards, batch),
+                estimate = partial(
+                    group_advantages,
                     scale_by_std=settings.scale_by_std,
                     unbiased_std=settings.unbiased_std,
                     epsilon=settings.epsilon,
                 )
-                advantages = by_group.flatten()[batch.completion_of_token]
+                advantages = _by_group(estimate, rewards, batch)
             case "leave_one_out":
-                advantages = leave_one_out_advantages(_totals(rewards, batch)).flatten()[batch.completion_of_token]
+                advantages = _by_group(leave_one_out_advantages, rewards, batch)
             case "returns":
                 advantages = discounted_returns(rewards, lengths, gamma=settings.gamma)
             case "gae":
@@ -50,10 +51,17 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]
     return assign
 
 
-def _totals(rewards: Tensor, batch: TokenBatch) -> Tensor:
-    """[P, G] the summed token rewards of each completion."""
+def _by_group(estimate: Callable[[Tensor], Tensor], rewards: Tensor, batch: TokenBatch) -> Tensor:
+    """[N] what `estimate` gives for the summed token rewards [P, G] of each completion.
+
+    Groups that lost a completion, whose verdict is missing, are smaller: those of one size go together.
+    """
     totals = rewards.new_zeros(len(batch.sequences)).index_add_(0, batch.completion_of_token, rewards)
-    return totals.reshape(int(batch.group_index.max()) + 1, -1)
+    sizes = batch.group_index.bincount()[batch.group_index]
+    advantages = torch.empty_like(totals)
+    for size in sizes.unique().tolist():
+        advantages[sizes == size] = estimate(totals[sizes == size].reshape(-1, size)).flatten()
+    return advantages[batch.completion_of_token]
 
 
 def completion_means(values: Tensor, batch: TokenBatch) -> Tensor:

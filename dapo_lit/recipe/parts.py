@@ -28,7 +28,7 @@ from dapo_lit.recipe.preflight import Finding, run_checks
 from dapo_lit.recipe.problem_sets import Problems, problems
 from dapo_lit.recipe.reward_check import try_rewards
 from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
-from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
 

@@ -6,7 +6,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.errors import RewardError
 from dapo_lit.recipe.preflight import Finding
 from dapo_lit.rewards.extraction import Extraction
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 PROBLEMS = 4
 """Problems that the functions are tried on."""

@@ -2,12 +2,12 @@
 
 A recording is the training state before a step (`replay/step_000010.ckpt`, as a checkpoint) and the step's rollouts
 (`rollouts/step_000010.parquet`, discarded groups too). A replay resumes from that state, as an interrupted run does,
-with an engine that plays back the recorded samples. Collection, verification, rewards, dynamic sampling, advantages,
+with an engine that plays back the recorded samples. Collection, rewards, dynamic sampling, advantages,
 losses and updates run as in training, and under the recorded switches they give the recorded metrics.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.recipe.parts import Parts
+from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import before_step, fault
 from dapo_lit.runs.checkpoint_weights import check_entries
@@ -43,6 +45,8 @@ class Recording:
     checkpoint: Path
     samples: Mapping[SampleKey, Sample]
     """Of the groups up to the last accepted one; finished groups that were carried in are in the checkpoint."""
+    scores: Mapping[SampleKey, Score]
+    """The verdicts on them, which a replay under the same `reward` takes."""
 
     @property
     def num_groups(self) -> int:
@@ -77,8 +81,10 @@ def open_recording(run: Path, step: int | None) -> Recording:
     if reason := fault(checkpoint):
         raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
     rows = pd.read_parquet(rollouts_file(run, chosen))
-    samples = [_sample(row) for row in rows[rows["examined"]].to_dict("records")]
-    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples})
+    examined = rows[rows["examined"]].to_dict("records")
+    samples = [_sample(row) for row in examined]
+    scores = {sample.key: _score(row) for sample, row in zip(samples, examined, strict=True)}
+    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples}, scores)
 
 
 def _sample(row: Mapping[Any, Any]) -> Sample:
@@ -91,6 +97,31 @@ def _sample(row: Mapping[Any, Any]) -> Sample:
         finished=not row["truncated"],
         policy_version=int(row["policy_version"]),
     )
+
+
+def _score(row: Mapping[Any, Any]) -> Score:
+    if row["correct"] is None:
+        return Score(False, 0.0, error=row["error"])
+    answer = row["extracted"] if isinstance(row["extracted"], str) else None
+    return Score(bool(row["correct"]), float(row["reward"]), answer)
+
+
+class RecordedVerdicts:
+    """Gives back the verdicts of a recording in place of a verifier: a late one would not be late again."""
+
+    def __init__(self, scores: Mapping[SampleKey, Score]) -> None:
+        self._scores = scores
+        self._ready: list[tuple[SampleKey, Score]] = []
+
+    def submit(self, ticket: SampleKey, reference: Reference, text: str) -> None:
+        self._ready.append((ticket, self._scores[ticket]))
+
+    def collect(self) -> list[tuple[SampleKey, Score]]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def drain(self, gives_up: Callable[[int], bool] = lambda waiting: False) -> list[tuple[SampleKey, Score]]:
+        return self.collect()
 
 
 class PlaybackEngine(RolloutEngine):
@@ -214,6 +245,8 @@ def replay(recording: Recording, config: Config) -> Replayed:
     collector = datamodule.collector
     assert collector is not None
     collector.engine = PlaybackEngine(recording.samples)
+    if config.reward == recording.config.reward:
+        collector.verifier = RecordedVerdicts(recording.scores)
     exhausted = collector.rules.on_exhausted
     collector.rules = replace(
         collector.rules,

@@ -21,6 +21,11 @@ class Score:
     parts: Mapping[str, float] = field(default_factory=dict)
     """Named addends of a weighted reward, empty for a plain one."""
     timed_out: bool = False
-    """The verifier reached its deadline; scored as wrong."""
+    """The verifier reached its deadline: there is no verdict."""
     error: str | None = None
-    """What the verifier failed with, scored as wrong; None if it did not fail."""
+    """What the verifier failed with: there is no verdict. None if it did not fail."""
+
+    @property
+    def missing(self) -> bool:
+        """True if there is no verdict; `correct` and `value` then mean nothing."""
+        return self.timed_out or self.error is not None

@@ -1,11 +1,12 @@
-"""One worker process: reads tasks, compares answers or calls reward functions, replies. Forked by `fork_server.py`.
+"""One worker process: reads tasks, compares answers or calls reward functions, replies.
 
-A worker ends itself: the kernel kills it at the deadline of a task (`setitimer`, with the signal's default action, so
-that code stuck inside one big multiplication dies as well), at its CPU limit, and when its parent dies.
+`supervisor_process.py` forks it and kills it at the deadline of a task.
 """
 
 import contextlib
+import json
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.answers.compare import compare_answers
-from dapo_lit.rewards.channel import encode_reply, receive_request
+from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem, call_function, load_function, needed_memory_mb
 
-READY, DONE, FAILED, BROKEN = "ready", "done", "failed", "broken"
+OUT_OF_MEMORY = 77
+"""Exit code of a worker that reached its limit: a fresh one takes over."""
 MAX_TRACEBACK = 8000
 """Characters of a traceback, the last ones."""
 
@@ -53,44 +55,37 @@ class Rewarding:
     """The value of a wrong answer; None for an addend of a weighted sum."""
 
 
-@dataclass(frozen=True)
-class Task:
-    number: int
-    deadline_s: float
-    work: Comparison | Rewarding
-
-
 def run(connection: socket.socket, setup: Setup) -> None:
-    """Serves tasks until the connection closes. Replies are [kind, task number, result, seconds].
+    """Serves tasks until the connection closes.
 
-    The result of a task that failed is [error, traceback].
+    First it says that it has loaded the functions, by an empty message, or why it cannot. A request is a pickle: the
+    training process is trusted. A reply is JSON, since a worker that has handled hostile text is not:
+    [`done` or `failed`, task number, result, seconds]. The result of a task that failed is [error, traceback].
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         functions = {path: load_function(path) for path in setup.functions}
     except BaseException as error:
-        connection.sendall(encode_reply([BROKEN, 0, f"{type(error).__name__}: {error}"]))
+        connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
         return
     limit = max(setup.memory_mb, *map(needed_memory_mb, functions.values()), 0) * 2**20
     with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    connection.sendall(encode_reply([READY, 0, os.getpid()]))
-    while (task := receive_request(connection)) is not None:
+    connection.sendall(framed(b""))
+    pid = os.getpid()
+    while (request := receive(connection)) is not None:
+        number, work = pickle.loads(request)
         started = time.perf_counter()
-        _arm(task.deadline_s)
         try:
-            reply = [DONE, task.number, _perform(task.work, functions)]
+            reply = ["done", number, _perform(work, functions)]
         except MemoryError:
-            _disarm()
-            connection.sendall(encode_reply([FAILED, task.number, ["out of memory", ""]]))
-            return  # a fresh worker takes over
+            os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            reply = [FAILED, task.number, _described(error)]
-        _disarm()
-        connection.sendall(encode_reply([*reply, time.perf_counter() - started]))
+            reply = ["failed", number, _described(error)]
+        if os.getpid() != pid:  # a function has forked, and returned in the child as well
+            os._exit(0)
+        connection.sendall(framed(json.dumps([*reply, time.perf_counter() - started]).encode("ascii")))
 
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
@@ -111,20 +106,6 @@ def _described(error: Exception) -> list[str]:
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = "".join(traceback.format_exception(type(error), error, trace))
     return [f"{type(error).__name__}: {str(error)[:300]}{place}", text[-MAX_TRACEBACK:]]
-
-
-def _arm(deadline_s: float) -> None:
-    """Wall clock to the deadline; CPU time a second longer, in case a reward function resets the alarm."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = int(used.ru_utime + used.ru_stime + deadline_s) + 2
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, hard))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, deadline_s)
-
-
-def _disarm() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def refuse_evaluation() -> None:

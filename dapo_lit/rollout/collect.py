@@ -133,7 +133,7 @@ class Collector(CollectionSetup):
             case "train_smaller":
                 return accepted
             case "top_up":
-                unmixed = [g for g in generated if not g.passes(rules.filter_on)]
+                unmixed = [g for g in generated if g.comparable and not g.passes(rules.filter_on)]
                 return accepted + unmixed[: rules.num_prompts - len(accepted)] if accepted else []
 
     def state_dict(self) -> dict[str, Any]:

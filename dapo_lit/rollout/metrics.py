@@ -14,9 +14,12 @@ NGRAM = 4
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
-    """Over all completions generated in a step, before any filtering; null where there is nothing to average."""
+    """Over all completions with a verdict of a step, before any filtering; null where there is nothing to average."""
+    ended = [c for g in groups for c in [*g.completions, *g.missing]]
+    groups = [g for g in groups if g.completions]
     completions = [c for g in groups for c in g.completions]
     sizes = [len(g.completions) for g in groups]
+    low, high = accuracy_bounds(sum(c.correct for c in completions), len(completions), len(ended) - len(completions))
     repeated = [(repetition(c.sample.response_ids), c.truncated) for c in completions]
     entropy, prob_mean = _entropy_and_prob(completions)
     return {
@@ -40,9 +43,24 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "rollout/repetition_frac_finished": _mean(share for share, truncated in repeated if not truncated),
         "reward/correctness": _mean(c.reward for c in completions),
         "reward/length_penalty": _mean(c.length_penalty for c in completions),
-        "reward/verifier_timeout_frac": _mean(c.score.timed_out for c in completions),
-        "reward/verifier_error_frac": _mean(c.score.error is not None for c in completions),
+        "reward/verifier_timeout_frac": _mean(c.score.timed_out for c in ended),
+        "reward/verifier_error_frac": _mean(c.score.error is not None for c in ended),
+        "rollout/accuracy_low": low,
+        "rollout/accuracy_high": high,
     }
+
+
+def accuracy_bounds(num_correct: int, num_verified: int, num_missing: int) -> tuple[float | None, float | None]:
+    """The accuracy if all missing verdicts were wrong, and if all were right.
+
+    Which verdicts are missing may depend on the answer (long ones are late), so that no estimate between the bounds is
+    better founded than another. None without any completion.
+
+    >>> accuracy_bounds(num_correct=3, num_verified=8, num_missing=2)
+    (0.3, 0.5)
+    """
+    total = num_verified + num_missing
+    return (num_correct / total, (num_correct + num_missing) / total) if total else (None, None)
 
 
 def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:

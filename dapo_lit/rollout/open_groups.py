@@ -49,7 +49,7 @@ class OpenGroup:
 
     def copy(self) -> "OpenGroup":
         """An independent copy; the samples themselves are shared."""
-        group = replace(self.group, completions=list(self.group.completions))
+        group = replace(self.group, completions=list(self.group.completions), missing=list(self.group.missing))
         return replace(self, group=group, scored=dict(self.scored), partial=dict(self.partial))
 
     def saved(self) -> "OpenGroup":
@@ -102,8 +102,10 @@ class OpenGroups:
         group.scored[key.sample_index] = completion
         group.partial.pop(key.sample_index, None)
         if group.finished:
-            group.group.completions = [group.scored[i] for i in range(group.num_samples)]
-            check_independent([completion.sample for completion in group.group.completions])
+            ended = [group.scored[i] for i in range(group.num_samples)]
+            group.group.completions = [c for c in ended if not c.score.missing]
+            group.group.missing = [c for c in ended if c.score.missing]
+            check_independent([completion.sample for completion in ended])
             self._resolve(place)
 
     def _resolve(self, place: int) -> None:
@@ -143,7 +145,7 @@ class OpenGroups:
     @property
     def accepted(self) -> list[Group]:
         """At most `num_prompts`."""
-        return [self.groups[place].group for place in self.admission.accepted]
+        return [g for place in self.admission.accepted if (g := self.groups[place].group).comparable]
 
     @property
     def leftover(self) -> list[OpenGroup]:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission
 
+REWARD_S = 10.0
+"""Seconds between lines that say that a step waits for its reward."""
+
 
 class Progress:
     """Prints about one step.
@@ -22,6 +25,7 @@ class Progress:
         self._every_s = every_s
         self._started = self._last_line = self._last_ended = time.monotonic()
         self._ended_before = admission.num_ended
+        self._waits_since = self._last_wait = self._last_told = self._started
 
     def sample_ended(self) -> None:
         self._last_ended, self._warn_after = time.monotonic(), self._stall_s
@@ -36,6 +40,19 @@ class Progress:
                 f"step {self._step}: no sample has ended for {seconds:.0f} s; waiting for {listed(names)}", flush=True
             )
         self._warn_after *= 2
+
+    def waits_for_rewards(self, tasks: int) -> bool:
+        """Called while nothing but verdicts is awaited. Returns False: keep waiting."""
+        now = time.monotonic()
+        self._waits_since = self._waits_since if now - self._last_wait < 2 * REWARD_S else now
+        self._last_wait = now
+        if now - max(self._waits_since, self._last_told) >= REWARD_S:
+            self._last_told = now
+            seconds = now - self._waits_since
+            print(
+                f"step {self._step}: {tasks} tasks of the reward are under way; waiting for {seconds:.0f} s", flush=True
+            )
+        return False
 
     def report(self) -> None:
         """How far the step is, and when it ends at the rates so far."""

@@ -8,14 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, SampleStream, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.ranks import Ranks
-from dapo_lit.rewards.pool import Reference, Verifier
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.progress import Progress
 from dapo_lit.rollout.records import Completion, Prompt
@@ -24,6 +24,17 @@ TICK_STEPS = 8
 """Engine steps between two exchanges of several ranks, where engines are reproducible or shared by ranks."""
 TICK_S = 0.2
 """Seconds between two exchanges elsewhere: no engine waits for a slower one."""
+
+
+class Verdicts(Protocol):
+    """What scores the samples: a Verifier, or the verdicts of a recording."""
+
+    def submit(self, ticket: SampleKey, reference: Reference, text: str) -> None: ...
+
+    def collect(self) -> list[tuple[Any, Score]]: ...
+
+    def drain(self, gives_up: Callable[[int], bool] = ...) -> list[tuple[Any, Score]]: ...
+
 
 RewardFunction = Callable[[Score, int, bool], tuple[float, float]]
 """(score, response tokens, truncated) -> (length penalty as computed, shaped reward)."""
@@ -35,7 +46,7 @@ class CollectionSetup:
 
     prompts: Sequence[Prompt]
     engine: RolloutEngine
-    verifier: Verifier
+    verifier: Verdicts
     decode: Callable[[Sequence[int]], str]
     reward: RewardFunction
     rules: CollectionRules
@@ -105,7 +116,7 @@ class RankSampling:
         """The last tick: takes everything out of the verifier."""
         try:
             self._withdraw(unwanted)
-            self._score(self._setup.verifier.drain())
+            self._score(self._setup.verifier.drain(self._progress.waits_for_rewards))
         except Exception as error:
             self.failure = error
 
@@ -144,8 +155,13 @@ class RankSampling:
         # The number of groups under way follows from verdicts. With a reproducible engine it must not depend on when a
         # worker answers; with any other, sampling continues while verdicts are awaited.
         waits = (closed_group and setup.engine.reproducible) or not self._stream.pending
-        self._score(setup.verifier.drain() if waits else setup.verifier.collect())
+        self._score(setup.verifier.drain(self._stops_waiting) if waits else setup.verifier.collect())
         self.verify_s += time.perf_counter() - turned
+
+    def _stops_waiting(self, tasks: int) -> bool:
+        """While verdicts are awaited: says so, and sees a stop. The samples are then scored, or drawn, again."""
+        self._progress.waits_for_rewards(tasks)
+        return self._setup.stop_requested()
 
     def _tick_ends(self, steps: int, started: float) -> bool:
         ranks = self._setup.ranks

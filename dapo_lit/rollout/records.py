@@ -64,6 +64,19 @@ class Group(ArrayRecord):
     attempt: int
     prompt_ids: TokenIds
     completions: list[Completion] = field(default_factory=list)
+    """Those with a verdict: what statistics, advantages and the loss are taken over."""
+    missing: list[Completion] = field(default_factory=list)
+    """Those whose verification was late or failed.
+
+    A missing completion is left out, and its group is kept: with a chance m(y) that the verdict on y is missing, each
+    completion then counts 1 - m(y) of what it should. Dropping its group would leave that as it is, and besides weigh
+    the problem by the chance that none of G verdicts is missing: a selection of problems that grows with G.
+    """
+
+    @property
+    def comparable(self) -> bool:
+        """False for a group that lost so many verdicts that there is nothing to compare: it is not trained on."""
+        return len(self.completions) >= min(2, len(self.completions) + len(self.missing))
 
     @property
     def num_correct(self) -> int:
@@ -81,7 +94,7 @@ class Group(ArrayRecord):
         A mixed group may be one: under the hard punishment, if its only right answer was truncated.
         """
         rewards = [c.reward_shaped for c in self.completions]
-        return math.isclose(min(rewards), max(rewards))
+        return not rewards or math.isclose(min(rewards), max(rewards))
 
     def passes(self, filter_on: FilterOn) -> bool:
         """Whether dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets

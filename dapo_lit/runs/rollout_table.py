@@ -21,7 +21,10 @@ def keeps_rollouts(config: Config, step: int) -> bool:
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> None:
-    """rollouts/step_000010.parquet: all finished groups that are not carried over, discarded ones included."""
+    """rollouts/step_000010.parquet: all finished groups that are not carried over, discarded ones included.
+
+    A completion whose verification was late or failed has an `error` and no verdict: `correct` and rewards are null.
+    """
     kept = {id(group) for group in collected.accepted}
     examined = {id(group) for group in collected.generated}
     rows = [
@@ -39,18 +42,18 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
             "rollout_logprobs": completion.sample.rollout_logprobs.astype(np.float64),
             "policy_version": completion.sample.policy_version,
             "extracted": completion.score.answer,
-            "error": completion.score.error,
-            "correct": completion.correct,
-            "reward": completion.reward,
+            "error": completion.score.error or ("reached its deadline" if completion.score.timed_out else None),
+            "correct": None if completion.score.missing else completion.correct,
+            "reward": None if completion.score.missing else completion.reward,
             "length_penalty": completion.length_penalty,
-            "reward_shaped": completion.reward_shaped,
+            "reward_shaped": None if completion.score.missing else completion.reward_shaped,
             "advantage": completion.advantage,
             "kept": id(group) in kept,
             "examined": id(group) in examined,
             "truncated": completion.truncated,
         }
         for group in [*collected.generated, *collected.surplus]
-        for completion in group.completions
+        for completion in sorted([*group.completions, *group.missing], key=lambda c: c.sample.key.sample_index)
     ]
     write_parquet(rollouts_file(folder, collected.step), pd.DataFrame(rows))
 

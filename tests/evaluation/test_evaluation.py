@@ -24,7 +24,7 @@ from dapo_lit.evaluation.sampled import (
     summarise,
 )
 from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, vote_counts
-from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
 from dapo_lit.study.compare.question_intervals import compare_questions, difference_interval, share_interval

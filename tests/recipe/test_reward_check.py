@@ -1,5 +1,6 @@
 """A reward function that cannot score ends a run before its first step; one that fails on some texts is heard of."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +9,8 @@ from small_runs import Run
 
 from dapo_lit.errors import RewardError
 from dapo_lit.recipe.parts import Parts
+from dapo_lit.replays.recorded_step import open_recording, replay
+from dapo_lit.rewards.verifier import Verifier
 
 FUNCTIONS = str(Path(__file__).parents[1] / "rewards")
 
@@ -67,10 +70,41 @@ def test_the_first_error_of_a_run_is_printed_once_and_stored_and_the_rows_have_t
     assert has_plus.any()
     assert not has_plus.all()
     assert (table["error"].notna() == has_plus).all()
+    # They are missing, not wrong: without a verdict, left out of the statistics, and counted.
+    assert (table["correct"].isna() == has_plus).all()
+    assert (table["reward"].isna() == has_plus).all()
+    counted = table[table["examined"]]
+    row = json.loads((run.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
+    right, total = int((counted["correct"] == True).sum()), len(counted)  # noqa: E712
+    missing = int(counted["correct"].isna().sum())
+    assert row["rollout/accuracy"] == pytest.approx(right / (total - missing))
+    assert row["rollout/accuracy_low"] == pytest.approx(right / total)
+    assert row["rollout/accuracy_high"] == pytest.approx((right + missing) / total)
+    assert row["reward/verifier_error_frac"] == pytest.approx(missing / total)
     assert table["error"].dropna().str.contains("ArithmeticError: plus is not understood").all()
 
 
 def test_too_many_errors_end_the_run_with_the_traceback_of_the_first(compose):
-    run = Run(compose(*SOME, "reward.max_error_frac=0.01"))
-    with pytest.raises(RewardError, match=r"(?s)completions of step 1.*max_error_frac=0.01.*raise ArithmeticError"):
+    run = Run(compose(*SOME))
+    with pytest.raises(RewardError, match=r"(?s)max_error_frac=0.05.*raise ArithmeticError"):
         run.fit()
+
+
+def test_too_many_late_verdicts_end_the_run_as_errors_do(compose):
+    late = "reward.function=reward_functions.slow_on_plus"
+    run = Run(compose(late, *SOME[1:], "reward.deadline_s=0.2", "reward.workers=8"))
+    with pytest.raises(RewardError, match=r"max_error_frac=0.05"):
+        run.fit()
+
+
+def test_a_replay_takes_the_recorded_verdicts_and_those_that_are_missing(compose, tmp_path):
+    """The function fails on other texts than in the run: a replay that asked it would find other verdicts."""
+    run = Run(compose(*SOME, "reward.max_error_frac=1", "replay.record=[2]"))
+    run.fit()
+    recording = open_recording(run.folder.path, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Verifier, "submit", lambda *_: pytest.fail("the verifier was asked"))
+        replayed = replay(recording, recording.config)
+    row = json.loads((run.folder.path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert sum(len(group.missing) for group in replayed.generated) > 0
+    assert replayed.metrics["optim/grad_norm"] == row["optim/grad_norm"]

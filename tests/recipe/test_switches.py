@@ -195,6 +195,25 @@ def test_whitening_measures_mean_and_variance_over_the_tokens_with_loss(compose)
     assert abs(earned.mean()) > 0.01
 
 
+@pytest.mark.parametrize("estimator", ["group", "leave_one_out"])
+def test_groups_that_lost_a_completion_are_compared_among_those_that_are_left(compose, estimator):
+    """Rewards 1, -1, -1 and 1, -1: less the mean of all over the std (Eq. 9), or less the mean of the others."""
+    config = compose(A + f"advantage.estimator={estimator}")
+    groups = [rewarded(config, i, [(right, 1) for right in rights]) for i, rights in enumerate(([1, 0, 0], [1, 0]))]
+    batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
+    nothing = torch.zeros(len(batch.loss_mask))
+    tokens = TokenAxis(
+        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[batch.completion_of_token],
+        fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing,
+    )  # fmt: skip
+    earned = objective(config.algorithm, 8).credit(batch, tokens).advantages
+    root = 3**0.5
+    expected = {
+        "group": [2 / root, -1 / root, -1 / root, 0.5**0.5, -(0.5**0.5)], "leave_one_out": [2, -1, -1, 2, -2]
+    }[estimator]  # fmt: skip
+    assert earned.tolist() == pytest.approx(expected, rel=1e-5)  # epsilon is 1e-6
+
+
 def test_the_length_penalty_counts_the_eos_token(compose):
     config = compose(A + "overlong.cache_tokens=4")
     reward, limit = reward_function(config), config.task.max_response_tokens

@@ -1,7 +1,9 @@
 """Reward functions that the tests of the pool load by path."""
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -24,6 +26,10 @@ def obey(problems, completions):
     return [_obey(text) for text in completions]
 
 
+def obey_or_judge(problems, completions):
+    return [text == "right" if text in ("right", "wrong") else _obey(text) for text in completions]
+
+
 def _obey(text):
     match text:
         case "sleep":
@@ -37,11 +43,24 @@ def _obey(text):
             raise RuntimeError("no reward for this")
         case "exit":
             os._exit(3)
+        case "exit as if well":
+            os._exit(0)
+        case "work":
+            end = time.process_time() + 0.6
+            while time.process_time() < end:
+                pass
+        case "start a process":
+            check = multiprocessing.get_context("fork").Process(target=os.getpid)
+            check.start()
+            check.join()
+            subprocess.run(["true"], check=True)
+        case "start a process and wait" | "start a session and wait":
+            subprocess.run(["sleep", os.environ["SLEEP"]], start_new_session="session" in text)
         case "allocate":
             bytearray(2**36)
         case "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
-        case "kill the fork server":
+        case "kill the supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
         case "modules":
@@ -117,6 +136,13 @@ def _raises_on_plus(text):
     if "+" in text:
         raise ArithmeticError("plus is not understood")
     return len(text) % 2 == 0
+
+
+def slow_on_plus(problems, completions):
+    for text in completions:
+        if "+" in text:
+            time.sleep(1)
+    return [True for _ in completions]
 
 
 def likes_everything(problems, completions):

@@ -1,6 +1,6 @@
 import pytest
 
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 JUDGE = "model_judge.reward"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 HERE = str(Path(__file__).parent)
 QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})

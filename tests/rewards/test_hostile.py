@@ -17,7 +17,7 @@ from dapo_lit.answers.parse import parse_answer
 from dapo_lit.answers.tokens import ParseError, tokenize
 from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.extraction import extract
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 HUGE = [
     "9^{9^9}",

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 
 def test_scores_come_back_in_the_order_of_the_pairs():
@@ -26,7 +26,7 @@ def test_what_is_decided_in_process_is_ready_at_once_and_collected_once():
 def test_the_numeric_path_imports_neither_sympy_nor_torch_and_starts_no_process():
     code = """
 import sys, subprocess
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 def refuse(*args, **kwargs): raise AssertionError("a process was started")
 subprocess.Popen = refuse
 with Verifier(rule="numeric", extraction="hash") as verifier:

@@ -42,6 +42,21 @@ def test_means_over_all_completions():
     assert m["rollout/entropy"] == 0.5
 
 
+def test_completions_without_a_verdict_are_left_out_and_counted():
+    late, failed = completion((1,) * 9, False), completion((1,) * 9, False)
+    late.score, failed.score = Score(False, -1.0, timed_out=True), Score(False, -1.0, error="x")
+    halved = [*GROUPS, group(completion((1, 2), False)), group()]
+    halved[2].missing, halved[3].missing = [late], [failed, failed]
+    m = rollout_metrics(halved)
+    assert m["rollout/accuracy"] == 0.6  # 3 of 5, of 8 in all
+    assert (m["rollout/accuracy_low"], m["rollout/accuracy_high"]) == (3 / 8, 6 / 8)
+    assert m["reward/verifier_timeout_frac"] == 1 / 8
+    assert m["reward/verifier_error_frac"] == 2 / 8
+    assert m["rollout/length_max"] == 6
+    assert m["rollout/groups_all_correct_frac"] == pytest.approx(1 / 3)  # nothing is known of the last group
+    assert [g.comparable for g in halved] == [True, True, False, False]
+
+
 def test_shares_of_groups():
     m = rollout_metrics(GROUPS)
     shares = [m[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]

@@ -20,7 +20,7 @@ from dapo_lit.data.order import ProblemOrder
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.ranks import Ranks
-from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout import rank_sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
@@ -289,7 +289,7 @@ class SlowVerifier(Verifier):
     def collect(self) -> list[Any]:
         return []
 
-    def drain(self) -> list[Any]:
+    def drain(self, gives_up: Any = None) -> list[Any]:
         return super().collect()
 
 

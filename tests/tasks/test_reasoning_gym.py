@@ -4,7 +4,7 @@ import pytest
 
 from dapo_lit.config import ConfigError
 from dapo_lit.recipe.problem_sets import problems as problem_sets
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.tasks import reasoning_gym
 
 gym = pytest.importorskip("reasoning_gym", reason="needs the extra `tasks`")

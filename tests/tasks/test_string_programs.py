@@ -6,7 +6,7 @@ import pytest
 
 from dapo_lit.recipe.problem_sets import problems as problem_sets
 from dapo_lit.rewards.functions import RewardProblem
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.tasks import string_programs
 from dapo_lit.tasks.string_programs import CHARACTERS, Mixture, Programs, problems, reward, run
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -10,9 +10,9 @@ from dapo_lit.rewards.equivalence import Rule, check_reference, decide
 from dapo_lit.rewards.extraction import Extraction, extract
 from dapo_lit.rewards.free_text import find_reference
 from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
-from dapo_lit.rewards.processes import Outcome, ProcessPool
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.worker import Comparison, Rewarding, Setup, Task
+from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task
+from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
 
 Ticket = Hashable
 MAX_CACHED = 65536
@@ -51,7 +51,9 @@ class _Response:
     """Values of the weighted rewards other than correctness."""
     waiting: int = 0
     """Results of workers that are still missing."""
+    timed_out: bool = False
     error: str | None = None
+    """Of a weighted reward other than correctness."""
 
 
 class Verifier:
@@ -60,7 +62,8 @@ class Verifier:
     `rule` and `extraction` decide what is right, or `function`, a path to a reward function of your own. `weights`
     makes the value a weighted sum of `correctness` (1 or `wrong_value`, or the value of `function`), `format`,
     `length`, and reward functions named by their paths. Worker processes start with the first response that needs one;
-    each may hold `memory_mb` of address space, and a response without a verdict after `deadline_s` is wrong.
+    each may hold `memory_mb` of address space. A response whose verification takes longer than `deadline_s`, or fails,
+    has no verdict: its score is `missing`.
 
     Use it in one thread of one process. Raises ValueError for settings that make no sense, RuntimeError if the workers
     cannot run.
@@ -97,7 +100,7 @@ class Verifier:
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
         self._workers, self._memory_mb = workers, memory_mb
-        self._processes: ProcessPool | None = None
+        self._supervisor: Supervisor | None = None
         self._closed = False
         self._ready: list[tuple[Ticket, Score]] = []
         self._verdicts: OrderedDict[tuple[str, str], Score] = OrderedDict()
@@ -129,9 +132,14 @@ class Verifier:
         ready, self._ready = self._ready, []
         return ready
 
-    def drain(self) -> list[tuple[Ticket, Score]]:
-        """The scores of everything submitted and not yet collected; waits for all of them."""
-        while self._tasks or any(self._batches.values()):
+    def drain(self, gives_up: Callable[[int], bool] = lambda waiting: False) -> list[tuple[Ticket, Score]]:
+        """The scores of everything submitted and not yet collected; waits for all of them.
+
+        Args:
+            gives_up: called twice a second with the number of tasks under way; once it returns True, what is ready is
+                returned, and the rest is scored later.
+        """
+        while (self._tasks or any(self._batches.values())) and not gives_up(len(self._tasks)):
             self._advance(wait_s=0.5)
         return self.collect()
 
@@ -192,9 +200,9 @@ class Verifier:
     def close(self) -> None:
         """End the worker processes; the verifier cannot be used afterwards."""
         self._closed = True
-        if self._processes is not None:
-            self._processes.close()
-            self._processes = None
+        if self._supervisor is not None:
+            self._supervisor.close()
+            self._supervisor = None
 
     def __enter__(self) -> "Verifier":
         return self
@@ -254,11 +262,11 @@ class Verifier:
         work = Rewarding(path, problems, tuple(response.text for response in responses), wrong_value)
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
-    def _pool(self) -> ProcessPool:
-        if self._processes is None:
+    def _pool(self) -> Supervisor:
+        if self._supervisor is None:
             symbolic = self.function is None and self.rule == "sympy"
-            self._processes = ProcessPool(Setup(symbolic, self._functions(), self._memory_mb), self._workers)
-        return self._processes
+            self._supervisor = Supervisor(Setup(symbolic, self._functions(), self._memory_mb), self._workers)
+        return self._supervisor
 
     def _functions(self) -> tuple[str, ...]:
         paths = dict.fromkeys([self.function, *(self.weights or ())])
@@ -271,10 +279,10 @@ class Verifier:
     # --- back from the workers ------------------------------------------------------------------------------------
 
     def _advance(self, wait_s: float) -> None:
-        if self._processes is None:
+        if self._supervisor is None:
             return
         self._send_batches()
-        for outcome in self._processes.poll(wait_s):
+        for outcome in self._supervisor.poll(wait_s):
             self.service_s.append(outcome.service_s)
             task = self._tasks.pop(outcome.number)
             if isinstance(task[1], str):
@@ -314,9 +322,9 @@ class Verifier:
                     score, answer=response.prediction if score.answer is None else score.answer
                 )
             if self.weights is not None and path in self.weights:
-                response.values[path] = 0.0 if score.error or score.timed_out else score.value
-                if score.error or score.timed_out:
-                    response.error = score.error or f"{path}: reached its deadline"
+                response.values[path] = score.value
+                response.error = response.error or score.error
+                response.timed_out = response.timed_out or score.timed_out
             response.waiting -= 1
             self._finish_if_complete(response)
 
@@ -327,7 +335,9 @@ class Verifier:
         if self.weights is not None:
             values = {**response.values, "correctness": score.value}
             parts = {name: weight * values[name] for name, weight in self.weights.items()}
-            score = replace(score, value=math.fsum(parts.values()), parts=parts, error=score.error or response.error)
+            value, error = math.fsum(parts.values()), score.error or response.error
+            late = score.timed_out or response.timed_out
+            score = replace(score, value=value, parts=parts, timed_out=late, error=error)
         self._ready.append((response.ticket, score))
 
     def _verdict(self, equal: bool, prediction: str | None) -> Score:

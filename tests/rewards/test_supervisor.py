@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 HERE = str(Path(__file__).parent)
+SLEEP = f"61.{os.getpid()}"
 QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})
 
 
 @pytest.fixture
 def obeying(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setenv("SLEEP", SLEEP)
     with Verifier(
         rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=0.3, workers=2, memory_mb=1024
     ) as verifier:
@@ -27,14 +29,14 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def pids(verifier: Verifier) -> list[int]:
-    """The fork server and two workers, once both have reported."""
+def pids(verifier: Verifier, count: int = 3) -> list[int]:
+    """The supervisor and its workers, once it has reported them."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         verifier.collect()
-        assert verifier._processes is not None
-        found = list(verifier._processes.pids())
-        if len(found) == 3:
+        assert verifier._supervisor is not None
+        found = list(verifier._supervisor.pids())
+        if len(found) == count:
             return found
         time.sleep(0.01)
     raise AssertionError("the workers did not start")
@@ -66,6 +68,97 @@ def test_a_task_that_does_not_end_is_killed_at_its_deadline_and_the_next_ones_ar
 def test_a_function_that_cancels_the_alarm_is_killed_from_outside(obeying):
     scores = obeying.score([(QUESTION, "cancel the alarm and sleep"), (QUESTION, "a")])
     assert [score.timed_out for score in scores] == [True, False]
+
+
+def test_a_function_may_start_processes_of_its_own(obeying):
+    score = obeying.score([(QUESTION, "start a process")])[0]
+    assert (score.correct, score.error) == (True, None)
+
+
+@pytest.mark.parametrize("order", ["start a process and wait", "start a session and wait"])
+def test_what_a_late_function_has_started_dies_with_it(obeying, order):
+    scores = obeying.score([(QUESTION, order), (QUESTION, "a")])
+    assert [score.timed_out for score in scores] == [True, False]
+    assert gone(SLEEP)
+
+
+@pytest.mark.parametrize(
+    ("order", "end"),
+    [
+        ("start a process and wait", "close"),
+        ("start a session and wait", "close"),
+        ("start a process and wait", "kill the supervisor"),
+    ],
+)
+def test_what_a_function_has_started_dies_with_the_verifier_and_with_a_killed_supervisor(monkeypatch, order, end):
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setenv("SLEEP", SLEEP)
+    with Verifier(
+        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=60.0, workers=1
+    ) as verifier:
+        verifier.submit(0, QUESTION, order)
+        until = time.monotonic() + 20
+        while gone(SLEEP, 0.0):
+            verifier.collect()
+            assert time.monotonic() < until
+        if end == "kill the supervisor":
+            os.kill(pids(verifier, 2)[0], signal.SIGKILL)
+            assert verifier._supervisor is not None
+            verifier._supervisor._tasks.clear()  # or it starts again
+            time.sleep(0.1)
+            verifier.collect()
+            assert gone(SLEEP)
+    assert gone(SLEEP)
+
+
+def gone(seconds: str, wait_s: float = 5.0) -> bool:
+    """No process `sleep SECONDS` is left after at most `wait_s`."""
+    end = time.monotonic() + wait_s
+    while True:
+        found = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout
+        left = [line for line in found.splitlines() if line.endswith(f"sleep {seconds}") and line[0] != "Z"]
+        if not left or time.monotonic() >= end:
+            return not left
+        time.sleep(0.05)
+
+
+def test_a_function_that_exits_as_if_all_were_well_is_not_called_again_without_end(obeying):
+    score = obeying.score([(QUESTION, "exit as if well")])[0]
+    assert (score.missing, score.timed_out) == (True, False)
+    assert "exit code 0" in (score.error or "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count the waiting time")
+def test_a_loaded_machine_makes_no_answer_late(monkeypatch):
+    """Each task takes 0.6 s of a processor and, with four workers to a processor, 2.4 s of the clock."""
+    monkeypatch.syspath_prepend(HERE)
+    workers = 4 * len(os.sched_getaffinity(0))
+    with Verifier(
+        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=1.5, workers=workers
+    ) as verifier:
+        verifier.score([(QUESTION, str(number)) for number in range(workers)])  # they have started
+        for number in range(workers):
+            verifier.submit(number, QUESTION, "work")
+        scores = [score for _, score in verifier.drain()]
+        slowest = max(list(verifier.service_s)[-workers:])
+    assert [score.missing for score in scores] == [False] * workers
+    assert slowest > 1.5
+
+
+def test_a_supervisor_that_is_stopped_is_replaced(obeying, monkeypatch):
+    monkeypatch.setattr("dapo_lit.rewards.supervisor.SILENT_S", 1.5)
+    obeying.score([(QUESTION, "a")])
+    os.kill(pids(obeying)[0], signal.SIGSTOP)
+    assert obeying.score([(QUESTION, "b")])[0].correct
+
+
+def test_waiting_can_be_given_up_and_taken_up_again(obeying):
+    obeying.score([(QUESTION, "a")])
+    obeying.submit(0, QUESTION, "sleep")
+    start = time.monotonic()
+    assert obeying.drain(lambda tasks: True) == []
+    assert time.monotonic() - start < 0.2
+    assert [ticket for ticket, _ in obeying.drain()] == [0]
 
 
 def test_a_function_that_raises_exits_or_has_no_memory_fails_alone(obeying):
@@ -108,13 +201,13 @@ def test_killed_workers_leave_no_zombie_and_closing_leaves_no_process(obeying):
 def test_the_processes_die_with_a_training_process_that_is_killed(tmp_path):
     code = """
 import sys, time
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 verifier = Verifier(rule="sympy", extraction="hash")
 verifier.score([(Reference("a", r"\\sqrt{8}"), r"#2\\sqrt{2}")])
-while len(list(verifier._processes.pids())) < 3:
+while len(list(verifier._supervisor.pids())) < 3:
     verifier.collect()
     time.sleep(0.01)
-print(*verifier._processes.pids(), flush=True)
+print(*verifier._supervisor.pids(), flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
@@ -125,7 +218,7 @@ time.sleep(60)
     assert gone_within(10, processes)
 
 
-def test_a_fork_server_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):
+def test_a_supervisor_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):
     obeying.score([(QUESTION, "a")])
     for _ in range(4):  # more often than processes may die in a row without an outcome
         first = pids(obeying)
@@ -143,9 +236,9 @@ def test_a_fork_server_that_is_killed_is_started_anew_and_no_response_loses_its_
     assert obeying.score([(QUESTION, "a")])[0].correct
 
 
-def test_a_function_that_kills_the_fork_server_again_and_again_ends_the_run_with_the_exit_code(obeying):
+def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_the_exit_code(obeying):
     with pytest.raises(RuntimeError, match=r"died 3 times in a row \(exit code -9\)"):
-        obeying.score([(QUESTION, "kill the fork server")])
+        obeying.score([(QUESTION, "kill the supervisor")])
 
 
 def test_submitting_never_waits_and_collecting_returns_what_is_ready(obeying):

@@ -1,0 +1,243 @@
+"""The process that forks the workers, gives each its next task, and kills what is late with all it has started.
+
+`supervisor.py` starts it as a fresh interpreter, not through `multiprocessing`: that would import the training script,
+and with it torch, into every worker. It has the workers' imports done, so that a killed worker is replaced in
+milliseconds; it has one thread and never computes, so that forking from it is safe and deadlines are kept while the
+training process is busy. It ends, with all workers, when its socket closes or its parent is gone.
+
+Each worker leads a session of its own. When a worker ends, for whatever reason, its process group is killed, and then
+every process that it leaves behind: the supervisor is the subreaper of them all.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dapo_lit.rewards.channel import framed, read, receive
+from dapo_lit.rewards.worker import OUT_OF_MEMORY, Setup, run
+
+HEARTBEAT_S = 1.0
+START_S = 120.0
+"""The time a worker may take to import its functions."""
+MAX_FAILED_STARTS = 3
+"""Workers that may die before they are ready, one after the other."""
+LONGEST = 20.0
+"""No task takes more than this many times its deadline, however long it waits for a processor."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(control_fd: int, owner: int, count: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=control_fd)
+    setup: Setup = pickle.loads(receive(control) or b"")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if setup.symbolic:
+        import dapo_lit.answers.full  # noqa: F401
+        from dapo_lit.rewards.worker import refuse_evaluation
+
+        refuse_evaluation()
+    gc.collect()
+    gc.freeze()
+    asyncio.run(_Supervision(setup, owner).run(control, count))
+
+
+class _Worker:
+    """A forked worker and the supervisor's end of its socket."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.pid, self.reader, self.writer = pid, reader, writer
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Its exit code."""
+
+
+class _Supervision:
+    def __init__(self, setup: Setup, owner: int):
+        self.setup, self.owner = setup, owner
+        self.tasks: asyncio.Queue[tuple[int, float, bytes]] = asyncio.Queue()
+        self.workers: dict[int, _Worker] = {}
+        self.control: asyncio.StreamWriter
+
+    async def run(self, control: socket.socket, count: int) -> None:
+        """Serves until the owner is gone, or until a worker cannot be started."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        reader, self.control = await asyncio.open_connection(sock=control)
+        loops = [self._take_tasks(reader), self._beat(), *(self._serve() for _ in range(count))]
+        running = [asyncio.ensure_future(loop) for loop in loops]
+        try:
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for loop in ended:
+                loop.result()  # raises what it raised
+            self.control.close()
+            with contextlib.suppress(ConnectionError):
+                await self.control.wait_closed()
+        finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+            for pid in self.workers:
+                _kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                while True:  # what a worker leaves behind becomes a child when the worker is dead
+                    _kill_children()
+                    os.waitpid(-1, 0)
+
+    async def _take_tasks(self, reader: asyncio.StreamReader) -> None:
+        while (body := await read(reader)) is not None:
+            self.tasks.put_nowait(pickle.loads(body))
+
+    async def _beat(self) -> None:
+        while os.getppid() == self.owner:
+            self._report("alive", 0)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _report(self, kind: str, number: int, result: object = None, seconds: float = 0.0) -> None:
+        self.control.write(framed(json.dumps([kind, number, result, seconds]).encode("ascii")))
+
+    async def _serve(self) -> None:
+        """Keeps one worker, and one after the other gives it tasks. Returns if it cannot be started."""
+        failed = 0
+        while failed < MAX_FAILED_STARTS:
+            worker = await self._fork()
+            loaded = await self._reply(worker, START_S)
+            if loaded == b"":
+                failed = 0
+                while not (worker.exited.done() or worker.reader.at_eof()):
+                    task: asyncio.Future[Any] = asyncio.ensure_future(self.tasks.get())
+                    await asyncio.wait({task, worker.exited}, return_when=asyncio.FIRST_COMPLETED)
+                    if worker.exited.done():  # while it had nothing to do
+                        task.cancel()
+                        if task.done() and not task.cancelled():
+                            self.tasks.put_nowait(task.result())
+                    elif not await self._finish(worker, *task.result()):
+                        break
+            elif loaded is not None:
+                self._report("broken", 0, f"a reward function cannot be loaded: {loaded.decode()}")
+                return
+            elif not worker.exited.done():
+                self._report("broken", 0, f"a reward function takes more than {START_S:.0f} s to load")
+                return
+            else:
+                failed += 1
+            await self._end(worker)
+        self._report("broken", 0, f"{failed} workers died before their first task (exit code {worker.exited.result()})")
+
+    async def _finish(self, worker: _Worker, number: int, deadline_s: float, work: bytes) -> bool:
+        """Reports what becomes of a task; returns whether the worker lives on.
+
+        A task gets one worker: whoever submitted it decides whether to try again.
+        """
+        started = time.monotonic()
+        worker.writer.write(framed(work))
+        reply = await self._reply(worker, deadline_s)
+        if reply is not None:
+            self.control.write(framed(reply))
+            return True
+        late = not (worker.exited.done() or worker.reader.at_eof())
+        code = await self._end(worker)
+        seconds = time.monotonic() - started
+        if late:
+            self._report("late", number, None, seconds)
+        else:
+            died = "out of memory" if code == OUT_OF_MEMORY else f"the worker died (exit code {code})"
+            self._report("failed", number, [died, ""], seconds)
+        return False
+
+    async def _reply(self, worker: _Worker, deadline_s: float) -> bytes | None:
+        """The worker's next message; None: it is dead or late.
+
+        Time in which the worker was ready to run but had no processor does not count: on a loaded machine an answer
+        takes longer, but is no later.
+        """
+        reading: asyncio.Future[Any] = asyncio.ensure_future(read(worker.reader))
+        started, queued = time.monotonic(), _queued_s(worker.pid)
+        left = deadline_s
+        while left > 0 and not (reading.done() or worker.exited.done()):
+            await asyncio.wait([reading, worker.exited], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            spared = min(_queued_s(worker.pid) - queued, (LONGEST - 1) * deadline_s)
+            left = deadline_s + spared - (time.monotonic() - started)
+        await asyncio.wait([reading], timeout=0.1 if worker.exited.done() else 0.0)  # its reply may lie unread
+        if not reading.done():
+            reading.cancel()
+            return None
+        reply: bytes | None = reading.result()
+        return reply
+
+    async def _fork(self) -> _Worker:
+        ours, theirs = socket.socketpair()
+        supervisor, pid = os.getpid(), os.fork()
+        if pid == 0:
+            _become_worker(theirs, supervisor, self.setup)
+        theirs.close()
+        worker = self.workers[pid] = _Worker(pid, *await asyncio.open_connection(sock=ours))
+        self._report("workers", 0, list(self.workers))
+        return worker
+
+    async def _end(self, worker: _Worker) -> int:
+        """Kills the worker, if it lives, and all that it has started; returns its exit code."""
+        _kill(worker.pid)
+        code = await worker.exited
+        _kill(worker.pid)  # its group once more: the worker may have started a process while it was dying
+        _kill_children(self.workers)
+        worker.writer.close()
+        self._report("workers", 0, list(self.workers))
+        return code
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                worker = self.workers.pop(found[0], None)
+                if worker is not None:
+                    worker.exited.set_result(os.waitstatus_to_exitcode(found[1]))
+
+
+def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> None:
+    """In a forked child; does not return."""
+    code = 1
+    try:
+        os.setsid()
+        asyncio._set_running_loop(None)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.closerange(3, connection.fileno())  # the sockets of the owner and of the other workers
+        os.closerange(connection.fileno() + 1, 4096)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == supervisor:
+            run(connection, setup)
+            code = 0
+    finally:
+        os._exit(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def _kill(worker: int) -> None:
+    """Kills a worker and its process group."""
+    for kill in (os.kill, os.killpg):  # the first for a worker that has no group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(worker, signal.SIGKILL)
+
+
+def _kill_children(workers: Any = ()) -> None:
+    """Kills all children but `workers`: processes that a dead worker has left, though they may have left its group."""
+    with contextlib.suppress(OSError):
+        for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+            if pid not in workers:
+                _kill(pid)
+
+
+def _queued_s(pid: int) -> float:
+    """Seconds that a process was ready to run but waited for a processor; 0 where the system does not say."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0

@@ -1,0 +1,66 @@
+"""Completions without a verdict in a whole collection, with a reward that runs in worker processes."""
+
+import time
+from pathlib import Path
+
+import pytest
+from test_collect import RULES, answers, collector
+
+from dapo_lit.data.order import ProblemOrder
+from dapo_lit.rewards.verifier import Verifier
+from dapo_lit.rollout.dynamic_sampling import CollectionRules
+from dapo_lit.rollout.step_collection import StopRequestedError
+
+RIGHT, WRONG, RAISES, SLEEPS = 1, 2, 3, 4
+ORDERS = {RIGHT: "right", WRONG: "wrong", RAISES: "raise", SLEEPS: "sleep"}
+
+
+def with_orders(monkeypatch, script, rules: CollectionRules, deadline_s: float = 5.0):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
+    made = collector(lambda key: answers(script(key)), rules)
+    made.decode = lambda ids: ORDERS[ids[0]]
+    made.verifier = Verifier(
+        rule="numeric", extraction="hash", function="reward_functions.obey_or_judge", deadline_s=deadline_s
+    )
+    return made
+
+
+@pytest.mark.parametrize("dynamic_sampling", [True, False])
+def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_fewer_than_two_are_left(
+    monkeypatch, dynamic_sampling
+):
+    """Of each group of 4: problem p0 loses 1 completion, p1 loses 3, p2 none."""
+    lost = {"p0": 1, "p1": 3, "p2": 0}
+
+    def script(key):
+        if key.sample_index < lost[key.problem_id]:
+            return RAISES
+        return RIGHT if key.sample_index == 3 else WRONG
+
+    rules = CollectionRules(3, 4, dynamic_sampling, max_rounds=1, on_exhausted="train_smaller")
+    made = with_orders(monkeypatch, script, rules)
+    made.prompts, made.order = made.prompts[:3], ProblemOrder(3, seed=0)
+    with made.verifier:
+        step = made.collect(1, 0)
+    assert {g.problem.id: len(g.completions) for g in step.accepted} == {"p0": 3, "p2": 4}
+    assert {g.problem.id: len(g.missing) for g in step.generated} == lost
+    assert step.tokens_generated == 3 * 4 * 2
+
+
+def test_a_stop_is_seen_while_the_reward_is_waited_for(monkeypatch):
+    made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
+    started = time.monotonic()
+    made.stop_requested = lambda: time.monotonic() - started > 1.0
+    with made.verifier, pytest.raises(StopRequestedError):
+        made.collect(1, 0)
+    assert time.monotonic() - started < 3.0
+
+
+def test_a_step_that_waits_for_its_reward_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("dapo_lit.rollout.progress.REWARD_S", 0.5)
+    made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
+    started = time.monotonic()
+    made.stop_requested = lambda: time.monotonic() - started > 2.0
+    with made.verifier, pytest.raises(StopRequestedError):
+        made.collect(1, 0)
+    assert "step 1: " in capsys.readouterr().out
