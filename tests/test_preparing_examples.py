@@ -20,7 +20,7 @@ from dapo_lit.policy.base import random_model
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.save import save_policy
 from dapo_lit.policy.tokenizer import character_tokenizer
-from dapo_lit.rewards.pool import Verifier
+from dapo_lit.rewards.verifier import Verifier
 
 TEMPLATE = Path(transform_answers.__file__).with_name("answer_transformation.yaml")
 TOKENIZER = character_tokenizer(string.printable[:95] + "\n")

@@ -23,7 +23,7 @@ from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import SampleKey, token_ids
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
-from dapo_lit.rewards.pool import Reference, Verifier
+from dapo_lit.rewards.verifier import Reference, Verifier
 
 HEADINGS = ("ANSWER FORMAT", "REWRITTEN STATEMENT", "SOLUTION", "INTEGER ANSWER")
 _HEADING = re.compile(rf"^[#*<\s]*(?:\d\.\s*)?({'|'.join(HEADINGS)})[>*:#\s]*$", re.MULTILINE)
