@@ -1,7 +1,7 @@
 """Lists the cells of a study: done, running (with the time left), preempted, failed, missing.
 
     python -m dapo_lit.status runs/table1
-    python -m dapo_lit.status runs/table1 pack=experiments/table1/runs     copy of the finished cells for a commit
+    python -m dapo_lit.status runs/table1 pack=experiments/table1/runs     copies finished cells and base policies
 
 Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with the reason.
 """
@@ -26,7 +26,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
-    parser.add_argument("--pack", type=Path, metavar="DIR", help="write the finished cells into DIR")
+    parser.add_argument(
+        "--pack", type=Path, metavar="DIR", help="write the finished cells and their base policies into DIR"
+    )
     return parser.parse_args(arguments)
 
 
@@ -59,6 +61,23 @@ def line(cell: Cell, width: int) -> str:
     return f"{cell.arm + '/seed_' + str(cell.seed):<{width}}  {cell.state:<9} {progress:>9}  {note}{log}".rstrip()
 
 
+def pack_bases(runs: Runs, bases: Path) -> list[str]:
+    """Copies every base policy that these runs started from into `bases`; a sentence for each that cannot be."""
+    from dapo_lit.config import ConfigError, parse  # torch is below these; status without --pack does without
+    from dapo_lit.recipe.base_policy import pack_base
+
+    lacking = []
+    for weights, run in {
+        str(run.record["base_weights"]): run for run in runs if run.record.get("base_weights")
+    }.items():
+        try:
+            config = parse(dict(run.config))
+            lacking.append(pack_base(config.policy, config.task, weights, bases))
+        except ConfigError as fault:
+            lacking.append(f"the base policy {weights} of {run.name} is not packed: {fault}")
+    return [sentence for sentence in lacking if sentence]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
@@ -79,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written = pack(runs.usable.runs, options.pack, before)
         if (home / FILE).is_file() and home.resolve() != options.pack.resolve():
             shutil.copy2(home / FILE, options.pack / FILE)
+        for lack in pack_bases(runs, options.pack / "bases"):
+            print(lack, file=sys.stderr)
         size = sum(p.stat().st_size for p in options.pack.rglob("*") if p.is_file())
         print(f"packed {len(written)} cells into {options.pack} ({size / 1e6:.1f} MB there)")
     return 0 if all(cell.state == "done" for cell in table) and not runs.unreadable else 3

@@ -19,6 +19,7 @@ from dapo_lit.cli.command import run_command
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config
+from dapo_lit.recipe.base_policy import weights_of
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan
@@ -148,6 +149,8 @@ def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_
 def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     packed = study / "experiments" / "runs"
     assert status([str(study / STUDY), "--pack", str(packed)]) == 0
+    started_from = {run.record["base_weights"] for run in load(packed)}
+    assert {weights_of(base) for base in (packed / "bases").iterdir()} == started_from
     for arm in ("dapo", OTHER):
         shutil.rmtree(study / STUDY / arm)
     first, second, other = (run for run in load(packed) if run.name != f"{OTHER}/seed_1")

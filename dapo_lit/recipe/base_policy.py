@@ -1,12 +1,13 @@
 """The base policy that a task's config asks for, pre-trained on first use."""
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sections import Policy, Task
-from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, prepare_base
+from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
 from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
 CHARACTERS = {
@@ -18,32 +19,76 @@ CHARACTERS = {
 """Vocabularies of the base policies."""
 
 
+SHIPPED = Path("experiments")
+"""Where studies are committed, each with its base policies in a folder `bases`."""
+
+
 def policy_folder(policy: Policy, task: Task) -> str | Path:
-    """The policy's path, or the folder of the task's base policy, pre-trained first if it is not cached.
+    """The policy's path, or the folder of the task's base policy: shipped with a study, cached, or pre-trained now.
 
     Raises:
         ConfigError: the policy has no path and the task no base.
     """
     if policy.path:
         return policy.path
+    spec = base_spec(policy, task)
+    return shipped(spec) or prepare_base(spec)
+
+
+def base_spec(policy: Policy, task: Task) -> BaseSpec:
+    """The recipe of a task's base policy.
+
+    Raises:
+        ConfigError: the task has no base.
+    """
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
     stages = () if policy.random_init or not task.base else base_stages(task)
-    name = f"{task.label}-{policy.name}"
-    return prepare_base(BaseSpec(name, policy.architecture, CHARACTERS[task.name], task.base_seed, stages))
+    return BaseSpec(f"{task.label}-{policy.name}", policy.architecture, CHARACTERS[task.name], task.base_seed, stages)
+
+
+def shipped(spec: BaseSpec) -> Path | None:
+    """The base policy as a committed study has it, which comes before one of this machine; None if none has.
+
+    Pre-training adds up in another order on another kind of processor, so a recipe gives the same weights only on
+    machines of one kind. To extend a study, or to repeat its cells, takes its own weights.
+
+    Raises:
+        ConfigError: two studies have it with different weights.
+    """
+    found = {weights_of(folder): folder for folder in sorted(SHIPPED.glob(f"**/bases/{spec.folder_name()}"))}
+    if len(found) > 1:
+        listed = " and ".join(map(str, found.values()))
+        raise ConfigError(f"{listed} are one base policy with different weights; move the one away that is not meant")
+    return next(iter(found.values()), None)
+
+
+def weights_of(folder: Path) -> str:
+    """A hash of the weights in a policy's folder."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def base_weights(policy: Policy, task: Task) -> str | None:
-    """A hash of the weights of the task's base policy; None for a policy from elsewhere.
+    """A hash of the weights of the task's base policy; None for a policy from elsewhere."""
+    return None if policy.path else weights_of(Path(policy_folder(policy, task)))
 
-    Pre-training adds up in another order on another kind of processor, so a recipe gives the same weights only on
-    machines of one kind.
-    """
-    if policy.path:
+
+def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | None:
+    """Copies the base policy with these weights into `bases`; a sentence where this machine does not have it."""
+    spec = base_spec(policy, task)
+    target = bases / spec.folder_name()
+    if target.is_dir() and weights_of(target) == weights:
         return None
-    file = Path(policy_folder(policy, task)) / "model.safetensors"
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    source = default_cache() / spec.folder_name()
+    if not source.is_dir() or weights_of(source) != weights:
+        return f"the base policy {weights} (task.base_seed={task.base_seed}) is not in {default_cache()}: not packed"
+    if target.is_dir():
+        return f"{target} has other weights than {weights}: not packed"
+    draft = bases / f".{target.name}.partial"
+    shutil.copytree(source, draft, dirs_exist_ok=True)
+    draft.rename(target)
+    return None
 
 
 def base_stages(task: Task) -> tuple[Stage, ...]:

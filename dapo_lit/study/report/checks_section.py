@@ -4,6 +4,7 @@ import shlex
 
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
+from dapo_lit.study.read.base_policies import weights_by_base
 from dapo_lit.study.read.guard import code_versions, config_differences, decides
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import amount, unit
@@ -83,6 +84,9 @@ def versions_section(results: Results) -> list[Part]:
         versions = ", ".join(f"{k} {v}" for k, v in (first.get("versions") or {}).items())
         hardware = ", ".join(sorted({str(run.record.get("hardware")) for run in made}))
         rows.append([code[:12], str(len(made)), f"{str(first.get('git_commit'))[:12]}{dirty}", versions, hardware])
+    bases = [[str(base), weights] for base, weights in weights_by_base(usable).items()]
+    caption = "Base policies that the runs started from, by task.base_seed, and the hash of their weights."
+    parts.append(Table("base_policies", caption, ["base policy", "weights"], bases))
     caption = "The code that made the runs: one row, unless a comparison across versions was asked for."
     return [*parts, Table("code", caption, ["code", "runs", "commit", "versions", "hardware"], rows)]
 

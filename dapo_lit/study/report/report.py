@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.study.figures.curve_figures import seeds_text
+from dapo_lit.study.read.base_policies import hash_of_bases, weights_by_base
 from dapo_lit.study.read.calibration_file import read_calibration
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
@@ -19,7 +20,7 @@ from dapo_lit.study.report.checks_section import (
     registration,
     versions_section,
 )
-from dapo_lit.study.report.document import Document, bullets, is_empty, write
+from dapo_lit.study.report.document import Document, Table, bullets, is_empty, write
 from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import in_terminal, page_one
@@ -80,7 +81,10 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
         *commands_section(results, command),
     ]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
-    return Document(title, [part for part in parts if not is_empty(part)], as_json(results), lead[1:])
+    made_from = f" Base policies: {hash_of_bases(usable)}."
+    kept = [part for part in parts if not is_empty(part)]
+    named = [replace(part, caption=part.caption + made_from) if isinstance(part, Table) else part for part in kept]
+    return Document(title, named, as_json(results), lead[1:])
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -91,6 +95,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "metric": results.metric,
         "budget": results.budget,
         "arms": list(usable.arms),
+        "base_policies": weights_by_base(usable),
         "outcomes": [
             {"arm": run.arm, "seed": run.seed, "status": run.status, **asdict(reduced)}
             for run in usable
