@@ -48,10 +48,9 @@ class Study:
         return compare(contrast, self.scores, self.base_of).estimate
 
 
-def decide(study: Study, found: Sequence[Contrast], family: str) -> list[Contrast]:
-    """Prints a family of comparisons; returns those that are decided."""
+def show(study: Study, found: Sequence[Contrast], family: str) -> None:
+    """Prints a family of comparisons."""
     print(family)
-    decided = []
     for one in compare_all(found, study.scores, study.base_of, family):
         tokens = costs(study.runs, one.contrast, TRAINING_ACCURACY).get("tokens_generated")
         by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
@@ -62,8 +61,6 @@ def decide(study: Study, found: Sequence[Contrast], family: str) -> list[Contras
             + (f"; tokens used x{tokens.used:.2f}, needed {needed_text(tokens.needed)}, " if tokens else "")
             + (f"at equal tokens {points(tokens.at_equal)}" if tokens else "")
         )
-        decided += [one.contrast] if one.decided(ALPHA) else []
-    return decided
 
 
 def given(main: Contrast, interactions: Sequence[Contrast], on: Collection[str]) -> Contrast:
@@ -94,11 +91,11 @@ def main() -> None:
     found = contrasts(study.runs.arms)
     effects = {one.label: one for one in found if one.family == "main effects"}
     interactions = [one for one in found if one.family == "interactions"]
-    decide(study, list(effects.values()), "main effects")
-    decided = decide(study, interactions, "interactions")
+    show(study, list(effects.values()), "main effects")
+    show(study, interactions, "interactions")
 
-    print("a technique with the other of a decided interaction on; off")
-    for one in decided:
+    print("a technique with the other of an interaction on; off")
+    for one in interactions:
         pair = one.label.split(" x ")
         for technique, other in (pair, pair[::-1]):
             on, off = (study.value(given(effects[technique], [one], states)) for states in ([other], []))

@@ -190,7 +190,7 @@ def test_every_table_names_the_base_policies_by_their_weights(tmp_path: Path) ->
     assert tables
     assert all(part.caption.endswith(f" Base policies: {hash_of_bases(runs)}.") for part in tables)
     bases = next(part for part in tables if part.name == "base_policies")
-    assert bases.rows == [["0", "weights0"], ["1", "weights1"]]
+    assert bases.rows == [["0 (weights0)", "weights0"], ["1 (weights1)", "weights1"]]
     before = hash_of_bases(runs)
     dict.update(runs.runs[0].record, base_weights="others")  # type: ignore[arg-type]
     assert hash_of_bases(runs) != before

@@ -84,7 +84,7 @@ def versions_section(results: Results) -> list[Part]:
         versions = ", ".join(f"{k} {v}" for k, v in (first.get("versions") or {}).items())
         hardware = ", ".join(sorted({str(run.record.get("hardware")) for run in made}))
         rows.append([code[:12], str(len(made)), f"{str(first.get('git_commit'))[:12]}{dirty}", versions, hardware])
-    bases = [[str(base), weights] for base, weights in weights_by_base(usable).items()]
+    bases = [list(row) for row in weights_by_base(usable).items()]
     caption = "Base policies that the runs started from, by task.base_seed, and the hash of their weights."
     parts.append(Table("base_policies", caption, ["base policy", "weights"], bases))
     caption = "The code that made the runs: one row, unless a comparison across versions was asked for."
