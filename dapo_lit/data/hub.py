@@ -34,10 +34,10 @@ SPLIT_WORDS = {
 }
 
 
-def resolve_files(path: str, *splits: str) -> tuple[str, list[Path]]:
+def resolve_files(path: str, *splits: str, key: str) -> tuple[str, list[Path]]:
     """The name and the files of the data set at `path`: one file, a folder, or a hub id.
 
-    splits: the first that the folder or hub id has is used, unless the id names one.
+    splits: the first that the folder or hub id has is used, unless the id names one. key: of the config, for messages.
     Raises DataError if there is no such data set or split.
     """
     local = Path(path).expanduser()
@@ -48,9 +48,9 @@ def resolve_files(path: str, *splits: str) -> tuple[str, list[Path]]:
         return f"{local.resolve().name}-{split}", files
     found = HUB_ID.fullmatch(path)
     if found is None or local.suffix.lower() in SUFFIXES:
-        raise DataError(f"{path}: no such file; set task.path to a .jsonl, .parquet or .csv file, or to a hub id")
+        raise DataError(f"{path}: no such file; set {key} to a .jsonl, .parquet or .csv file, or to a hub id")
     splits, config = (found["split"],) if found["split"] else splits, found["config"] or None
-    folder = _download(found["repo"], config, found["revision"], splits)
+    folder = _download(found["repo"], config, found["revision"], splits, key)
     split, files = _files_of_folder(folder, path, config, splits)
     return f"{found['repo'].partition('/')[2]}-{split}", files
 
@@ -125,7 +125,7 @@ def _files_of_folder(folder: Path, label: str, config: str | None, splits: Seque
     raise DataError(f"{label}: the data set {faults[0]}")
 
 
-def _download(repo: str, config: str | None, revision: str | None, splits: Sequence[str]) -> Path:
+def _download(repo: str, config: str | None, revision: str | None, splits: Sequence[str], key: str) -> Path:
     """The data set's folder in the local cache; only the files of the splits, if file names show the split."""
     words = [word for split in splits for word in SPLIT_WORDS.get(split, (split,))]
     within = f"{config}/*" if config else "*"
@@ -137,18 +137,16 @@ def _download(repo: str, config: str | None, revision: str | None, splits: Seque
     except RepositoryNotFoundError:
         raise DataError(
             f"{repo}: neither a local file or folder nor a data set on the hub that this account can read; "
-            "check task.path (a private data set needs `hf auth login`)"
+            f"check {key} (a private data set needs `hf auth login`)"
         ) from None
     except RevisionNotFoundError:
-        raise DataError(
-            f"{repo}: the data set has no revision {revision}; check the part after @ in task.path"
-        ) from None
+        raise DataError(f"{repo}: the data set has no revision {revision}; check the part after @ in {key}") from None
     except OSError as error:  # no network, offline mode, HTTP errors
         reason = str(error).splitlines()[0]
         raise DataError(
             f"{repo}: no such local file, and the hub could not be read ({type(error).__name__}: {reason}). "
-            "Without a network, set task.path to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
-            "(for example task.path=data/train.jsonl)"
+            f"Without a network, set {key} to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
+            f"(for example {key}=data/train.jsonl)"
         ) from None
 
 

@@ -112,9 +112,9 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         case ".csv":
             return _read_csv(file, bad_rows)
         case ".parquet":
-            return _read_parquet(file)
+            return _rows(file, _read_parquet(file), "Parquet")
         case ".arrow":
-            return _read_arrow(file)
+            return _rows(file, _read_arrow(file), "Arrow")
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
@@ -196,26 +196,22 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def _read_arrow(file: Path) -> Iterator[Row]:
+def _read_arrow(file: Path) -> Iterator[pa.RecordBatch]:
     """A file of `datasets.save_to_disk`, which is a stream of record batches."""
-    number = 0
-    try:
-        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
-            for batch in batches:
-                for fields in batch.to_pylist():
-                    number += 1
-                    yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: not readable as Arrow ({error})") from None
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
+        yield from batches
 
 
-def _read_parquet(file: Path) -> Iterator[Row]:
+def _read_parquet(file: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as table:
+        yield from table.iter_batches()
+
+
+def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[Row]:
     number = 0
     try:
-        with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches():
-                for fields in batch.to_pylist():
-                    number += 1
-                    yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
+        for batch in batches:
+            for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
+                yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: not readable as Parquet ({error})") from None
+        raise DataError(f"{file}: not readable as {form} ({error})") from None

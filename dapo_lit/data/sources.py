@@ -25,8 +25,11 @@ from dapo_lit.data.selection import SelectionReport
 
 __all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
 
+PATH = "task.path"
+"""The config key that messages name unless told otherwise."""
 
-def load_problems(path: str, *, split: str = "train", limit: int | None = None) -> list[Problem]:
+
+def load_problems(path: str, *, split: str = "train", limit: int | None = None, key: str = PATH) -> list[Problem]:
     """The problems of a file, a folder in the hub's layout, or a hub id (`owner/name[:config[:split]][@revision]`).
 
     split: chooses among the files of a folder or hub id (a split named in the id wins); a single file is read whole.
@@ -34,23 +37,27 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None) 
 
     A problem without `id` is called `<file or data set>-<row>`, counted from 0; `limit` does not change it.
     Raises DataError listing file and line of the rows that cannot be used (an id that occurs twice among them), for
-    data without rows, and, naming `task.path`, for a missing file and for a hub that cannot be reached.
+    data without rows, and, naming the config key `key`, for a missing file and for a hub that cannot be reached.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
-    return load_with_selection(path, split)[0][:limit]
+    return load_with_selection(path, split, key=key)[0][:limit]
 
 
-def load_heldout(path: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
+def load_heldout(path: str, columns: Mapping[str, str] | None = None, key: str = PATH) -> list[Problem]:
     """Like load_problems, for problems to evaluate on: the split `test`, or `validation` where there is no `test`.
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    return load_with_selection(path, "test", "validation", columns=columns)[0]
+    return load_with_selection(path, "test", "validation", columns=columns, key=key)[0]
 
 
 def load_with_selection(
-    path: str, *splits: str, skip_bad_rows: float | None = None, columns: Mapping[str, str] | None = None
+    path: str,
+    *splits: str,
+    skip_bad_rows: float | None = None,
+    columns: Mapping[str, str] | None = None,
+    key: str = PATH,
 ) -> tuple[list[Problem], SelectionReport]:
     """All problems of the first of the splits that exists, and what reading left out.
 
@@ -58,7 +65,7 @@ def load_with_selection(
     columns: names of the columns `problem`, `answer` and `id` where the data have others; a dot leads into an object.
         None: no message mentions task.columns.
     """
-    name, files = resolve_files(path, *splits)
+    name, files = resolve_files(path, *splits, key=key)
     bad_rows, selection = BadRows(skip_bad_rows), SelectionReport()
     rows = chain.from_iterable(read_rows(file, bad_rows) for file in files)
     checks, first = FieldChecks(name), next(rows, None)

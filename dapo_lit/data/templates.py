@@ -72,21 +72,21 @@ class PromptTemplate:
         return self.text if self.text is not None else self.messages[-1]["content"]
 
     @classmethod
-    def load(cls, name_or_path: str) -> "PromptTemplate":
+    def load(cls, name_or_path: str, key: str = "task.template") -> "PromptTemplate":
         """A shipped template by name (`dapo`), or any template by the path of its file (`prompts/mine.yaml`).
 
-        Raises ValueError, naming the file, if there is no such file or it is not a template.
+        Raises ValueError, naming the file and the config key `key`, if there is no such file or it is not a template.
         """
         if name_or_path.endswith((".yaml", ".yml")):
             try:
                 content = Path(name_or_path).expanduser().read_text(encoding="utf-8")
             except OSError as error:
-                raise ValueError(f"task.template={name_or_path}: cannot read the file ({error.strerror})") from None
+                raise ValueError(f"{key}={name_or_path}: cannot read the file ({error.strerror})") from None
         else:
             shipped = files("dapo_lit.data") / "prompt_templates" / f"{name_or_path}.yaml"
             if name_or_path not in shipped_templates():
                 raise ValueError(
-                    f"task.template={name_or_path}: no such template; {suggestion(name_or_path, shipped_templates())} "
+                    f"{key}={name_or_path}: no such template; {suggestion(name_or_path, shipped_templates())} "
                     "(a template of your own is named by the path of its .yaml file)"
                 )
             content = shipped.read_text(encoding="utf-8")
@@ -116,13 +116,13 @@ class PromptTemplate:
         if isinstance(prompt, str):
             if before:
                 raise ValueError(
-                    f"task.template={self.name} is a text, but the problems are chats of several messages; "
-                    "choose a template with messages, such as task.template=chat"
+                    f"the template {self.name} is a text, but the problems are chats of several messages; "
+                    "choose a template with messages, such as chat"
                 )
             return list(tokenizer(prompt)["input_ids"])
         if not tokenizer.chat_template:
             raise ValueError(
-                f"task.template={self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
+                f"the template {self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
         prompt = [*map(dict, before), prompt[-1]] if before else prompt  # type: ignore[list-item]
@@ -141,20 +141,22 @@ def shipped_templates() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def check_agreement(template: PromptTemplate, extraction: str) -> None:
+def check_agreement(
+    template: PromptTemplate, extraction: str, key: str = "task.template", reading: str = "reward.extraction"
+) -> None:
     """Refuses a reward that expects another answer format than the prompt asks for: right answers would count as wrong.
 
     `auto` reads every format, and a template that asks for none fits every reward.
-    Raises ValueError naming task.template and reward.extraction.
+    Raises ValueError naming the two config keys.
     """
     if extraction == "auto" or template.answer_format in ("none", extraction):
         return
     agreeing = [name for name in shipped_templates() if PromptTemplate.load(name).answer_format == extraction]
-    hint = f", or task.template to one with that format ({', '.join(agreeing)})" if agreeing else ""
+    hint = f", or {key} to one with that format ({', '.join(agreeing)})" if agreeing else ""
     raise ValueError(
-        f"task.template={template.name} asks for the answer as {template.answer_format}, but "
-        f"reward.extraction={extraction} reads another format: right answers would count as wrong. "
-        f"Set reward.extraction={template.answer_format} (or auto){hint}"
+        f"{key}={template.name} asks for the answer as {template.answer_format}, but "
+        f"{reading}={extraction} reads another format: right answers would count as wrong. "
+        f"Set {reading}={template.answer_format} (or auto){hint}"
     )
 
 

@@ -61,13 +61,11 @@ def open_benchmark(
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     try:
-        template = PromptTemplate.load(benchmark.template)
-        check_agreement(template, benchmark.extraction)
+        template = PromptTemplate.load(benchmark.template, "benchmark.template")
+        check_agreement(template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
         prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer, p.before))) for p in chosen]
     except ValueError as error:
-        # The messages name the keys of a training config.
-        text = str(error).replace("task.template", "benchmark.template").replace("reward.extr", "benchmark.extr")
-        raise ConfigError(text) from None
+        raise ConfigError(str(error)) from None
     max_tokens, messages = response_limit(benchmark, prompts, policy)
     return OpenBenchmark(
         settings=benchmark,
@@ -100,13 +98,13 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     source = local or hub_path or benchmark.hub_id or benchmark.path
     assert source is not None
     try:
-        return load_problems(source, limit=benchmark.num_problems)
+        return load_problems(source, limit=benchmark.num_problems, key="benchmark.path")
     except DataError as error:
         if local:
             raise
         searched = f"; no local file {' or '.join(map(str, places))}" if places else ""
         raise DataError(
-            f"benchmark.path={benchmark.path}: {str(error).replace('task.path', 'benchmark.path')}{searched}. Set "
+            f"benchmark.path={benchmark.path}: {error}{searched}. Set "
             f"benchmark.path to a file or a hub id, or the environment variable {DATA_FOLDER} to the file's folder"
         ) from None
 

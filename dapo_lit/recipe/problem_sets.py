@@ -7,7 +7,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, select
-from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
+from dapo_lit.data.sources import load_heldout, load_with_selection
 from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, reasoning_gym, string_programs
 
 
@@ -35,7 +35,7 @@ def problems(config: Config) -> Problems:
         found.train,
         found.selection,
         drops_duplicates=task.deduplicate,
-        evaluations={path: _heldout(path, "task.exclude_overlap_with") for path in task.exclude_overlap_with},
+        evaluations={path: load_heldout(path, key="task.exclude_overlap_with") for path in task.exclude_overlap_with},
         difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
         num_problems=task.num_problems,
     )
@@ -87,13 +87,5 @@ def _generated_problems(task: Task) -> Problems:
 def _file_problems(task: Task) -> Problems:
     columns = {str(field): name for field, name in (task.columns or {}).items()}
     train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows, columns=columns)
-    heldout = _heldout(task.eval_path, "task.eval_path", columns)[: task.num_heldout] if task.eval_path else []
+    heldout = load_heldout(task.eval_path, columns, "task.eval_path")[: task.num_heldout] if task.eval_path else []
     return Problems(train, heldout, selection=selection)
-
-
-def _heldout(path: str, key: str, columns: Mapping[str, str] | None = None) -> list[Problem]:
-    """The problems of an evaluation set; errors name the config key `key`."""
-    try:
-        return load_heldout(path, columns)
-    except DataError as error:
-        raise DataError(str(error).replace("task.path", key)) from None

@@ -64,7 +64,7 @@ def test_a_chat_template_ends_with_the_generation_prompt_and_has_no_bos_of_its_o
 
 
 def test_a_chat_template_without_a_chat_tokenizer_names_text_templates(base_tokenizer):
-    with pytest.raises(ValueError, match=r"task\.template=dapo is a chat.*dapo_base"):
+    with pytest.raises(ValueError, match=r"the template dapo is a chat.*dapo_base"):
         PromptTemplate.load("dapo").encode("2 + 3", base_tokenizer)
 
 
