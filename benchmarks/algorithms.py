@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dapo_lit.config import config_folder
-from dapo_lit.study.read.metrics_file import read_metrics
+from dapo_lit.run_files import read_metrics
 
 ALL = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))
 
@@ -35,7 +35,7 @@ def train(algorithms: list[str], seeds: list[int], steps: int, runs: Path, overr
 
 def measured(folder: Path) -> dict[str, float | int | str | None]:
     """The results of one run."""
-    rows, _ = read_metrics(folder)
+    rows = read_metrics(folder).table
     before, after = rows.iloc[0], rows.iloc[-1]
     run = json.loads((folder / "run.json").read_text())
     (accuracy,) = (key for key in rows.columns if key.startswith("eval/") and "/avg@" in key)

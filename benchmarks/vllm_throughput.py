@@ -26,7 +26,7 @@ from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.study.read.metrics_file import read_metrics
+from dapo_lit.run_files import read_metrics
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def recorded_steps(run: Path, wanted: list[int] | None) -> list[RecordedStep]:
     Raises:
         ConfigError: there are none.
     """
-    rows, _ = read_metrics(run)
+    rows = read_metrics(run).table
     files = {int(file.stem.removeprefix("step_")): file for file in sorted((run / "rollouts").glob("step_*.parquet"))}
     chosen = [step for step in files if (step in wanted if wanted else step > 1)]
     found = []

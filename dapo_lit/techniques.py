@@ -31,8 +31,6 @@ class Regime:
     """Printed in percent."""
     metric_while_on: str | None = None
     """What shows the same in a run in which the switch is on; None: `metric` does."""
-    metric_before: str | None = None
-    """What shows it in runs that were recorded before `metric` was."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
 
@@ -138,7 +136,6 @@ REGISTER: dict[str, Technique] = {
                 "tokens clipped at 1 + clip.low while clip-higher is off",
                 0.005,
                 metric_while_on="clip/symmetric_high_frac_last_epoch",
-                metric_before="clip/high_frac",
                 lever="More updates a step (a lower algorithm.minibatch_prompts) move the ratios further.",
             ),
             idle=(

@@ -22,8 +22,8 @@ import pandas as pd
 import torch
 from command_line import Command, run_cli
 
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
-from dapo_lit.study.read.metrics_file import read_metrics
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
 TIMING = ("wall_s", "time/", "perf/", "memory/")
@@ -68,7 +68,7 @@ def difference(folder: Path, whole: Path, ignored: Path | None = None) -> str | 
     run, other = folder / RUN, whole / RUN
     if json.loads((run / "DONE.json").read_text())["status"] != "finished":
         return "DONE.json"
-    rows = [read_metrics(path)[0].filter(regex=f"^(?!{'|'.join(TIMING)})") for path in (run, other)]
+    rows = [read_metrics(path).table.filter(regex=f"^(?!{'|'.join(TIMING)})") for path in (run, other)]
     if ignored != RUN / "metrics.jsonl" and not rows[0].equals(rows[1]):
         return "metrics.jsonl"
     for pattern in ("rollouts/*.parquet", "eval/*/*.parquet"):

@@ -54,9 +54,9 @@ ARROWS = {
     },
 }
 ARROWS["commands"] = set(ARROWS)
-LOWEST = {"errors", "files"}
-"""Files that import nothing of the package and that every room may import."""
-ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: set() for name in LOWEST}
+LOWEST = {"errors", "files", "run_files"}
+"""Files that every room may import."""
+ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files"} for name in LOWEST}
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -185,7 +185,6 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
         ({"run.json": 200, "heartbeat": 2}, True),  # in a step of three hours
         ({"run.json": 200, "heartbeat": 15}, False),
         ({"run.json": 1, "heartbeat": 200}, True),  # it has just been resumed
-        ({"run.json": 200, "metrics.jsonl": 10}, True),  # a version without heartbeat
         ({"run.json": 200, "metrics.jsonl": 70}, False),
     ],
 )

@@ -15,7 +15,7 @@ import yaml
 from command_line import SMALL, Command, run_cli
 from disturbances import signal_sweep, uninterrupted
 
-from dapo_lit.study.read.metrics_file import read_metrics
+from dapo_lit.run_files import read_metrics
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
 LONG = ("budget.steps=8", "algorithm.dynamic_sampling.carry_over=finished")
@@ -33,7 +33,7 @@ def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
 
 
 def untimed_rows(folder: Path) -> list[dict]:
-    rows, _ = read_metrics(folder)
+    rows = read_metrics(folder).table
     return [
         {k: v for k, v in row.items() if not k.startswith(TIMING) and v == v}
         for row in rows.reset_index().to_dict("records")

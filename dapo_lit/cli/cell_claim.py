@@ -1,6 +1,5 @@
 """Decides whether this process trains a run: not if it is packed already or another process is running it."""
 
-import json
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +9,10 @@ from filelock import FileLock, Timeout
 
 from dapo_lit.config import Config
 from dapo_lit.config.identity import differences, identity
+from dapo_lit.errors import DamagedError
 from dapo_lit.files import make_folder, remove_empty
-from dapo_lit.runs.resume import describe, read_tree
-from dapo_lit.study.read.cells import alive
+from dapo_lit.run_files import alive, read_record
+from dapo_lit.runs.resume import describe
 from dapo_lit.study.read.packed_cells import packed_config
 
 
@@ -22,7 +22,7 @@ def packed_cell(config: Config, arm: str) -> Path | None:
         return None
     folder = Path(config.study.packed)
     cell = folder / arm / f"seed_{config.seed}"
-    packed = read_tree(cell) if (cell / "DONE.json").is_file() else packed_config(folder, arm, config.seed)
+    packed = packed_config(folder, arm, config.seed)
     if packed is None:
         return None
     changes = differences(identity(packed), identity(config.model_dump(mode="json")))
@@ -64,9 +64,8 @@ def _holder(path: Path) -> str:
 
 
 def _record(folder: Path) -> dict[str, object]:
-    """run.json; {} if there is none or it is damaged, which opening the run will report."""
+    """run.json; {} if it is damaged, which opening the run will report."""
     try:
-        record = json.loads((folder / "run.json").read_text())
-    except (FileNotFoundError, ValueError):
+        return read_record(folder)
+    except DamagedError:
         return {}
-    return record if isinstance(record, dict) else {}

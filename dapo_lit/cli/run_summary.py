@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dapo_lit.config import Config
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.study.read.metrics_file import read_metrics
 
 FEW_QUESTIONS = 8
 """Up to this many held-out problems are printed one by one."""
@@ -21,7 +21,7 @@ SHOWN = 160
 
 
 def print_summary(folder: RunFolder, config: Config) -> None:
-    rows, _ = read_metrics(folder.path)
+    rows = read_metrics(folder.path).table
     before, after = rows.iloc[0], rows.iloc[-1]
     label, k = config.task.label, config.evaluation.samples
     table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left")
@@ -87,7 +87,7 @@ def nothing_learned(run: Path, label: str) -> str | None:
     Args:
         label: of the task, whose last evaluation gives an example of a response.
     """
-    rows, _ = read_metrics(run)
+    rows = read_metrics(run).table
     if (rows["optim/grad_norm"].fillna(0) > 0).any():
         return None
     steps = rows.iloc[1:]

@@ -1,6 +1,5 @@
 """Exports a checkpoint as a Hugging Face folder, started by dapo_lit/export.py."""
 
-import json
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -12,9 +11,9 @@ from dapo_lit.errors import HubError
 from dapo_lit.evaluation.model_source import open_run_model, run_of
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.policy.save import save_policy
+from dapo_lit.run_files import read_metrics, read_record
 from dapo_lit.runs.model_card import model_card
 from dapo_lit.study.figures.curve_figures import plot_run
-from dapo_lit.study.read.metrics_file import read_metrics
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
@@ -38,8 +37,8 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
 def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
     """The model card, the curves that it shows, and the config of the run."""
     run = run_of(Path(config.ckpt))
-    record = json.loads((run / "run.json").read_text())
-    table = read_metrics(run)[0].reset_index().astype(object)
+    record = read_record(run)
+    table = read_metrics(run).table.reset_index().astype(object)
     rows = [dict(zip(table.columns, values, strict=True)) for values in table.where(table.notna(), None).to_numpy()]
     card = model_card(config.push or Path(config.output).name, settings, record, rows, config.license)
     curves = {"run.png": plot_run(run).read_bytes()} if len(rows) > 1 else {}

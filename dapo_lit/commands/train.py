@@ -18,6 +18,7 @@ from dapo_lit.lit.processes import RunStart, StartPoint, joined
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.collect import ExhaustedError
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.heartbeat import beating
@@ -26,7 +27,6 @@ from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
-from dapo_lit.study.read.metrics_file import DAMAGED, read_metrics
 from dapo_lit.study.report.closing import close
 
 
@@ -118,9 +118,8 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
     if config.logger.lightning:
         built("logger.lightning", config.logger.lightning, path)
     folder = open_run(config, overrides, arm)
-    for fault in read_metrics(folder.path)[1] if folder.resumes else ():
-        if DAMAGED in fault:
-            print(f"warning: {folder.metrics}, {fault}")
+    for line in read_metrics(folder.path).damaged if folder.resumes else ():
+        print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
     with beating(folder.path):
         train_in(folder, config, parts, run_start)
 

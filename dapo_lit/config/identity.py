@@ -15,8 +15,6 @@ from dapo_lit.config.run import Config
 from dapo_lit.config.sections import Section, section_of
 from dapo_lit.config.shipped import default_run, default_study
 
-HASH_VERSION = 2
-"""How `config_hash` is computed. Version 1 left out fixed groups of keys instead of reading the tags."""
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
 
@@ -121,10 +119,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
     """Whether two runs, each given by its run.json and config.yaml, are the same experiment.
 
-    Hashes of different versions say nothing about each other, and a newer version may have added keys: unless the
-    hashes agree, the configs are compared.
+    A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared.
     """
-    hashes = [(r.get("config_hash_version", 1), r.get("config_hash")) for r in (record, other_record)]
+    hashes = record.get("config_hash"), other_record.get("config_hash")
     if hashes[0] == hashes[1] or not (tree and other_tree):
         return hashes[0] == hashes[1]
     return identity(tree) == identity(other_tree)

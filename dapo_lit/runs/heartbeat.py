@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
-HEARTBEAT = "heartbeat"
+from dapo_lit.run_files import HEARTBEAT
+
 INTERVAL_S = 30.0
 
 

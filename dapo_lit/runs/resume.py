@@ -1,18 +1,13 @@
 """What may change when a run is resumed: where and how fast it computes, and where it ends; never what it learns."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
 from dapo_lit.config.kinds import EXECUTION, HORIZON
-from dapo_lit.errors import DamagedError
-
-RESTORE = "restore it, or start the run anew with resume=false"
+from dapo_lit.run_files import read_config, read_metrics
 
 
 def read_tree(run: Path) -> dict[str, Any]:
@@ -22,29 +17,10 @@ def read_tree(run: Path) -> dict[str, Any]:
         ConfigError: there is none.
         DamagedError: it cannot be read.
     """
-    file = run / "config.yaml"
-    if not file.is_file():
+    tree = read_config(run)
+    if tree is None:
         raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
-    try:
-        tree = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
-    if not isinstance(tree, dict):
-        raise DamagedError(f"{file} is empty or no config; {RESTORE}")
     return tree
-
-
-def last_row(run: Path) -> dict[str, Any]:
-    """The last whole row of metrics.jsonl; {} if there is none."""
-    file = run / "metrics.jsonl"
-    for line in reversed(file.read_text().splitlines() if file.is_file() else []):
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut short by a kill
-            continue
-        if isinstance(row, dict):
-            return row
-    return {}
 
 
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
@@ -80,7 +56,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
 
 def progress(run: Path) -> dict[str, float]:
     """How much of each budget the run has spent."""
-    row = last_row(run)
+    row = (read_metrics(run).rows or [{}])[-1]
     return {"steps": row.get("step", 0), **{key: row.get(key, 0) for key in ("tokens_generated", "wall_s")}}
 
 

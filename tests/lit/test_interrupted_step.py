@@ -13,9 +13,9 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.rollout.open_groups import OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs import safe_loading
 from dapo_lit.runs.checkpoint_files import newest_good
-from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
@@ -23,7 +23,7 @@ TIMING = ("wall_s", "time/", "perf/", "memory/")
 
 
 def rows(folder: Path) -> list[dict]:
-    table, _ = read_metrics(folder)
+    table = read_metrics(folder).table
     return [
         {k: v for k, v in row.items() if not k.startswith(TIMING) and v == v}
         for row in table.reset_index().to_dict("records")

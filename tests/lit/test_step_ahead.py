@@ -11,8 +11,8 @@ from small_runs import Run, rows
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.run_files import read_metrics
 from dapo_lit.step.before_updates import score
-from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.train import train
 
 RUN = Path("four_sums") / "dapo" / "seed_0"
@@ -21,7 +21,7 @@ TIMING = ("wall_s", "time/", "perf/", "memory/")
 
 
 def untimed(folder: Path) -> list[dict]:
-    table, _ = read_metrics(folder)
+    table = read_metrics(folder).table
     found = table.reset_index().to_dict("records")
     return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
 

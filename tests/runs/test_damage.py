@@ -52,7 +52,7 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
                 capsys.readouterr()
                 assert read([str(run.parent.parent)]) == 2
                 printed = capsys.readouterr().err
-                assert f"seed_0: {name} " in printed
+                assert f"seed_0/{name} " in printed
                 assert "restore it" in printed
         (run / name).write_bytes(whole[name])
     assert status([str(run.parent.parent)]) == 0

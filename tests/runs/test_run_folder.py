@@ -10,10 +10,10 @@ import pytest
 
 from dapo_lit.config import ConfigError
 from dapo_lit.files import write_text
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import write_checkpoint
 from dapo_lit.runs.rollout_table import write_parquet
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.study.read.metrics_file import read_metrics
 
 
 def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(compose):
@@ -39,15 +39,15 @@ def test_a_flipped_byte_of_a_row_is_found_wherever_it_is(compose):
     for step in (1, 2, 3):
         folder.append_row({"step": step, "rollout/accuracy": 0.25, "optim/lr": None})
     whole = folder.metrics.read_bytes()
-    assert list(read_metrics(folder.path)[0].index) == [1, 2, 3]
+    assert list(read_metrics(folder.path).table.index) == [1, 2, 3]
     line = len(whole) // 3
     for place in range(line, 2 * line - 1):  # the second row; its last byte is the end of the line
         for change in (1, 4):  # another digit, another letter
             folder.metrics.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
-            table, faults = read_metrics(folder.path)
-            assert list(table.index) == [1, 3], whole[place : place + 9]
-            assert faults[0].startswith("line 2 "), faults
-            assert list(table.columns) == ["rollout/accuracy", "optim/lr"]
+            found = read_metrics(folder.path)
+            assert list(found.table.index) == [1, 3], whole[place : place + 9]
+            assert found.faults[0].startswith("line 2 "), found.faults
+            assert list(found.table.columns) == ["rollout/accuracy", "optim/lr"]
 
 
 def test_a_run_is_not_resumed_under_another_config(compose):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from dapo_lit.run_files import metrics_line
 from dapo_lit.study.designs import Arm, design
 from dapo_lit.techniques import DAPO
 
@@ -57,7 +58,7 @@ def write_run(
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     (path / "overrides.txt").write_text("\n".join(arm.overrides()) + f"\nseed={seed}\n")
     rows = _rows(arm, steps, every, final, rng, emergence)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     for step in range(0, steps + 1, every):
         _questions(path / "eval" / "chain_sum" / f"step_{step:06d}.parquet", rows[step], questions, samples, seed)
     record = {
@@ -175,6 +176,7 @@ def _training(
         "policy/prob_mean": 0.75 + 0.1 * progress,
         "clip/low_frac": 0.002,
         "clip/high_frac": 0.006,
+        "clip/high_frac_last_epoch": 0.006,
         "clip/high_prob_mean": 0.12 + noise[4],
         "clip/high_prob_max": 0.6,
         "sampling/rounds": 1 / (1 - waste),

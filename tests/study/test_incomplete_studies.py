@@ -8,7 +8,7 @@ import pytest
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
-from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.run_files import append_row
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Plan, read_plan, register
 from dapo_lit.study.read.runs import load
@@ -62,7 +62,7 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
     file.unlink()
     for row in rows:  # as a run writes it
         bad = {"eval/chain_sum/avg@4": float("nan")} if row is rows[-1] else {}
-        RunFolder(file.parent, resumes=False).append_row(row | bad)
+        append_row(file.parent, row | bad)
     text = text_of(folder)
     assert "| dapo/seed_1 | not averaged | eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6 |" in text
     assert "n = 2 base policies" in text

@@ -11,6 +11,7 @@ from sixth_technique import MASK
 from synthetic_runs import EFFECTS, write_run, write_study
 
 from dapo_lit.report import main as report
+from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
 from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.table1 import table1
@@ -126,7 +127,7 @@ def test_figures_and_health_know_it(tmp_path: Path, sixth: Technique):
         for seed in (0, 1, 2):
             path = write_run(tmp_path, arm, seed, study="leave_one_out", **SMALL)
             rows = [json.loads(line) | on["rows"] for line in (path / "metrics.jsonl").read_text().splitlines()]
-            (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     runs = load(tmp_path)
     with_it = runs.of(f"dapo+{SIXTH}")[0]
     assert f"{SIXTH} is on but had no effect: it masked no token" in findings(with_it)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_runs import EFFECTS, write_run, write_study
 
+from dapo_lit.run_files import metrics_line
 from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts, primary_family
 from dapo_lit.study.designs import DESIGNS, Arm, cube, design
 from dapo_lit.study.read import guard, outcomes
@@ -220,7 +221,7 @@ def sick(path: Path, **change: float | list[float]) -> list[str]:
     for key, values in change.items():
         for i, row in enumerate(rows[1:]):
             row[key.replace("__", "/")] = values if isinstance(values, float) else values[min(i, len(values) - 1)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     return findings(read_run(path))
 
 
@@ -256,7 +257,7 @@ def test_whether_a_technique_can_act_is_read_off_runs_without_it(table1: Path, t
     assert act["clip_higher"][0] is True
     assert act["token_level_loss"][0] is None
     write_run(tmp_path, Arm(NAIVE_GRPO))
-    sick(tmp_path / "table1" / "naive_grpo" / "seed_0", clip__high_frac=0.001)
+    sick(tmp_path / "table1" / "naive_grpo" / "seed_0", clip__high_frac_last_epoch=0.001)
     assert exercised(load(tmp_path))["clip_higher"][0] is False
 
 

@@ -11,6 +11,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from synthetic_runs import write_run, write_study
 
+from dapo_lit.run_files import metrics_line
 from dapo_lit.study.designs import DESIGNS, Arm, design
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
@@ -32,7 +33,7 @@ def test_seeds_without_a_common_range_are_drawn_without_a_mean(tmp_path: Path) -
         folder = write_run(tmp_path, Arm(DAPO), seed, study="single", steps=6, every=3)
         file = folder / "metrics.jsonl"
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(row | {"wall_s": start + row["step"]}) + "\n" for row in rows))
+        file.write_text("".join(metrics_line(row | {"wall_s": start + row["step"]}) for row in rows))
     axes = plot_metric(load(tmp_path / "single"), "rollout/entropy", x="wall_s").axes[0]
     assert len(seed_lines(axes)) == 2
     assert len(axes.lines) == 0

@@ -1,7 +1,6 @@
 """Run folders read as they are on disk: torn, doubled, packed, half finished or not runs at all."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import yaml
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
+from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
 from dapo_lit.study.designs import Arm, design
 from dapo_lit.study.read.cells import cells
@@ -47,7 +47,7 @@ def test_replaced_runs_are_passed_over(tmp_path: Path) -> None:
 def test_rows_that_a_resume_went_back_behind_are_of_a_policy_that_is_gone(tmp_path: Path) -> None:
     path = write_run(tmp_path, steps=4, every=2)
     with (path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 3, "rollout/accuracy": 0.125}) + "\n")
+        file.write(metrics_line({"step": 3, "rollout/accuracy": 0.125}))
     run = read_run(path)
     assert run.metrics.loc[3, "rollout/accuracy"] == 0.125
     assert list(run.metrics.index) == [0, 1, 2, 3]
@@ -77,7 +77,7 @@ def test_missing_steps_and_values_that_are_not_finite_are_reported(tmp_path: Pat
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     rows[2]["rollout/accuracy"] = float("nan")
     del rows[3]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     run = read_run(path)
     assert "1 step missing between 1 and 4" in run.faults
     assert "rollout/accuracy is NaN or infinite at 1 step, first 2" in run.faults
@@ -88,7 +88,7 @@ def test_a_null_metric_is_absent_and_no_fault(tmp_path: Path) -> None:
     path = write_run(tmp_path, steps=2, every=1)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     rows[1]["clip/high_prob_mean"] = None
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     run = read_run(path)
     assert list(run.series("clip/high_prob_mean").index) == [2]
     assert run.faults == ()
@@ -145,46 +145,21 @@ def test_a_run_with_more_than_a_hundred_metrics_is_packed_without_a_warning(tmp_
     file = write_run(tmp_path / "run", steps=2, every=1) / "metrics.jsonl"
     more = {f"metric/{number}": 0.5 for number in range(120)}
     rows = [{**json.loads(line), **more} for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(map(metrics_line, rows)))
     pack(load(tmp_path / "run").runs, tmp_path / "packed", ())
     assert set(more) < set(load(tmp_path / "packed").keys())
 
 
-def folder_a_cell(source: Path, target: Path) -> None:
-    """Packs a run as earlier versions did: a folder with its metrics as Parquet."""
-    target.mkdir(parents=True)
-    for name in ("run.json", "config.yaml", "overrides.txt", "DONE.json"):
-        shutil.copy(source / name, target / name)
-    read_run(source).metrics.reset_index().to_parquet(target / "metrics.parquet")
-    last = max((source / "eval" / "chain_sum").glob("*.parquet"))
-    (target / "eval" / "chain_sum").mkdir(parents=True)
-    shutil.copy(last, target / "eval" / "chain_sum" / last.name)
-
-
-def test_cells_packed_by_earlier_versions_are_read_and_become_tables_when_a_study_is_packed_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = write_study(tmp_path / "runs", "emergence", seeds=(0, 1), steps=4, every=2)
-    packed = tmp_path / "packed"
-    folder_a_cell(study / "dapo" / "seed_0", packed / "dapo" / "seed_0")
-    assert load(packed).frame()["rollout/entropy"].sum() > 0
-    shutil.rmtree(study / "dapo" / "seed_0")
-    status([str(study), "--pack", str(packed)])
-    assert "packed 3 cells" in capsys.readouterr().out
-    assert not (packed / "dapo").exists()
-    assert [run.name for run in load(packed)] == [
-        f"{arm}/seed_{n}" for arm in ("dapo-clip_higher", "dapo") for n in (0, 1)
-    ]
-    assert len(load(packed).runs[0].evaluation("chain_sum")) == 24 * 4
-    status([str(packed), "--pack", str(packed)])
-    assert len(load(packed)) == 4
-
-
 def test_a_damaged_packed_table_is_refused_by_name(tmp_path: Path) -> None:
     pack([read_run(write_run(tmp_path / "runs", steps=2, every=1))], tmp_path / "packed", ())
-    (tmp_path / "packed" / "metrics.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StudyError, match="packed: packed cells cannot be read"):
-        load(tmp_path / "packed")
+    file = tmp_path / "packed" / "metrics.parquet"
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 1  # in a page of numbers
+    for damaged in (b"PAR1", bytes(flipped)):
+        file.write_bytes(damaged)
+        with pytest.raises(StudyError, match="packed: packed cells cannot be read"):
+            load(tmp_path / "packed")
 
 
 def test_live_and_packed_folders_are_read_as_one_and_a_changed_cell_is_refused(tmp_path: Path) -> None:

@@ -1,22 +1,12 @@
 """The cells of a study while it runs: which are done, running, failed or missing, the time left."""
 
-import os
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from dapo_lit.run_files import alive
 from dapo_lit.study.read.runs import USABLE, Run, Runs
-
-WRITTEN = ("heartbeat", "metrics.jsonl", "run.json")
-SILENT_S = 600.0
-"""A run that has a heartbeat and has not written for so long is lost. It beats every half minute; the rest is for slow
-network disks and for clocks that differ."""
-SILENT_WITHOUT_HEARTBEAT_S = 3600.0
-"""The same for a run of an older version, which wrote once a step."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +53,6 @@ def state_of(run: Run) -> tuple[str, str]:
     if run.status == "running" and not alive(run.record, run.folder):
         return "lost", f"process {run.record.get('pid')} has ended or hangs; resume=auto continues the run"
     return run.status, error
-
-
-def alive(record: Mapping[str, Any], folder: Path) -> bool:
-    """Whether a run with this run.json still writes into `folder`; on this host its process must also exist.
-
-    Every file's time counts, not the times inside: a step may take hours, and only the heartbeat is sure to be written.
-    """
-    host, pid = record.get("host"), record.get("pid")
-    if not host or host == os.uname().nodename:
-        if not pid:
-            return False
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # it exists and belongs to another user
-            pass
-    limit = SILENT_S if (folder / "heartbeat").is_file() else SILENT_WITHOUT_HEARTBEAT_S
-    written = [file.stat().st_mtime for name in WRITTEN if (file := folder / name).is_file()]
-    return bool(written) and time.time() - max(written) < limit
 
 
 def _log(folder: Path) -> str:

@@ -120,8 +120,6 @@ def idle_switches(run: Run) -> list[str]:
 def _logged(run: Run, regime: Regime) -> pd.Series:
     """What shows whether a technique can act, by step."""
     series = run.series(regime.metric)
-    if series.empty and regime.metric_before is not None:
-        series = run.series(regime.metric_before)
     return series[series.index > 0]
 
 

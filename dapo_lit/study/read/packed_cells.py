@@ -4,11 +4,10 @@
     metrics.parquet   a row a step of every cell; metrics as float32, the five axes exact
     samples.parquet   a row a sample of the last evaluation of each benchmark
 
-Thirty runs take about 0.6 MB. Earlier versions packed a folder a cell, which `load` still reads.
+Thirty runs take about 0.6 MB.
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +34,8 @@ def read_packed(folder: Path) -> list[Run]:
         StudyError: a table is missing or cannot be read.
     """
     try:
-        cells = pd.read_parquet(folder / CELLS)
-        metrics, samples = _by_cell(pd.read_parquet(folder / METRICS)), _by_cell(pd.read_parquet(folder / SAMPLES))
+        cells = _read(folder / CELLS)
+        metrics, samples = _by_cell(_read(folder / METRICS)), _by_cell(_read(folder / SAMPLES))
         file = folder / BASES
         named = json.loads(file.read_text())["bases"] if file.is_file() else {}
         return [
@@ -63,7 +62,7 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         {
             "arm": run.arm,
             "seed": run.seed,
-            "run": json.dumps({**run.record, **({"faults": run.faults} if run.faults else {})}),
+            "run": json.dumps({**run.record, **_oddities(run)}),
             "config": json.dumps(run.config),
             "overrides": "\n".join(run.overrides),
         }
@@ -79,20 +78,16 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
     _write(pd.DataFrame(cells), folder / CELLS)
 
 
-def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
-    """Adds finished runs to the packed cells of `folder`; returns those that were added or replaced.
+def _oddities(run: Run) -> dict[str, list[str]]:
+    found = {"faults": list(run.faults), "not_finite": sorted(run.not_finite)}
+    return {key: value for key, value in found.items() if value}
 
-    Args:
-        before: the cells that are packed there. Folders of earlier versions are replaced by the tables.
-    """
+
+def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
+    """Adds finished runs to the packed cells of `folder`, which are `before`; returns those added or replaced."""
     kept = {(run.arm, run.seed): run for run in before}
     added = [run for run in runs if run.folder.resolve() != (folder / run.arm / f"seed_{run.seed}").resolve()]
     write_packed({**kept, **{(run.arm, run.seed): run for run in added}}.values(), folder)
-    for run in before:
-        if (run.folder / METRICS).is_file():
-            shutil.rmtree(run.folder)
-            if not any(run.folder.parent.iterdir()):
-                run.folder.parent.rmdir()
     return added
 
 
@@ -109,9 +104,14 @@ def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], sa
         config=json.loads(row["config"]),
         metrics=metrics[cell].set_index("step"),
         faults=tuple(record.get("faults", ())),
+        not_finite=frozenset(record.get("not_finite", ())),
         overrides=tuple(row["overrides"].splitlines()),
         packed_samples={} if own is None else {str(name): part for name, part in own.groupby("benchmark")},
     )
+
+
+def _read(file: Path) -> pd.DataFrame:
+    return pd.read_parquet(file, page_checksum_verification=True)
 
 
 def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:

@@ -10,7 +10,6 @@ import pandas as pd
 
 from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
-from dapo_lit.study.read.metrics_file import NOT_FINITE
 from dapo_lit.techniques import REGISTER
 
 AXES = {
@@ -47,6 +46,8 @@ class Run:
     """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
     faults: tuple[str, ...] = ()
     """What is odd about the files: torn or doubled rows, missing steps, values that are not finite."""
+    not_finite: frozenset[str] = frozenset()
+    """Metrics that were NaN or infinite at some step."""
     overrides: tuple[str, ...] = ()
     """The command line that started it, without the command."""
     packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Run:
 
     def spoilt(self, key: str) -> bool:
         """Whether a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
-        return any(fault.startswith(f"{key} {NOT_FINITE}") for fault in self.faults)
+        return key in self.not_finite
 
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:

@@ -5,11 +5,9 @@
     runs.missing()      # cells that are not usable, with the reason
 
 A folder is a run if it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run and is skipped.
-Live folders hold metrics.jsonl. Packed cells are three tables for a study (packed_cells.py); earlier versions packed
-folders with a metrics.parquet each.
+Packed cells are three tables for a study (packed_cells.py).
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-import yaml
 
 from dapo_lit.config.identity import same_experiment
+from dapo_lit.errors import DamagedError
+from dapo_lit.run_files import RECORD, RESTORE, read_config, read_metrics, read_record
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.read.metrics_file import read_metrics
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.run import USABLE, Run, StudyError
 from dapo_lit.techniques import REGISTER
-
-YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ def _readable(folders: Iterable[Path], unreadable: dict[str, str]) -> Iterator[R
     for folder in folders:
         try:
             yield read_run(folder)
-        except (StudyError, OSError) as error:
+        except (DamagedError, OSError) as error:
             unreadable[str(folder)] = str(error)
 
 
@@ -217,36 +212,25 @@ def read_run(folder: Path) -> Run:
     """Reads one run folder.
 
     Raises:
-        StudyError: run.json is not there, or it or config.yaml cannot be read.
+        DamagedError: run.json or config.yaml cannot be read, or run.json does not name the run.
     """
-    try:
-        record = json.loads((folder / "run.json").read_text())
-        arm, seed = str(record["arm"]), int(record["seed"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise StudyError(
-            f"run.json cannot be read ({type(error).__name__}: {error}); restore it or move the folder away"
-        ) from None
-    config = _read_config(folder / "config.yaml")
-    metrics, faults = read_metrics(folder)
-    faults = tuple(dict.fromkeys((*record.get("faults", ()), *faults, *(() if config else ("no config.yaml",)))))
-    status = str(record.get("status", "unknown"))
+    record, config, metrics = read_record(folder), read_config(folder), read_metrics(folder)
+    if not {"arm", "seed"} <= record.keys():
+        raise DamagedError(f"{folder / RECORD} names no arm and seed; {RESTORE}")
     file = folder / "overrides.txt"
-    overrides = tuple(file.read_text().splitlines()) if file.is_file() else ()
-    return Run(folder, str(record.get("study", "")), arm, seed, status, record, config, metrics, faults, overrides)
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    """The config of a run; {} if there is none."""
-    if not file.is_file():
-        return {}
-    try:
-        config = yaml.load(file.read_text(), Loader=YAML)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise StudyError(f"config.yaml cannot be read ({reason}); restore it or move the folder away") from None
-    if not isinstance(config, dict):
-        raise StudyError("config.yaml is empty or no config; restore it or move the folder away")
-    return config
+    return Run(
+        folder=folder,
+        study=str(record.get("study", "")),
+        arm=str(record["arm"]),
+        seed=int(record["seed"]),
+        status=str(record.get("status", "unknown")),
+        record=record,
+        config=config or {},
+        metrics=metrics.table,
+        faults=(*metrics.faults, *(() if config else ("no config.yaml",))),
+        not_finite=metrics.not_finite,
+        overrides=tuple(file.read_text().splitlines()) if file.is_file() else (),
+    )
 
 
 def load_first(*paths: str | Path) -> Runs:

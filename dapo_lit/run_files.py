@@ -1,0 +1,218 @@
+"""The files of a run folder: how each is written and read, whoever does it.
+
+    config.yaml     the config, resolved            overrides.txt   the command line
+    run.json        what the run is and how it is   metrics.jsonl   a row a step; no row is ever rewritten
+    heartbeat       touched every half minute       DONE.json       run.json again, once the run has ended
+
+A run that was killed may leave half a row, and a resumed one goes back to its last checkpoint, so that some rows are
+there twice. Reading repairs nothing in silence: what is odd is one of the faults.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import yaml
+
+from dapo_lit.errors import DamagedError
+from dapo_lit.files import naming, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RECORD, CONFIG, METRICS, HEARTBEAT, DONE = "run.json", "config.yaml", "metrics.jsonl", "heartbeat", "DONE.json"
+SILENT_S = 600.0
+"""A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
+for clocks that differ."""
+RESTORE = "restore it, or move the run's folder away"
+YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """run.json; {} where there is none. Raises DamagedError if it cannot be read."""
+    file = run / RECORD
+    try:
+        record = json.loads(file.read_bytes()) if file.is_file() else {}
+    except ValueError as error:
+        raise DamagedError(f"{file} cannot be read ({error}); {RESTORE}") from None
+    if not isinstance(record, dict):
+        raise DamagedError(f"{file} holds no record of a run; {RESTORE}")
+    return record
+
+
+def write_record(run: Path, record: Mapping[str, Any]) -> None:
+    write_text(run / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def read_config(run: Path) -> dict[str, Any] | None:
+    """config.yaml as it was written; None where there is none. Raises DamagedError if it cannot be read."""
+    file = run / CONFIG
+    if not file.is_file():
+        return None
+    try:
+        tree = yaml.load(file.read_bytes(), Loader=YAML)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
+    if not isinstance(tree, dict):
+        raise DamagedError(f"{file} is empty or no config; {RESTORE}")
+    return tree
+
+
+def write_config(run: Path, tree: Mapping[str, Any]) -> None:
+    write_text(run / CONFIG, yaml.safe_dump(tree, sort_keys=False))
+
+
+def alive(record: Mapping[str, Any], run: Path) -> bool:
+    """Whether a run with this run.json still writes into its folder; on this host its process must also exist.
+
+    The files' times count, not those in them: a step may take hours, and only the heartbeat is sure to be touched.
+    """
+    host, pid = record.get("host"), record.get("pid")
+    if not host or host == os.uname().nodename:
+        if not pid:
+            return False
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # it exists and belongs to another user
+            pass
+    written = [file.stat().st_mtime for name in (HEARTBEAT, METRICS, RECORD) if (file := run / name).is_file()]
+    return bool(written) and time.time() - max(written) < SILENT_S
+
+
+def metrics_line(row: Mapping[str, float | None]) -> str:
+    """A row as a line of metrics.jsonl: values that are not finite are null and named in `not_finite`, and the last key
+    is the checksum of the line without it."""
+    not_finite = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
+    if not_finite:
+        finite["not_finite"] = not_finite
+    return _with_checksum(json.dumps(finite, allow_nan=False)) + "\n"
+
+
+def append_row(run: Path, row: Mapping[str, float | None]) -> None:
+    """Appends a row to metrics.jsonl and forces it to disk. OSError (a full disk) leaves earlier rows untouched."""
+    file = run / METRICS
+    with naming(file), file.open("ab") as opened:
+        opened.write(metrics_line(row).encode())
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def end_torn_row(run: Path) -> None:
+    """Ends a last line that a kill cut short, so that the next row starts on a new line."""
+    file = run / METRICS
+    if file.is_file() and (content := file.read_bytes()) and not content.endswith(b"\n"):
+        with naming(file), file.open("ab") as opened:
+            opened.write(b"\n")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """metrics.jsonl as it was read."""
+
+    rows: list[dict[str, Any]]
+    """One a step, ascending."""
+    faults: tuple[str, ...] = ()
+    """A sentence each for torn and damaged lines, rows that a resume replaced, missing steps, values that are NaN or
+    infinite."""
+    damaged: tuple[int, ...] = ()
+    """Numbers of the lines that do not agree with their checksum; they are left out."""
+    not_finite: frozenset[str] = frozenset()
+    """Metrics with a value that is NaN or infinite."""
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row a step, index `step`."""
+        import pandas as pd  # not for what reads the last row only
+
+        if not self.rows:
+            return pd.DataFrame(index=pd.Index([], name="step", dtype=int))
+        table = pd.DataFrame(self.rows).astype({"step": int}).set_index("step").sort_index()
+        return table.copy()  # rows of JSON make a block a column, and pandas warns of columns added to a hundred blocks
+
+
+def read_metrics(run: Path) -> Metrics:
+    file = run / METRICS
+    if not file.is_file():
+        return Metrics([], (f"no {METRICS}",))
+    rows: list[dict[str, Any]] = []
+    faults: list[str] = []
+    damaged: list[int] = []
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+        if not line.strip():
+            continue
+        row, start = _row(line)
+        if row is None or start:
+            kept = "the row written after it was kept" if row else "the row is lost"
+            faults.append(f"line {number} is torn (a write was cut off); {kept}")
+        if row is None:
+            continue
+        if row.pop("crc32", None) and _is_intact(line[start:]):
+            rows.append(row)
+        else:
+            damaged.append(number)
+            faults.append(f"line {number} does not agree with its checksum (damaged after it was written); left out")
+    rows, dropped = _last_branch(rows)
+    if dropped:
+        faults.append(f"{_count(dropped, 'row')} left out: a resume went on from a step before")
+    not_finite = _take_not_finite(rows)
+    faults += [f"{k} is NaN or infinite at {_count(len(at), 'step')}, first {at[0]}" for k, at in not_finite.items()]
+    steps = [row["step"] for row in rows if row["step"] > 0]
+    if steps and (gaps := steps[-1] - steps[0] + 1 - len(steps)):
+        faults.append(f"{_count(gaps, 'step')} missing between {steps[0]} and {steps[-1]}")
+    return Metrics(rows, tuple(faults), tuple(damaged), frozenset(not_finite))
+
+
+def _row(line: str) -> tuple[dict[str, Any] | None, int]:
+    """A line's row, and where it starts: a resumed run may have appended its row to a torn one."""
+    for start in [0] + [place for place in range(1, len(line)) if line[place] == "{"]:
+        try:
+            row = json.loads(line[start:])
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            return row, start
+    return None, 0
+
+
+def _is_intact(line: str) -> bool:
+    return line == _with_checksum(line[: -len(', "crc32": "01234567"}')] + "}")
+
+
+def _with_checksum(line: str) -> str:
+    return f'{line[:-1]}, "crc32": "{crc32(line.encode()):08x}"}}'
+
+
+def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The rows that led to the last one, and how many did not: a resumed run continues from a checkpoint before its
+    last row, and the rows after that checkpoint describe a policy that no longer exists."""
+    kept: list[dict[str, Any]] = []
+    dropped = 0
+    for row in rows:
+        while kept and kept[-1]["step"] >= row["step"]:
+            kept.pop()
+            dropped += 1
+        kept.append(row)
+    return kept, dropped
+
+
+def _take_not_finite(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Takes `not_finite` out of the rows: metric -> its steps."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        for key in row.pop("not_finite", ()):
+            found.setdefault(key, []).append(row["step"])
+    return found
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
