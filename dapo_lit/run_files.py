@@ -57,7 +57,7 @@ def read_config(run: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        tree = yaml.load(file.read_bytes(), Loader=YAML)
+        tree = yaml.load(file.read_text(), Loader=YAML)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
