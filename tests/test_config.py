@@ -158,7 +158,6 @@ def test_arms_of_an_ablation_are_named_from_their_switches(compose):
         (["algorithm.overlong.cache_tokens=20"], "cache_tokens (20) must be below task.max_response_tokens (20)"),
         (["algorithm.samples_per_prompt=1"], "samples_per_prompt is 1"),
         (["algorithm.minibatch_prompts=3"], "use one of [1, 2, 4]"),
-        (["rollout.top_p=0.9"], "set rollout.top_p=1"),
         (["algorithm.optimizer.lr=fast"], "algorithm.optimizer.lr"),
         (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
         (["policy.path=some/model"], "exclude each other"),

@@ -22,7 +22,7 @@ from dapo_lit.train import train
 SUMS = (
     "name: sums\nsource: chain_sum\npath: null\nhub_id: null\nnum_problems: 12\ntemplate: plain\nrule: numeric\n"
     "options: {min_terms: 3, max_terms: 4, smallest: 1, largest: 9}\nextraction: number\nsamples: 6\n"
-    "temperature: 1.0\ntop_p: 0.9\ntop_k: 0\nmax_response_tokens: 80\n"
+    "temperature: 1.0\ntop_p: 0.9\nmax_response_tokens: 80\n"
 )
 
 

@@ -72,8 +72,7 @@ def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_a
     card = server.files["README.md"].decode()
     header = yaml.safe_load(card.split("---")[1])
     assert header["license"] == "apache-2.0"
-    for text in ("arm `dapo`, 2 rollout steps", "| `eval/four_sums/avg@2` |", "(run.png)", "optimizer.lr` | 0.01 |"):
-        assert text in card, text
+    assert "`eval/four_sums/avg@2`: " in card
     assert server.files["run.png"].startswith(b"\x89PNG")
     assert yaml.safe_load(server.files["dapo_lit_config.yaml"])["seed"] == 0
 

@@ -186,11 +186,8 @@ CHANGES = {
     "evaluation.max_response_tokens": Change(4, "first evaluation", keeps="weights"),
     "evaluation.temperature": Change(0.3, "first evaluation", keeps="weights"),
     "evaluation.top_p": Change(0.5, "first evaluation", keeps="weights"),
-    "evaluation.top_k": Change(2, "first evaluation", keeps="weights"),
 }
 ELSEWHERE = {
-    "rollout.top_p": "1",
-    "rollout.top_k": "0",
     "algorithm.family": "a name of folders: tests/study",
     "policy.name": "a name of folders",
     "policy.random_init": "tests/policy/test_base.py",
@@ -205,10 +202,7 @@ ELSEWHERE = {
     "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
     "trainer.compile": "tests/policy/test_compiled.py",
     "trainer.float32_matmul_precision": "a GPU's: without effect on this path of the CPU",
-    "algorithm.optimizer.max_bad_updates": "needs a NaN: tests/lit/test_module.py",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
-    "algorithm.dynamic_sampling.margin": "tests/rollout",
-    "algorithm.dynamic_sampling.window": "tests/rollout",
 }
 """Keys without a row, each with where it is tested."""
 

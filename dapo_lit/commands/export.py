@@ -11,7 +11,7 @@ from dapo_lit.errors import HubError
 from dapo_lit.evaluation.model_source import open_run_model, run_of
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.policy.save import save_policy
-from dapo_lit.run_files import read_metrics, read_record
+from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.model_card import model_card
 from dapo_lit.study.figures.curve_figures import plot_run
 
@@ -35,12 +35,11 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
 
 
 def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
-    """The model card, the curves that it shows, and the config of the run."""
+    """The model card, the run's curves and its config."""
     run = run_of(Path(config.ckpt))
-    record = read_record(run)
     table = read_metrics(run).table.reset_index().astype(object)
     rows = [dict(zip(table.columns, values, strict=True)) for values in table.where(table.notna(), None).to_numpy()]
-    card = model_card(config.push or Path(config.output).name, settings, record, rows, config.license)
+    card = model_card(config.push or Path(config.output).name, settings, rows, config.license)
     curves = {"run.png": plot_run(run).read_bytes()} if len(rows) > 1 else {}
     return {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()} | curves
 

@@ -58,10 +58,6 @@ class DynamicSampling(Section):
     """Groups submitted after the last accepted one: drop all, keep finished mixed ones, or keep unfinished ones too."""
     max_staleness: Count
     """Drop a carried-over group when one of its tokens was sampled more steps ago than this."""
-    margin: Annotated[float, Field(ge=0)]
-    """Extra groups to request, in standard deviations of the number of mixed groups; 0: the expected number."""
-    window: Annotated[float, Field(ge=1)]
-    """Groups are submitted at most window * num_prompts ahead of the oldest unfinished one."""
     request_groups: PositiveInt | None
     """Groups submitted at once; null: derived from the share of mixed groups so far."""
     max_empty_steps: PositiveInt
@@ -96,8 +92,6 @@ class Optimizer(Section):
     """After the warm-up: constant, or linear decay to 0 at budget.steps."""
     grad_clip: PositiveFloat | None
     """Largest gradient norm of an update; null: no clipping."""
-    max_bad_updates: PositiveInt
-    """The run stops after this many consecutive updates with a non-finite loss or gradient."""
 
 
 class Entropy(Section):

@@ -34,7 +34,6 @@ class Benchmark(Section):
     """n: responses per problem; during training also k of avg@k, pass@k and cons@k."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Count
     max_response_tokens: PositiveInt
     """Lowered, with a message, if the policy's context is shorter."""
 

@@ -18,9 +18,15 @@ from dapo_lit.config.shipped import default_run, default_study
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
 
-RETIRED_EXECUTION = {"trainer.cpu.auto", "rollout.torch.cuda_graphs", "regime.bases", "regime.screen"}
+RETIRED_EXECUTION = {
+    "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
+    "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "regime.bases", "regime.screen",
+}  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
-RETIRED_CONSTANTS: dict[str, Any] = {}
+RETIRED_CONSTANTS: dict[str, Any] = {
+    "rollout.top_p": 1.0, "rollout.top_k": 0, "evaluation.top_k": 0, "algorithm.dynamic_sampling.margin": 1.0,
+    "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
+}  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
 Tree = Mapping[str, Any]

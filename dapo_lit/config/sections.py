@@ -151,10 +151,6 @@ class VllmServer(Section):
     """A folder that trainer and servers share under this path, for passing weights."""
     transfer: Literal["folder", "nccl"]
     """Pass weights through files, or from GPU to GPUs (not run here)."""
-    shard_gb: PositiveFloat
-    """GiB per file of weights, held in memory at once."""
-    request_s: PositiveFloat
-    """Seconds for a server to answer any request except sampling, loading weights included."""
     wait_s: Annotated[float, Field(ge=0)]
     """Seconds to wait for an unreachable server, at the start and after a failure."""
 
@@ -166,8 +162,6 @@ class Vllm(Section):
     """Settings for placement=server."""
     kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
     """GiB of the key-value cache."""
-    gpu_memory_utilization: Annotated[Annotated[float, Field(gt=0, le=1)] | None, EXECUTION]
-    """Share of a GPU that must be free when the engine starts; null: weights, cache and 4 GiB."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
     """GPUs that share the engine's weights: neighbouring ranks."""
     eager: Annotated[bool, EXECUTION]
@@ -183,8 +177,6 @@ class Vllm(Section):
 class Rollout(Section):
     engine: Literal["torch", "vllm"]
     temperature: PositiveFloat
-    top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Count
     max_batch_size: Annotated[PositiveInt, EXECUTION]
     """Sequences decoded at once, by each engine or by all servers together."""
     noise_stream: Count
@@ -192,8 +184,6 @@ class Rollout(Section):
     mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]
     """Warn if mismatch/kl (nats per token) exceeds this, as after a broken weight sync; null: never; auto: 1e-4 in
     float32, 0.01 in 16 bits."""
-    stall_s: Annotated[PositiveFloat, BOOKKEEPING]
-    """Name the prompts that are waited for if no sample has ended for this many seconds."""
     overlap: bool
     """Sample the next step while the policy trains on this one; every batch but the first is one step old."""
     vllm: Vllm
@@ -206,16 +196,6 @@ class Rollout(Section):
             raise ValueError(
                 "vllm.placement=server needs vllm.server.urls, [http://host:port] of servers of vLLM, and "
                 "vllm.server.folder, which trainer and servers see under one path"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _full_distribution(self) -> Self:
-        if self.top_p < 1 or self.top_k > 0:
-            raise ValueError(
-                f"top_p={self.top_p}, top_k={self.top_k}: training samples from the whole distribution, or the "
-                "importance ratio is biased; "
-                "set rollout.top_p=1 rollout.top_k=0 (evaluation has its own)"
             )
         return self
 
@@ -272,7 +252,6 @@ class Evaluation(Section):
     """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
     top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Count
 
     @model_validator(mode="after")
     def _final(self) -> Self:

@@ -151,7 +151,6 @@ class RolloutDataModule(LightningDataModule):
             ),
             stop_requested=self._stops_sampling,
             ranks=self._ranks_of_sampling(),
-            stall_s=config.rollout.stall_s,
             progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         if self._restored is not None:
@@ -244,7 +243,6 @@ class RolloutDataModule(LightningDataModule):
                 max_response_tokens=settings.max_response_tokens or self.config.task.max_response_tokens,
                 temperature=settings.temperature,
                 top_p=settings.top_p,
-                top_k=settings.top_k,
                 seed=self.config.seed,
             )
             found[self.config.task.label] = evaluate(

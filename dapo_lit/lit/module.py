@@ -54,6 +54,10 @@ EMPTY_STEP: dict[str, float | None] = {
 }
 """Metrics of a step without updates."""
 
+MAX_BAD_UPDATES = 10
+"""The run ends after so many consecutive updates with a non-finite loss or gradient: one is bad luck, ten a policy that
+is lost."""
+
 
 class DAPOModule(LightningModule):
     """Holds the models, the objective and the counters of a run.
@@ -240,10 +244,10 @@ class DAPOModule(LightningModule):
         """Ends the run after too many skipped updates; the step's row is written, so the run can be read and resumed.
 
         Raises:
-            NonFiniteError: max_bad_updates updates in a row were skipped.
+            NonFiniteError: MAX_BAD_UPDATES updates in a row were skipped.
         """
         skipped = self.bad_updates_in_a_row
-        if skipped >= self.config.algorithm.optimizer.max_bad_updates:
+        if skipped >= MAX_BAD_UPDATES:
             raise NonFiniteError(
                 f"step {batch.step}: {skipped} updates in a row had a loss or gradient that is not finite and were "
                 "skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"

@@ -70,7 +70,7 @@ def open_benchmark(
     return OpenBenchmark(
         settings=benchmark,
         prompts=prompts,
-        sampling=Sampling(max_tokens, benchmark.temperature, benchmark.top_p, benchmark.top_k, seed),
+        sampling=Sampling(max_tokens, benchmark.temperature, benchmark.top_p, seed=seed),
         decode=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
         verifier=verifier,
         messages=messages,

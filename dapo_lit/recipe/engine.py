@@ -86,8 +86,6 @@ def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int 
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
         transfer=server.transfer,
-        shard_gb=server.shard_gb,
-        request_s=server.request_s,
         wait_s=server.wait_s,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,
@@ -122,5 +120,4 @@ def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int |
         eager=rollout.vllm.eager,
         sleeps=rollout.vllm.sleep,
         deterministic=rollout.vllm.deterministic,
-        memory_frac=rollout.vllm.gpu_memory_utilization,
     )

@@ -173,7 +173,5 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         carry_over=sampling.carry_over,
         filter_on=sampling.filter_on,
         max_staleness=sampling.max_staleness,
-        margin=sampling.margin,
-        window=sampling.window,
         request_groups=sampling.request_groups,
     )

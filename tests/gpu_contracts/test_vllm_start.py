@@ -97,9 +97,7 @@ def test_a_group_without_a_local_rank_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("gpu_bytes", [0, 80 * GIB])
-@pytest.mark.parametrize(
-    "changes", [{}, {"sleeps": True}, {"eager": False}, {"fp32_head": True}, {"memory_frac": 0.5}, {"kv_cache_gb": 1.0}]
-)
+@pytest.mark.parametrize("changes", [{}, {"sleeps": True}, {"eager": False}, {"fp32_head": True}, {"kv_cache_gb": 1.0}])
 def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, gpu_bytes, monkeypatch):
     settings = replace(SETTINGS, **changes)
     found = start(monkeypatch, settings, Host(gpu_bytes=gpu_bytes), local_rank=None).arguments
@@ -113,8 +111,6 @@ def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, g
     assert found.hf_overrides == ({"head_dtype": "float32"} if settings.fp32_head else {})
     if gpu_bytes == 0:
         assert found.block_size == 32
-    if settings.memory_frac:
-        assert found.gpu_memory_utilization == (0.5 if gpu_bytes else type(found)().gpu_memory_utilization)
 
 
 def free_enough(options: dict, total: int, used_by_trainer: int) -> bool:

@@ -165,7 +165,8 @@ def test_every_step_makes_its_updates_and_the_counters_add_up(compose):
 
 
 def test_a_loss_that_is_not_finite_skips_the_update_and_ends_the_run_after_some(compose, monkeypatch):
-    run = Run(compose("algorithm.optimizer.max_bad_updates=3"))
+    monkeypatch.setattr("dapo_lit.lit.module.MAX_BAD_UPDATES", 3)
+    run = Run(compose())
     monkeypatch.setattr(StepUpdates, "accumulate_gradient", lambda self, minibatch, epoch: torch.tensor(torch.nan))
     with pytest.raises(NonFiniteError, match="step 2: 3 updates in a row"):
         run.fit()
@@ -221,7 +222,7 @@ def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_th
 
 def schedule(**values: object) -> Optimizer:
     base = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "warmup_steps": 4, "schedule": "linear"}
-    return Optimizer.model_validate({**base, "grad_clip": None, "max_bad_updates": 1, **values})
+    return Optimizer.model_validate({**base, "grad_clip": None, **values})
 
 
 def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():

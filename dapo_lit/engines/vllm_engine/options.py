@@ -31,8 +31,6 @@ class VllmSettings:
     """On a GPU: gives the memory of weights and cache back while the trainer works."""
     deterministic: bool = False
     """Kernels whose result for a sequence does not depend on the batch (VLLM_BATCH_INVARIANT), which GPUs have."""
-    memory_frac: float | None = None
-    """Share of the GPU that vLLM wants free when it starts; None: computed."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,6 @@ def memory_frac(settings: VllmSettings, gpu_bytes: int, weight_bytes: int) -> fl
 
     By default vLLM wants 92 % to be free even if the size of its cache is given.
     """
-    if settings.memory_frac is not None:
-        return settings.memory_frac
     cache = settings.kv_cache_gb * 2**30
     used = weight_bytes / settings.tensor_parallel + cache + RESERVED_BYTES
     if used > gpu_bytes:
