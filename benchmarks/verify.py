@@ -124,7 +124,7 @@ def measure(pairs: Sequence[Pair]) -> dict[str, Any]:
         scores.update(dict(verifier.drain()))
         seconds = time.perf_counter() - start
         in_workers = sorted(verifier.service_s)
-        processes = [] if verifier._processes is None else list(verifier._processes.pids())
+        processes = [] if verifier._supervisor is None else list(verifier._supervisor.pids())
     timed_out = sum(score.timed_out for score in scores.values())
     others = sorted([*in_process, *(s for s in in_workers if s < DEADLINE_S)])
     return {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dapo_lit.answers import expression as tree
 from dapo_lit.answers.exact import signs_chosen
-from dapo_lit.answers.structure import Answer, Ratio, Raw, Relation, Scalar, Several, Words
+from dapo_lit.answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation, Scalar, Several, Words
 
 
 def is_name(answer: Answer) -> bool:
@@ -71,8 +71,8 @@ def without_approximation(answer: Answer) -> Answer:
     if not answer.signs:
         return answer.sides[0]
     signs = tuple("=" if sign in ("approx", "equiv") else sign for sign in answer.signs)
-    if signs == ("in",) and is_name(answer.sides[0]):
-        return answer.sides[1]
+    if signs == ("in",) and is_name(answer.sides[0]) and isinstance(answer.sides[1], Several | Combined | Reals):
+        return answer.sides[1]  # x \in \{5\}; a number has no elements
     return replace(answer, signs=signs)
 
 

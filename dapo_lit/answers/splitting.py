@@ -7,6 +7,7 @@ from dapo_lit.answers.tokens import Token
 
 OPEN = {"(": "(", "[": "[", "\\{": "{", "langle": "<"}
 CLOSE = {")": ")", "]": "]", "\\}": "}", "rangle": ">"}
+_EQUALITIES = ("=", "approx", "equiv")
 _RELATIONS = frozenset(("=", "<", ">", "le", "ge", "ne", "approx", "equiv", "in", "notin"))
 _COMPOSED = {
     ("<", "="): "le",
@@ -16,6 +17,8 @@ _COMPOSED = {
     ("=", "="): "=",
     ("~", "="): "approx",
 }
+_NEGATED = {"=": "ne", "approx": "ne", "equiv": "ne", "in": "notin", "<": "ge", ">": "le", "le": ">", "ge": "<"}
+"""By what follows `\\not`."""
 _DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
 _OUTWARD = re.compile(r"([\[\]])([^\[\](){}|]+[,;][^\[\](){}|]+)([\[\]])")
 
@@ -40,9 +43,12 @@ def undelimited(text: str) -> str:
 
 
 def composed(tokens: list[Token]) -> list[Token]:
-    """Two-character relations as one token."""
+    """Two-character relations and negated ones as one token."""
     joined: list[Token] = []
     for token in tokens:
+        if joined and joined[-1].text == "not" and joined[-1].kind == "command" and token.text in _NEGATED:
+            joined[-1] = Token("sign", _NEGATED[token.text], joined[-1].spaced)
+            continue
         if joined and token.kind == "sign" and not token.spaced and joined[-1].kind == "sign":
             sign = _COMPOSED.get((joined[-1].text, token.text))
             if sign:
@@ -171,6 +177,6 @@ def split_relation(tokens: list[Token]) -> tuple[list[list[Token]], list[str]]:
             sides.append([])
         else:
             sides[-1].append(token)
-    if signs and not sides[0]:
-        sides, signs = sides[1:], signs[1:]  # "= 5"
+    if signs and not sides[0] and signs[0] in _EQUALITIES:
+        sides, signs = sides[1:], signs[1:]  # "= 5", but "> 5" is not 5
     return sides, signs

@@ -157,3 +157,21 @@ DIFFERENT = {
 @pytest.mark.parametrize(("prediction", "answer"), [pair for pairs in DIFFERENT.values() for pair in pairs])
 def test_two_answers_are_different(prediction, answer):
     assert not same(prediction, answer)
+
+
+HEDGES = (
+    r"\ne {}", r"\neq {}", r"\not= {}", r"x \not= {}", "> {}", "< {}", r"\ge {}", r"\le {}", "≠ {}", "<= {}",
+    r"\in {}", r"x \in {}", r"\not\in {}", r"\not\approx {}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hedge", HEDGES)
+@pytest.mark.parametrize("answer", ["5", r"\frac{1}{2}", "x+1", "1,2", "3:4", r"\text{even}", "(C)", r"5\text{ cm}"])
+def test_nothing_but_an_equality_or_a_bare_value_is_an_answer(hedge, answer):
+    assert not same(hedge.format(answer), answer)
+
+
+@pytest.mark.parametrize("answer", [r"\{1,2\}", "(1,2)", r"(-\infty, 3]", r"\mathbb{R}"])
+def test_an_element_of_a_set_stands_for_the_set(answer):
+    assert same(rf"x \in {answer}", answer)
+    assert not same(rf"x \notin {answer}", answer)
