@@ -82,9 +82,11 @@ class Correction(Section):
 
 class Optimizer(Section):
     lr: PositiveFloat
+    """Learning rate of AdamW after the warm-up."""
     betas: tuple[Fraction, Fraction]
     eps: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
+    """AdamW's weight decay, of every trained parameter: norms and biases too, as in verl."""
     """AdamW's, of every trained parameter: norms and biases too, as in verl."""
     warmup_steps: Count
     """Rollout steps of linear warm-up."""

@@ -26,9 +26,11 @@ from dapo_lit.config.trainer import Trainer
 
 class Config(Section):
     seed: Annotated[int, SCIENCE]
+    """Seed of problem order, sampling noise and mini-batch shuffling; in a study also of the base policy."""
     study_name: Annotated[str, BOOKKEEPING]
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
+    """The folder of all runs."""
     resume: Annotated[bool | Literal["auto"], BOOKKEEPING]
     """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
     preflight: Annotated[bool, BOOKKEEPING]

@@ -51,6 +51,7 @@ class Policy(Section):
     architecture: dict[str, Any] | None
     """transformers' model configuration (model_type and sizes) if the weights are made here."""
     dtype: Literal["float32", "bfloat16", "float16"]
+    """Weights and activations, in training and sampling; 16 bits only with `policy.lora`."""
     freeze_frac: Fraction
     """Share of the layers, counted from the input, that is not trained."""
     lora: Lora | None
@@ -128,7 +129,9 @@ class Task(Section):
 
 class Reward(Section):
     rule: Literal["dapo", "numeric", "sympy"]
+    """How answers are compared: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
+    """Where the answer is: `Answer: ...`, a box, after the last `#`, the last number, or any of them."""
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
@@ -176,7 +179,9 @@ class Vllm(Section):
 
 class Rollout(Section):
     engine: Literal["torch", "vllm"]
+    """The package's own sampler, or vLLM."""
     temperature: PositiveFloat
+    """Temperature of sampling in training, and of the policy in the loss."""
     max_batch_size: Annotated[PositiveInt, EXECUTION]
     """Sequences decoded at once, by each engine or by all servers together."""
     noise_stream: Count
@@ -204,12 +209,16 @@ class Budget(Section):
     """A run ends as soon as one of these is reached."""
 
     steps: PositiveInt
+    """Rollout steps."""
     tokens_generated: PositiveInt | None
+    """Response tokens sampled for training, dropped ones included."""
     wall_s: PositiveFloat | None
+    """Seconds in rollout steps, without evaluation."""
 
 
 class Wandb(Section):
     enabled: bool
+    """Log to Weights & Biases."""
     project: str
     entity: str | None
     mode: Literal["online", "offline"]
@@ -244,6 +253,7 @@ class Evaluation(Section):
     """In addition to the held-out problems: names in conf/benchmark/ or paths of .yaml files, each with its own
     problems, samples, sampling and limits."""
     num_problems: PositiveInt
+    """Held-out problems that are sampled, from the first on."""
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k: responses to a held-out problem."""
     final_samples: PositiveInt | None
@@ -251,7 +261,9 @@ class Evaluation(Section):
     max_response_tokens: PositiveInt | None
     """Limit of a response to a held-out problem; null: task.max_response_tokens."""
     temperature: Annotated[float, Field(ge=0)]
+    """0: the most probable token."""
     top_p: Annotated[float, Field(gt=0, le=1)]
+    """Sample from the smallest set of tokens with this probability; 1: all."""
 
     @model_validator(mode="after")
     def _final(self) -> Self:

@@ -29,7 +29,9 @@ def keys() -> str:
     rows: dict[str, list[str]] = {}
     for key, spec in _leaves(schema, schema["$defs"]):
         section = key.split(".")[0] if "." in key else "The run"
-        meaning = " ".join(spec.get("description", "").split()).replace("|", "\\|")
+        switch = REGISTER.get(key.removeprefix("algorithm.techniques."))
+        text = switch.description if switch else spec.get("description", "")
+        meaning = " ".join(text.split()).replace("|", "\\|")
         rows.setdefault(section, []).append(f"| `{key}` | {_values(spec)} | {_default(default, key)} | {meaning} |")
     head = "| key | values | default | meaning |\n|---|---|---|---|\n"
     parts = [f"### {section}\n\n{head}" + "\n".join(lines) + "\n" for section, lines in rows.items()]
