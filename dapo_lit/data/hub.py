@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from dapo_lit.data.rows import SUFFIXES, DataError
+from dapo_lit.errors import HubError
 
 # owner/name, owner/name:configuration, owner/name:configuration:split, owner/name::split; each may end in @revision.
 HUB_ID = re.compile(
@@ -38,7 +38,7 @@ def resolve_files(path: str, *splits: str, key: str) -> tuple[str, list[Path]]:
     """The name and the files of the data set at `path`: one file, a folder, or a hub id.
 
     splits: the first that the folder or hub id has is used, unless the id names one. key: of the config, for messages.
-    Raises DataError if there is no such data set or split.
+    Raises DataError if there is no such file or split, HubError if the hub does not give the data set.
     """
     local = Path(path).expanduser()
     if local.is_file():
@@ -134,19 +134,11 @@ def _download(repo: str, config: str | None, revision: str | None, splits: Seque
         if not any(file.suffix.lower() in SUFFIXES for file in folder.rglob("*")):
             folder = _snapshot(repo, revision, [f"{within}{suffix}" for suffix in SUFFIXES])
         return folder
-    except RepositoryNotFoundError:
-        raise DataError(
-            f"{repo}: neither a local file or folder nor a data set on the hub that this account can read; "
-            f"check {key} (a private data set needs `hf auth login`)"
-        ) from None
-    except RevisionNotFoundError:
-        raise DataError(f"{repo}: the data set has no revision {revision}; check the part after @ in {key}") from None
-    except OSError as error:  # no network, offline mode, HTTP errors
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{repo}: no such local file, and the hub could not be read ({type(error).__name__}: {reason}). "
-            f"Without a network, set {key} to a local file: JSONL with `problem` and `answer`, Parquet or CSV "
-            f"(for example {key}=data/train.jsonl)"
+    except OSError as error:  # no such data set or revision, no permission, no network
+        raise HubError(
+            f"{repo}: no such local file, and the hub gives no such data set ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}). Check {key}: a private data set needs `hf auth login`; without a network, "
+            "set it to a local JSONL, Parquet or CSV file"
         ) from None
 
 

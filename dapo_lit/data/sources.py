@@ -37,7 +37,8 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None, 
 
     A problem without `id` is called `<file or data set>-<row>`, counted from 0; `limit` does not change it.
     Raises DataError listing file and line of the rows that cannot be used (an id that occurs twice among them), for
-    data without rows, and, naming the config key `key`, for a missing file and for a hub that cannot be reached.
+    data without rows, and, naming the config key `key`, for a missing file; HubError, for a
+    hub that refuses or cannot be reached.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")

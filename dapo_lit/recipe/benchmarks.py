@@ -14,6 +14,7 @@ from dapo_lit.data.sources import DataError, load_problems
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import token_ids
+from dapo_lit.errors import HubError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.tasks import chain_sum
@@ -99,7 +100,7 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     assert source is not None
     try:
         return load_problems(source, limit=benchmark.num_problems, key="benchmark.path")
-    except DataError as error:
+    except (DataError, HubError) as error:
         if local:
             raise
         searched = f"; no local file {' or '.join(map(str, places))}" if places else ""

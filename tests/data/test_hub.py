@@ -163,11 +163,12 @@ def load_in_a_process(home: Path, *calls: tuple[str, str], **environment: str) -
     # The hub's client reads its settings once, at import: hence a process of its own.
     script = """
 import json, sys
-from dapo_lit.data.sources import DataError, load_heldout, load_problems
+from dapo_lit.data.sources import load_problems
+from dapo_lit.errors import UserError
 for path, split in json.loads(sys.argv[1]):
     try:
         print(json.dumps([[p.id, p.answer] for p in load_problems(path, split=split)]))
-    except DataError as error:
+    except UserError as error:
         print(json.dumps(str(error)))
 """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()}
@@ -194,7 +195,7 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
     )
     assert test == [["gsm8k-test-0", "18"]], "the split in the id goes before the argument"
     assert train == [["gsm8k-train-0", "72"]]
-    assert "acme/nothing: neither a local file or folder nor a data set on the hub" in unknown
+    assert "acme/nothing: no such local file, and the hub gives no such data set (RepositoryNotFoundError" in unknown
     fetched = {path.rpartition(COMMIT + "/")[2] for path in asked if "/resolve/" in path}
     assert fetched == {"main/train-00000-of-00001.parquet", "socratic/test.jsonl"}, (
         "other splits and configurations are not fetched"
@@ -204,5 +205,5 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
         home, (f"acme/gsm8k:main@{COMMIT}", "train"), ("acme/other", "train"), HF_HUB_OFFLINE="1"
     )
     assert again == train
-    assert "acme/other: no such local file, and the hub could not be read" in other
-    assert "set task.path to a local file" in other
+    assert "acme/other: no such local file, and the hub gives no such data set (LocalEntryNotFoundError" in other
+    assert "Check task.path" in other
