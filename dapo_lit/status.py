@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.study.designs import DESIGNS, design
-from dapo_lit.study.read.cells import Cell, cells, summary
 from dapo_lit.study.read.packed_cells import pack
+from dapo_lit.study.read.progress import CellProgress, progress, summary
 from dapo_lit.study.read.registration import FILE, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, packed_folders, run_folders, study_folder
 
@@ -52,7 +52,7 @@ def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
     return load(*folders), study_folder(first)
 
 
-def line(cell: Cell, width: int) -> str:
+def line(cell: CellProgress, width: int) -> str:
     """One cell as a line of text."""
     progress = f"{cell.step}/{cell.of_steps}" if cell.of_steps else f"{cell.step}"
     eta = "" if cell.eta_s is None else f"{cell.eta_s / 60:.0f} min left"
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
-        table = cells(runs, *expected(runs, home))
+        table = progress(runs, *expected(runs, home))
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -6,8 +6,8 @@ Prints a table of the policy before and after, and the paths of the run and its 
 import sys
 from collections.abc import Iterable
 
-from dapo_lit.cli.cells import in_child
 from dapo_lit.cli.command import reported, run_command
+from dapo_lit.cli.workers import in_child
 from dapo_lit.config import Config
 
 

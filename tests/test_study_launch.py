@@ -14,9 +14,9 @@ import pytest
 from command_line import run_cli, without_figures
 from filelock import FileLock
 
-from dapo_lit.cli.cell_claim import held
 from dapo_lit.cli.command import run_command
 from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config
 from dapo_lit.recipe.base_policy import weights_of
@@ -203,7 +203,7 @@ def test_a_cell_on_another_machine_is_left_alone_as_long_as_that_machine_writes(
 def test_of_two_processes_one_holds_a_cell_and_its_end_frees_it(tmp_path):
     folder = tmp_path / "dapo" / "seed_0"
     statement = f"with held(pathlib.Path({str(folder)!r})): input()"
-    code = f"import sys, pathlib; from dapo_lit.cli.cell_claim import held\n{statement}"
+    code = f"import sys, pathlib; from dapo_lit.cli.run_lock import held\n{statement}"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
         lock = folder.with_name(".seed_0.lock")
         while not lock.exists():

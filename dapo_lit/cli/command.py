@@ -167,7 +167,7 @@ def run_study(
     before_study: Callable[[Iterable[Config]], int],
 ) -> int:
     """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
-    from dapo_lit.cli.cells import Cell, run_cells, workers_for
+    from dapo_lit.cli.workers import Cell, run_cells, workers_for
 
     workers = workers_for(study.config, len(study.cells))
     configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)

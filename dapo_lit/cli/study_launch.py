@@ -13,11 +13,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from dapo_lit.cli.cells import Cell
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.regime_study import CALIBRATE, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
+from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion

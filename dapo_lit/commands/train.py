@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from dapo_lit.cli.cell_claim import held, packed_cell
+from dapo_lit.cli.run_lock import held, packed_cell
 from dapo_lit.cli.run_summary import nothing_learned, print_summary
 from dapo_lit.commands.quiet import silence_libraries
 from dapo_lit.config import Config

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.cli import cells as module
-from dapo_lit.cli.cells import Cell, next_cell, run_cells
+from dapo_lit.cli import workers as module
+from dapo_lit.cli.workers import Cell, next_cell, run_cells
 
 CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
 

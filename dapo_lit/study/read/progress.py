@@ -10,7 +10,7 @@ from dapo_lit.study.read.runs import USABLE, Run, Runs
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellProgress:
     """One line of `status`."""
 
     arm: str
@@ -25,15 +25,15 @@ class Cell:
     log: str
 
 
-def cells(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[Cell]:
+def progress(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[CellProgress]:
     """The cells of a study that were asked for (`arms`, `seeds`) and those that are there."""
     return [
-        _cell(run) if run else Cell(arm, seed, "missing", 0, None, None, "asked for, no run folder", "")
+        _cell(run) if run else CellProgress(arm, seed, "missing", 0, None, None, "asked for, no run folder", "")
         for (arm, seed), run in runs.cells(arms, seeds).items()
     ]
 
 
-def _cell(run: Run) -> Cell:
+def _cell(run: Run) -> CellProgress:
     state, note = state_of(run)
     step = int(run.metrics.index.max()) if len(run.metrics) else 0
     budget = (run.config.get("budget") or {}).get("steps")
@@ -42,7 +42,7 @@ def _cell(run: Run) -> Cell:
     wall = run.series("wall_s")
     if state == "running" and steps and step > 0 and len(wall):
         eta = float(wall.iloc[-1]) / step * max(steps - step, 0)
-    return Cell(run.arm, run.seed, state, step, steps, eta, note, _log(run.folder))
+    return CellProgress(run.arm, run.seed, state, step, steps, eta, note, _log(run.folder))
 
 
 def state_of(run: Run) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def _log(folder: Path) -> str:
     return str(logs[-1] if logs else folder / "metrics.jsonl")
 
 
-def summary(table: list[Cell]) -> str:
+def summary(table: list[CellProgress]) -> str:
     """`12 done, 1 failed, 2 missing of 15 cells`."""
     counts = pd.Series([cell.state for cell in table]).value_counts()
     return ", ".join(f"{count} {state}" for state, count in counts.items()) + f" of {len(table)} cells"
