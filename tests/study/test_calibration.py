@@ -1,7 +1,6 @@
 """What a regime can tell, on synthetic runs with a known answer."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,8 @@ from synthetic_runs import write_run
 
 from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.calibration import calibrate
-from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.calibration_page import close_calibration
-from dapo_lit.study.report.document import Table
-from dapo_lit.study.report.regime_section import regime_comparisons, regime_section
-from dapo_lit.study.report.results import analyse
 
 FREE, BOUND = "dapo@clip.high=5", "dapo@clip.high=0.1"
 CONTROL = {"outcome": "task/steps_frac", "direction": "up", "steps": [1, 20], "doses": [BOUND, FREE]}
@@ -95,23 +90,3 @@ def test_a_calibration_writes_its_answer_and_an_unfinished_one_says_what_is_miss
     folder = write(tmp_path / "other", REGIME, {FREE: 5, BOUND: 15})
     with pytest.raises(StudyError, match=r"no finished run of dapo@clip.high=5@rollout.noise_stream=1"):
         close_calibration([folder])
-
-
-def test_a_technique_is_compared_on_the_outcome_that_admitted_it(tmp_path: Path) -> None:
-    keys = {"regime": REGIME}
-    for name, step in (("dapo", 5.0), ("dapo-clip_higher", 15.0), ("dapo-token_level_loss", 15.0)):
-        for seed in range(6):
-            write_run(tmp_path, read_arm(name), seed, study="mine", keys=keys, emergence=step)
-    admitted = Admitted("made_up", 6, {"clip_higher": "", "token_level_loss": ""})
-    results = replace(analyse(load(tmp_path / "mine")), calibration=admitted)
-    ((control, comparison),) = regime_comparisons(results)  # the regime has no control of the token-level loss
-    assert control == CONTROL
-    shares = {run.seed: run.series("task/steps_frac").loc[1:20].mean() for run in results.runs.of("dapo")}
-    without = {run.seed: run.series("task/steps_frac").loc[1:20].mean() for run in results.runs.of("dapo-clip_higher")}
-    assert comparison.differences == pytest.approx([shares[seed] - without[seed] for seed in range(6)])
-    assert comparison.p == pytest.approx(2 / 2**6)
-    (table,) = [part for part in regime_section(results) if isinstance(part, Table)]
-    assert table.rows[0][1].endswith("steps 1 to 20")
-    assert table.rows[0][-1] == "more"
-    assert not regime_section(replace(results, metric="task/steps_frac"))  # the findings have it already
-    assert not regime_section(replace(results, calibration=Admitted("made_up", 6, {"clip_higher": "it cannot"})))

@@ -37,7 +37,7 @@ def test_one_run_gives_a_report_that_compares_nothing(tmp_path: Path) -> None:
 def test_one_seed_has_no_interval_anywhere_in_its_findings(tmp_path: Path) -> None:
     text = text_of(write_study(tmp_path, "emergence", seeds=(0,), steps=6, every=3))
     findings = text.split("## 1.")[1].split("## 2.")[0]
-    assert "one seed: no interval" in findings
+    assert "points | – | – | – | – |" in findings
     assert "t-interval, paired" not in findings
     assert "the spread is unknown" in text
 
@@ -65,7 +65,7 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
         append_row(file.parent, row | bad)
     text = text_of(folder)
     assert "| dapo/seed_1 | not averaged | eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6 |" in text
-    assert "n = 2 base policies" in text
+    assert "| clip-higher | accuracy on chain_sum (avg@4) | 2 | " in text
 
 
 def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) -> None:
@@ -81,8 +81,7 @@ def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) ->
 def test_a_constant_metric_and_ties_give_a_report_without_an_effect(tmp_path: Path) -> None:
     folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3, effects={}, seed_sd=0.0)
     text = text_of(folder)
-    assert "+0.0 [+0.0, +0.0]" in text
-    assert "exact p 1 " in text
+    assert "| +0.0 points | +0.0 | +0.0 | 1 | " in text
 
 
 def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_a_registered_event_is_counted_with_runs_that_never_get_there_as_censore
     assert "| dapo | 6 of 6 | 7.5 (" in text
     assert "| dapo-clip_higher | 1 of 6 | 18.3 (" in text  # (10 + 5 x 20) / 6
     assert "5 pairs only with, 0 only without; exact McNemar p 0.0625" in text
-    first = text.split("## 1. Findings")[1].split("\n- ")[1]
+    first = text.split("## 1. Findings")[1].split("\n\n")[2]
     assert "in 6 of 6 runs of dapo and 1 of 6 of dapo-clip_higher" in first
     assert "1 in both, 5 only in the first, 0 only in the second, 0 in neither" in first
     assert "decides nothing" in first  # 2 / 2^5 is above 0.05

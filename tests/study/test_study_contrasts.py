@@ -19,7 +19,6 @@ from dapo_lit.study.read.registration import Family, Plan, Registered, late_regi
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
-from dapo_lit.study.report.sentences import sentence
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 pd_series = pd.Series
@@ -99,27 +98,6 @@ def test_only_seeds_that_both_arms_have_are_compared() -> None:
     assert compare(contrast, {"a": {0: 1.0}}).estimate is None
 
 
-def sentence_of(differences: list[float], size: int = 1) -> str:
-    contrast = Contrast("left out of DAPO", "clip_higher", "clip_higher", {"a": 1.0, "b": -1.0})
-    scores = {"a": dict(enumerate(differences)), "b": dict.fromkeys(range(len(differences)), 0.0)}
-    result = compare_all([contrast], scores, decides="left out of DAPO")[0]
-    return sentence(result, "eval/x/avg@8", "at 40 steps", size, None)
-
-
-def test_improves_is_said_only_where_the_adjusted_exact_test_rejects() -> None:
-    noise = [0.001 * i for i in range(8)]
-    assert "improves eval/x/avg@8 by 10.3 points" in sentence_of([0.1 + d for d in noise[:6]] + [0.104])
-    assert "observed difference" in sentence_of([0.1 + d for d in noise[:5]])  # p = 0.0625 at best
-    assert "worsens" in sentence_of([-0.1 - d for d in noise])
-
-
-def test_a_single_seed_has_no_interval_and_no_test() -> None:
-    text = sentence_of([0.1])
-    assert "one seed: no interval" in text
-    assert "exact p" not in text
-    assert "[" not in text
-
-
 def test_only_the_registered_family_gets_verdicts_and_base_policies_are_the_units() -> None:
     names = ["dapo", "dapo-clip_higher", "dapo@clip.high=0.5"]
     scores = {"dapo": {s: 0.5 + 0.01 * (s % 8) for s in range(16)}}
@@ -131,10 +109,10 @@ def test_only_the_registered_family_gets_verdicts_and_base_policies_are_the_unit
     assert settings.p_holm is None
     assert not settings.decided()
     assert left_out.by_base == pytest.approx({str(base): 0.104 + 0.001 * base for base in range(8)})
-    assert "n = 8 base policies, 16 seeds" in sentence(left_out, "eval/x/avg@8", "at 40 steps", 1, None)
+    assert left_out.units == "base policies"
     one = compare(found[0], scores, dict.fromkeys(range(16), "models/mine"))
     assert (one.p, one.by_base) == (2 / 2**16, {})
-    assert "n = 16 runs of one base policy" in sentence(one, "eval/x/avg@8", "at 40 steps", 1, None)
+    assert one.units == "runs of one base policy, of which it speaks"
 
 
 def test_a_base_policy_is_told_by_its_weights_or_by_the_file_beside_packed_cells() -> None:

@@ -14,10 +14,9 @@ from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.style import PAPERS
 from dapo_lit.study.read.base_policies import hash_of_bases
 from dapo_lit.study.read.calibration_file import read_calibration
-from dapo_lit.study.read.registration import Plan, register
+from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Table, is_empty
-from dapo_lit.study.report.findings_section import findings_section
 from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
@@ -60,8 +59,8 @@ def test_every_file_that_a_report_links_to_is_there(whole: Path) -> None:
 
 def test_three_seeds_never_improve_anything(whole: Path) -> None:
     findings = (whole / "report.md").read_text().split("## 1.")[1].split("## 2.")[0]
-    assert "observed difference" in findings
-    assert not re.search(r"\*\* \(left out of DAPO\) (improves|worsens)", findings)
+    assert "0 of 1 registered comparisons" in findings
+    assert "| undecided |" in findings
 
 
 def test_json_holds_the_numbers_of_the_sentences(whole: Path) -> None:
@@ -117,12 +116,11 @@ def test_the_papers_own_curves_are_drawn_behind_ours_in_every_report(whole: Path
 
 def test_page_one_says_whether_the_regime_can_tell_what_moved_and_at_what_cost(whole: Path) -> None:
     page = (whole / "report.md").read_text().split("## 1.")[1].split("## 2.")[0]
-    assert page.index("Can this regime tell?") < page.index("What moved?") < page.index("At what cost?")
+    assert page.index("Can this regime tell?") < page.index("What was decided?") < page.index("At what cost?")
     assert "Not calibrated" in page
     assert "figures/differences.png" in page
     for budget in ("updates", "generated tokens", "seconds"):
         assert f"| {budget} | x" in page
-    assert "3 pairs cannot reach 0.05 (the smallest p is 0.25)" in page
 
 
 def test_the_first_sentence_is_that_of_the_regimes_calibration(tmp_path: Path) -> None:
@@ -136,23 +134,52 @@ def test_the_first_sentence_is_that_of_the_regimes_calibration(tmp_path: Path) -
     ]
     file.write_text(json.dumps({"regime": "made_up", "seeds": list(range(6)), "techniques": verdicts}))
     results = replace(analyse(load(folder)), calibration=read_calibration(load(folder), folder))
-    first, sentence = page_one(results, findings_section(results))[1:3]
+    first = page_one(results)[1]
     assert "Regime made_up, calibrated with 6 pairs an arm: for token-level loss." in str(first)
     assert "Phenomenon absent: clip-higher (its extreme dose does not move it)." in str(first)
-    assert str(sentence).endswith("Phenomenon absent: its extreme dose does not move it.")
     file.write_text("{}")
     with pytest.raises(StudyError, match=r"calibration\.json: cannot be read"):
         read_calibration(load(folder), folder)
 
 
-def test_the_largest_effect_leads_the_table_and_is_named_in_words(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=range(6), steps=12, every=3)
-    results = analyse(load(folder))
-    rows = next(part.rows for part in page_one(results, ["## 1."]) if isinstance(part, Table) and part.name == "moved")
-    assert rows[0][0] == "clip-higher"
-    assert {row[1] for row in rows[:4]} >= {"distinct responses in a group", "entropy"}
-    assert rows[0][4] == "0.0312"  # 2 of the 64 flips
-    assert abs(float(rows[0][3])) >= abs(float(rows[1][3])) > 3
+def effects_of(folder: Path, plan: Plan | None) -> list[dict[str, str]]:
+    (table,) = [p for p in page_one(analyse(load(folder), plan)) if isinstance(p, Table) and p.name == "effects"]
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=range(8), steps=12, every=3)
+    bare = effects_of(folder, None)
+    assert {row["verdict"] for row in bare} == {""}
+    assert all(row[""].startswith("exploratory") for row in bare)
+    assert bare[0]["p"] == "0.00781"  # 2 of 256 flips, and still no verdict
+    contrast = Registered(
+        "clip_higher",
+        "clip_higher",
+        {"dapo": 1.0, "dapo-clip_higher": -1.0},
+        "rollout/entropy",
+        "entropy",
+        steps=(4, 9),
+    )
+    plan = Plan("emergence", metric="eval/chain_sum/avg@4", families=(Family("mine", 0.025, (contrast,), 0.5),))
+    first, *others = effects_of(folder, plan)
+    assert (first["outcome"], first["n"], first["verdict"]) == ("entropy, steps 4 to 9", "8", "up")
+    assert first[""] == "registered, mine, 0.025"
+    assert {row["verdict"] for row in others} == {""}
+    runs = load(folder)
+    means = [[run.series("rollout/entropy").loc[4:9].mean() for run in runs.of(arm)] for arm in contrast.weights]
+    assert first["difference"] == f"{sum(means[0]) / 8 - sum(means[1]) / 8:+.3g} nats"
+
+
+def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, "emergence", seeds=range(8), steps=12, every=3)
+    plan = Plan("emergence", metric="eval/chain_sum/avg@4", family="left out of DAPO")
+    assert effects_of(folder, replace(plan, stopping={"pairs": 12}))[0]["verdict"] == "at 8 of 12"
+    first = effects_of(folder, replace(plan, stopping={"pairs": 5}))[0]
+    assert (first["n"], first["p"], first["verdict"]) == ("5", "0.0625", "undecided")
+    looked = effects_of(folder, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
+    assert looked["verdict"] == "up at 8 of 10"  # 2 of 64 flips are more than alpha * 6 / 10
+    assert looked["adjusted p"] == "–"
 
 
 def test_what_is_found_reads_in_a_terminal() -> None:

@@ -62,6 +62,13 @@ class Comparison:
         return self.p_holm is not None and self.p_holm <= alpha
 
     @property
+    def units(self) -> str:
+        """What n counts: base policies; where all seeds share one, its runs, and the result speaks of this policy."""
+        return (
+            "base policies" if self.by_base or len(self.seeds) == 1 else "runs of one base policy, of which it speaks"
+        )
+
+    @property
     def by_base(self) -> dict[str, float]:
         """The mean difference at each base policy."""
         means = per_base(self.differences, self.bases)

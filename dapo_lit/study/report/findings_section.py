@@ -1,4 +1,4 @@
-"""The first three sections of a report, what was found: sentences, the technique card, the paper's figures."""
+"""Sections 2 and 3 of a report: the technique card and the paper's figures."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dapo_lit.study.compare.contrasts import REGISTERED
 from dapo_lit.study.compare.decision import mcnemar_p
-from dapo_lit.study.compare.emergence import emergence, registered_sentence
+from dapo_lit.study.compare.emergence import emergence
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
 from dapo_lit.study.figures.paper_figures import paper_figures
@@ -14,30 +14,7 @@ from dapo_lit.study.read.outcomes import amount, outcome, unit
 from dapo_lit.study.report.document import Part, Table, bullets
 from dapo_lit.study.report.evaluation_section import evaluation_section
 from dapo_lit.study.report.results import Results
-from dapo_lit.study.report.sentences import interval, sentence, technique_card
-
-
-def findings_section(results: Results) -> list[Part]:
-    """Section 1: a sentence for each comparison of the primary family, and for a registered contrast."""
-    heading = "## 1. Findings"
-    registered, spoken = results.of(REGISTERED), results.of(results.family)
-    if not spoken:
-        return [heading, "There is one arm only, or no two arms that differ in one technique: nothing is compared."]
-    found = emergence(results.runs, results.plan) if registered else None
-    lines = [registered_sentence(found, results.plan)] if found and results.plan else []
-    for result in spoken:
-        idle = results.idle.get(result.contrast.technique or "")
-        size = sum(r.p is not None for r in results.of(result.contrast.family))
-        text = sentence(result, results.metric, results.budget, size, idle, results.alpha)
-        absent = results.calibration and results.calibration.verdicts.get(result.contrast.technique or "")
-        undecided = not result.decided(results.alpha)
-        lines.append(f"{text} Phenomenon absent: {absent}." if absent and undecided else text)
-    rule = (
-        '"Improves" and "worsens" (of an accuracy), "raises" and "lowers" need a Holm-adjusted exact sign-flip p of '
-        f"at most {results.alpha:g} within the family that was registered; everything else is an observed difference. "
-        "Intervals decide nothing: they are t-intervals over base policies, not adjusted."
-    )
-    return [heading, bullets(lines), rule]
+from dapo_lit.study.report.sentences import interval, technique_card
 
 
 def card_section(results: Results) -> list[Part]:

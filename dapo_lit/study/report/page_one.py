@@ -1,4 +1,4 @@
-"""The first page of a report: whether the regime can tell, what moved and at what cost, in one figure.
+"""The first page of a report: what its regime can show, the effects, and their cost.
 
 `page_one` gives it as parts of the document, `in_terminal` the same as plain text.
 """
@@ -15,37 +15,32 @@ from rich.text import Text
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.moved import Moved, moved
 from dapo_lit.study.figures.difference_figures import differences_figure
-from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import bases, unit
+from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.report.budget_section import cost_table
 from dapo_lit.study.report.document import Part, Table
-from dapo_lit.study.report.regime_section import regime_section
+from dapo_lit.study.report.effects_section import effects_section
 from dapo_lit.study.report.results import Results
-from dapo_lit.study.report.sentences import signed_interval
 from dapo_lit.techniques import REGISTER
 
-ROWS, PANELS = 8, 6
+PANELS = 6
 WIDEST = 118
 """Columns of text in a wider terminal."""
 ALWAYS = ("rollout/entropy", "rollout/length_mean")
 """Metrics that the figure shows in any case, after the primary one."""
 
 
-def page_one(results: Results, decided: Sequence[Part]) -> list[Part]:
-    """Can this regime tell, what was decided, what moved, in one figure, and at what cost.
-
-    Args:
-        decided: the section of the registered comparisons, its heading first.
-    """
-    heading, *sentences = decided
-    parts: list[Part] = [heading, can_tell(results), *sentences, *regime_section(results)]
-    if not (found := family(results)):
-        return parts
+def page_one(results: Results) -> list[Part]:
+    """Section 1: what the regime can show, the effects, their course in one figure, and their cost."""
+    parts: list[Part] = ["## 1. Findings", can_tell(results)]
+    found = family(results)
     effects = moved(results.runs, found, bases(results.runs))
+    parts += effects_section(results, effects)
+    if not found:
+        return parts
     drawing = differences_figure(results.runs, found, panels(results.metric, effects))
-    return [*parts, *_moved(effects, results.alpha), *([drawing] if drawing else []), *cost_table(results, found)]
+    return [*parts, *([drawing] if drawing else []), *cost_table(results, found)]
 
 
 def family(results: Results) -> list[Contrast]:
@@ -62,13 +57,20 @@ def can_tell(results: Results) -> str:
             "here may also be beyond this regime."
         )
     else:
-        names: dict[str, list[str]] = {"yes": [], "no": []}
+        names: dict[str, list[str]] = {"yes": [], "no": [], "decided": []}
+        decided = {effect.contrast.technique for effect in results.effects if effect.decided}
         for switch, why in found.verdicts.items():
             label = REGISTER[switch].label if switch in REGISTER else switch
-            names["no" if why else "yes"].append(f"{label} ({why})" if why else label)
+            place = "yes" if not why else "decided" if switch in decided else "no"
+            names[place].append(f"{label} ({why})" if why else label)
         text = f"{start} Regime {found.regime}, calibrated with {found.pairs} pairs an arm"
         text += f": for {', '.join(names['yes'])}." if names["yes"] else ": for no technique."
         text += f" Phenomenon absent: {'; '.join(names['no'])}." if names["no"] else ""
+        if names["decided"]:
+            text += (
+                f" Decided here although the control fell short: {'; '.join(names['decided'])}. The control "
+                f"asks for two standard deviations in {found.pairs} pairs; this study has its own test."
+            )
         others = [c.technique for c in family(results) if c.technique and c.technique not in found.verdicts]
         text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
     idle = [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]
@@ -93,32 +95,6 @@ def _twin(key: str, chosen: Sequence[str]) -> bool:
     if name.startswith("reward") or "@" in name or not key.startswith(("rollout/", "eval/", "task/")):
         return True
     return any(name.partition("_")[0] == other.rpartition("/")[2].partition("_")[0] for other in chosen)
-
-
-def _moved(effects: Sequence[Moved], alpha: float) -> list[Part]:
-    if not effects:
-        return ["**What moved?** Nothing can be said: that takes two seeds with all arms, and pairs that differ."]
-    clear = [effect for effect in effects if effect.p <= alpha]
-    metrics, comparisons = len({e.key for e in effects}), len({e.contrast.label for e in effects})
-    looked = f"{metrics} metrics" + (f" x {comparisons} comparisons" if comparisons > 1 else "")
-    n = effects[0].estimate.n
-    if clear:
-        text = f"**What moved?** {len(clear)} of {looked} (adjusted p at most {alpha:g}). The largest:"
-    else:
-        few = f" {n} pairs cannot reach {alpha:g} (the smallest p is {2 / 2**n:.3g})." if 2 / 2**n > alpha else ""
-        text = f"**What moved?** Nothing stands out of {looked}.{few} The largest:"
-    caption = (
-        "Largest standardised effects over all metrics of the policy and its training. Exploratory: none of them was "
-        f"chosen beforehand; p is adjusted over all {looked} by the maximum statistic of exact sign flips. d: mean "
-        f"difference in standard deviations of the pairs. 95 % t-intervals, n = {n} pairs, not adjusted."
-    )
-    columns = ["comparison", "metric", "with - without", "d", "adjusted p"]
-    return [text, Table("moved", caption, columns, [_row(effect) for effect in effects[:ROWS]])]
-
-
-def _row(effect: Moved) -> list[str]:
-    value = f"{signed_interval(effect.key, effect.estimate)} {unit(effect.key)}".strip()
-    return [contrast_name(effect.contrast), in_words(effect.key), value, f"{effect.size:+.1f}", f"{effect.p:.3g}"]
 
 
 def in_terminal(parts: Sequence[Part], width: int | None = None) -> list[str]:

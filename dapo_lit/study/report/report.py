@@ -21,7 +21,7 @@ from dapo_lit.study.report.checks_section import (
     versions_section,
 )
 from dapo_lit.study.report.document import Document, Table, bullets, is_empty, write
-from dapo_lit.study.report.findings_section import card_section, figures_section, findings_section
+from dapo_lit.study.report.findings_section import card_section, figures_section
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import in_terminal, page_one
 from dapo_lit.study.report.results import Results, analyse
@@ -66,7 +66,7 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
         f"the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
     warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
-    lead = page_one(results, findings_section(results))
+    lead = page_one(results)
     parts = [
         first,
         *(warnings if results.warnings else []),
@@ -101,7 +101,8 @@ def as_json(results: Results) -> dict[str, Any]:
             for run in usable
             if (reduced := outcome(run, results.metric))
         ],
-        "comparisons": [asdict(result) | {"decided": result.decided(results.alpha)} for result in results.comparisons],
+        "comparisons": [asdict(result) for result in results.comparisons],
+        "effects": [asdict(effect) | {"decided": effect.decided} for effect in results.effects],
         "exercised": {
             technique: {"can_act": state, "measured": text} for technique, (state, text) in results.act.items()
         },

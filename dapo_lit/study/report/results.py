@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
 from dapo_lit.study.compare.emergence import emergence
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
+from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs, StudyError
@@ -33,6 +35,8 @@ class Results:
     missing: Mapping[tuple[str, int], str]
     warnings: tuple[str, ...]
     """Reasons to refuse the comparison that were overruled."""
+    effects: tuple[Effect, ...] = ()
+    """Registered, with verdicts, and the others in the primary metric."""
     calibration: Admitted | None = None
     """What the calibration of the study's regime says; None without one."""
 
@@ -71,9 +75,12 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     table = scores(runs, metric)
     wanted, reference = _expected(runs, plan)
     found, base_of = contrasts(runs.usable.arms, reference), bases(runs)
-    family = (plan.family if plan else None) or primary_family(found)
-    comparisons = compare_all(found, table, base_of, None if plan and plan.event else family)
-    comparisons += _registered(runs, plan, base_of)
+    registered = registered_effects(runs, plan, reference, metric)
+    families = {contrast.family for contrast in found}
+    named = [effect.contrast.family for effect in registered if effect.contrast.family in families]
+    family = next(iter(named), (plan.family if plan else None) or primary_family(found))
+    comparisons = compare_all(found, table, base_of) + _event(runs, plan, base_of)
+    final = next((run.config.get("evaluation", {}).get("final_samples") for run in runs), None)
     return Results(
         runs=runs,
         plan=plan,
@@ -86,6 +93,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         budget=budget_text(runs, plan),
         missing=runs.missing(wanted, plan.seeds if plan else ()),
         warnings=tuple(reasons_against),
+        effects=(*registered, *exploratory_effects(comparisons, registered, metric, in_words(metric, final))),
     )
 
 
@@ -99,7 +107,7 @@ def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | Non
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
 
 
-def _registered(runs: Runs, plan: Plan | None, base_of: Mapping[int, str]) -> list[Comparison]:
+def _event(runs: Runs, plan: Plan | None, base_of: Mapping[int, str]) -> list[Comparison]:
     """The one comparison that a plan with an event decides: who had the event (1) and who had not (0)."""
     event, found = plan.event if plan else None, emergence(runs, plan)
     if not event or found is None:

@@ -1,61 +1,13 @@
-"""Results in words that claim no more than the exact test allows."""
+"""Numbers of results as text: intervals, budgets, missing cells, the technique card."""
 
 from collections.abc import Collection, Mapping
 
 from dapo_lit.study.compare.contrasts import Comparison
 from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, unit
+from dapo_lit.study.read.outcomes import amount
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
-
-
-def sentence(result: Comparison, key: str, budget: str, size: int, idle: str | None, alpha: float = 0.05) -> str:
-    """One comparison as a sentence with effect, interval, n and budget.
-
-    "Improves", "worsens", "raises" and "lowers" need a Holm-adjusted exact p of at most alpha; all else is an observed
-    difference. One seed has no interval.
-
-    Args:
-        size: comparisons in the family.
-        idle: the measurement that shows that the technique had next to nothing to act on; None: it had.
-    """
-    contrast = result.contrast
-    subject = f"**{contrast.label}** ({contrast.family})"
-    if result.estimate is None:
-        return f"{subject}: cannot be compared, no seed has all of its arms ({', '.join(contrast.weights)})."
-    mean = result.estimate.mean
-    named = key if key.startswith("eval/") else in_words(key)
-    is_accuracy = "/avg@" in key or key.endswith("accuracy")
-    words = ("improves" if mean > 0 else "worsens") if is_accuracy else ("raises" if mean > 0 else "lowers")
-    value = f"{amount(key, mean, signed=True)} {unit(key)}".strip()
-    if result.decided(alpha):
-        text = f"{subject} {words} {named} by {amount(key, abs(mean))} {unit(key)}".rstrip()
-    else:
-        text = f"{subject}: observed difference in {named} {value}"
-    if result.estimate.low is None:
-        text += " (one seed: no interval)"
-    else:
-        low, high = (amount(key, end, signed=True) for end in (result.estimate.low, result.estimate.high))
-        text += f" [{low}, {high}] (95 % t-interval)"
-    text += f", {units(result)}"
-    if result.p is not None and result.p_holm is not None:
-        text += f", exact p {result.p:.3g} (Holm over {size}: {result.p_holm:.3g})"
-    text += f", {budget}."
-    if idle:
-        text += f" Not exercised in this regime: {idle}."
-    return text
-
-
-def units(result: Comparison) -> str:
-    """What n counts: base policies; where all seeds share one, its runs, and the finding speaks of this policy only."""
-    bases, runs = len(result.by_base), len(result.seeds)
-    if runs == 1:
-        return "one seed"
-    if not bases:
-        return f"n = {runs} runs of one base policy, of which alone it speaks"
-    return f"n = {bases} base policies" + (f", {runs} seeds" if runs > bases else "")
 
 
 def technique_card(results: list[Comparison], key: str) -> tuple[list[str], list[list[str]]]:

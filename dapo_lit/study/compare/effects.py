@@ -1,0 +1,144 @@
+"""Effects in one table: what a study registered, with its verdict, and everything else, which is exploratory.
+
+A registered comparison is decided by the test of its family at the looks that were registered; nothing else has a
+verdict. Exploratory rows are the other comparisons in the primary metric, and the largest effects in any metric.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dapo_lit.study.compare.calibration import window_mean
+from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare, contrasts, primary_family
+from dapo_lit.study.compare.decision import holm, sign_flip_p
+from dapo_lit.study.compare.sequential import decisions, interval
+from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import bases
+from dapo_lit.study.read.registration import Family, Plan, Registered
+from dapo_lit.study.read.runs import Runs
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One row of the table."""
+
+    contrast: Contrast
+    outcome: str
+    """The key of the metric."""
+    words: str
+    estimate: Estimate
+    """Over base policies; of a study with several looks the interval is valid whenever it stops."""
+    p: float | None
+    adjusted: float | None
+    """Within the registered family, or over all metrics of the exploratory ones; None where several looks decide."""
+    kind: str
+    """registered or exploratory."""
+    verdict: str
+    """`up`, `down`, `within the margin`, `undecided` or `at 8 of 12`; empty for exploratory rows."""
+    alpha: float | None = None
+    """That of its family."""
+
+    @property
+    def decided(self) -> bool:
+        return self.verdict.split(" ")[0] in ("up", "down")
+
+
+def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> list[Effect]:
+    """The effects of every registered family, with their verdicts."""
+    found: list[Effect] = []
+    for family in families_of(runs, plan, reference, metric):
+        compared = [(one, comparison) for one in family.contrasts if (comparison := _compare(runs, one)).seeds]
+        units = [per_base(comparison.differences, comparison.bases) for _, comparison in compared]
+        found += _judged(family, compared, units, plan.stopping if plan else None)
+    return found
+
+
+def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> tuple[Family, ...]:
+    """The registered families; of a plan that named no contrasts, the family that it named, in its primary metric."""
+    if plan is None or plan.event or plan.families:
+        return plan.families if plan else ()
+    known = contrasts(runs.usable.arms, reference)
+    name = plan.family or primary_family(known)
+    final = next((run.config.get("evaluation", {}).get("final_samples") for run in runs), None)
+    words = in_words(metric, final)
+    members = tuple(
+        Registered(c.label, c.technique, c.weights, metric, words) for c in known if name and c.family == name
+    )
+    return (Family(str(name), plan.alpha, members),) if members else ()
+
+
+def _compare(runs: Runs, one: Registered) -> Comparison:
+    contrast, seen = Contrast("", one.label, one.technique, one.weights), runs.usable
+    table = {
+        arm: {run.seed: v for run in seen.of(arm) if (v := window_mean(run, one.outcome, one.steps)) is not None}
+        for arm in one.weights
+    }
+    return compare(contrast, table, bases(runs))
+
+
+def _judged(
+    family: Family,
+    compared: Sequence[tuple[Registered, Comparison]],
+    units: Sequence[Array],
+    stopping: Mapping[str, object] | None,
+) -> list[Effect]:
+    """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
+    every = max(map(len, units), default=0)
+    given: object = (stopping or {}).get("looks") or [(stopping or {}).get("pairs") or every]
+    looks = [int(look) for look in given] if isinstance(given, list) else [every]
+    several = len(looks) > 1
+    if several:
+        at, adjusted = decisions(units, looks, family.alpha), None
+    else:
+        cut = [_units(values[: looks[0]]) for values in units]
+        adjusted = holm(
+            [p if p is not None and len(v) >= looks[0] else 1.0 for (_, p), v in zip(cut, units, strict=True)]
+        )
+        at = [
+            looks[0] if p <= family.alpha and len(v) >= looks[0] else None for p, v in zip(adjusted, units, strict=True)
+        ]
+    rows = []
+    for place, ((one, comparison), values) in enumerate(zip(compared, units, strict=True)):
+        reached = max((look for look in looks if look <= len(values)), default=len(values))
+        estimate, p = _units(values[:reached])
+        if several and (ends := interval(values, looks)):
+            estimate = replace(estimate, low=ends[0], high=ends[1])
+        verdict = "undecided"
+        if len(values) < looks[0]:
+            verdict = f"at {len(values)} of {looks[0]}"
+        elif look := at[place]:
+            verdict = ("up" if estimate.mean > 0 else "down") + (f" at {look} of {looks[-1]}" if several else "")
+        elif not several and family.margin and _within(values[:reached], family):
+            verdict = "within the margin"
+        steps = f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else ""
+        contrast = replace(comparison.contrast, family=family.name)
+        p_holm = adjusted[place] if adjusted and len(values) >= looks[0] else None
+        rows.append(
+            Effect(contrast, one.outcome, one.words + steps, estimate, p, p_holm, "registered", verdict, family.alpha)
+        )
+    return rows
+
+
+def _units(values: Array) -> tuple[Estimate, float | None]:
+    """Interval and sign-flip p of one value a base policy."""
+    return t_interval(values), sign_flip_p(values) if 1 < len(values) <= 44 else None
+
+
+def _within(values: Array, family: Family) -> bool:
+    """Whether the whole interval lies within the margin, at the family's alpha shared among its comparisons."""
+    wide = t_interval(values, 1 - 2 * family.alpha / len(family.contrasts))
+    assert family.margin is not None
+    return wide.low is not None and wide.high is not None and max(-wide.low, wide.high) <= family.margin
+
+
+def exploratory_effects(
+    comparisons: Sequence[Comparison], registered: Sequence[Effect], metric: str, words: str
+) -> list[Effect]:
+    """The other comparisons in the primary metric, without a verdict. Shapley values repeat the main effects."""
+    known = {(effect.contrast.label, effect.contrast.family) for effect in registered if effect.outcome == metric}
+    return [
+        Effect(one.contrast, metric, words, one.estimate, one.p, None, "exploratory", "")
+        for one in comparisons
+        if one.estimate and (one.contrast.label, one.contrast.family) not in known
+        if one.contrast.family not in ("Shapley values", REGISTERED)
+    ]

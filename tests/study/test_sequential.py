@@ -1,0 +1,69 @@
+"""Several looks at one study: the error is counted over sign flips, by hand and against brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
+
+
+def by_brute_force(values: list[float], looks: list[int], level: float) -> int | None:
+    """Lists every sign pattern, and lets each look reject as many patterns as alpha allows up to it."""
+    patterns = [np.array(signs) * values for signs in itertools.product((1.0, -1.0), repeat=len(values))]
+    rejected: set[int] = set()
+    for look in looks:
+        size = [abs(float(p[:look].sum())) for p in patterns]
+        allowed = int(level * look / looks[-1] * len(patterns) + 1e-9) - len(rejected)
+        order = sorted((i for i in range(len(patterns)) if i not in rejected), key=lambda i: -size[i])
+        while allowed > 0 and allowed < len(order) and np.isclose(size[order[allowed - 1]], size[order[allowed]]):
+            allowed -= 1  # ties at the bound are left out together
+        rejected |= set(order[: max(allowed, 0)])
+        if 0 in rejected:
+            return look
+    return None
+
+
+@pytest.mark.parametrize("level", [0.05, 0.2, 0.5])
+def test_the_boundaries_are_those_of_all_sign_patterns(level: float) -> None:
+    rng = np.random.default_rng(4)
+    studies = rng.normal(0.6, 1, (60, 9))
+    expected = [by_brute_force(list(study), [5, 7, 9], level) or 0 for study in studies]
+    assert list(rejections(studies, [5, 7, 9], level)) == expected
+    assert len(set(expected)) > 1
+
+
+def test_six_equal_differences_are_rejected_at_one_level_in_thirty_two() -> None:
+    assert first_rejection([1.0] * 6, [6], 0.0313) == 6  # both patterns with one sign: 2 of 64
+    assert first_rejection([1.0] * 6, [6], 0.0312) is None
+    assert first_rejection([1.0] * 6, [6, 12], 0.0313) is None  # half of it is for the second look
+    assert first_rejection([1.0] * 5, [6], 0.9) is None  # not yet reached
+
+
+@pytest.mark.parametrize("looks", [[12], [6, 12, 18, 24]])
+def test_the_error_over_all_looks_is_kept(looks: list[int]) -> None:
+    studies = np.random.default_rng(2).standard_t(3, (8000, looks[-1]))
+    rejected = np.concatenate([rejections(part, looks, 0.05) for part in np.array_split(studies, 8)])
+    assert np.mean(rejected > 0) < 0.05 + 3 * (0.05 * 0.95 / 8000) ** 0.5
+    assert np.mean(rejected > 0) > 0.03
+
+
+def test_a_family_takes_holms_levels_at_each_look() -> None:
+    clear, faint = np.linspace(1, 2, 12), np.array([1.0] * 10 + [-1.0] * 2)
+    assert first_rejection(faint, [12], 0.05) == 12
+    assert first_rejection(faint, [12], 0.025) is None
+    assert decisions([faint, faint], [12], 0.05) == [None, None]
+    assert decisions([clear, faint], [12], 0.05) == [12, 12]  # once the first is decided, all of alpha is left
+
+
+def test_the_interval_covers_the_effect_in_studies_that_stop_when_they_decide() -> None:
+    rng = np.random.default_rng(6)
+    covered, naive = [], []
+    for study in rng.normal(0.7, 1, (150, 18)):
+        n = first_rejection(study, [6, 12, 18], 0.05) or 18
+        low, high = interval(study[:n], [6, 12, 18]) or (0, 0)
+        covered.append(low <= 0.7 <= high)
+        mean, half = study[:n].mean(), 1.96 * study[:n].std(ddof=1) / n**0.5
+        naive.append(mean - half <= 0.7 <= mean + half)
+    assert np.mean(covered) >= 0.92
+    assert interval([1.0, 2.0], [6, 12]) is None
