@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import os
 from collections.abc import Callable
 from functools import cache as kept
@@ -24,7 +25,7 @@ SLOW = {
     "test_interrupted_step.py",
     "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py", "test_new_loss.py", "test_new_technique.py",
     "test_notebooks.py", "test_overlap.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
-    "test_processes.py", "test_rank_watch.py", "test_ranks.py", "test_replay.py", "test_resume.py", "test_rooms.py",
+    "test_supervisor.py", "test_rank_watch.py", "test_ranks.py", "test_replay.py", "test_resume.py", "test_rooms.py",
     "test_sft.py",
     "test_step_ahead.py", "test_study_claims.py", "test_study_configs.py", "test_study_launch.py",
     "test_study_report.py", "test_switches.py", "test_train.py", "test_transform.py", "test_library.py",
@@ -73,11 +74,27 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The folder of real data sets; tests that need it skip where DAPO_LIT_DATA does not name one."""
+    """The folder of real data sets that DAPO_LIT_DATA names, else the sample of them that lies beside the tests."""
     folder = os.environ.get("DAPO_LIT_DATA")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("DAPO_LIT_DATA does not name a folder with the data sets (aime_2024.jsonl, gsm8k_train.jsonl, ...)")
-    return Path(folder)
+    return Path(folder) if folder and Path(folder).is_dir() else Path(__file__).parent / "data_sample"
+
+
+@pytest.fixture(scope="session")
+def data_file(data_dir: Path) -> Callable[[str], Path]:
+    """The file of a data set; the test skips where it is not in the sample, as its licence allows no copy."""
+
+    def find(name: str) -> Path:
+        if not (data_dir / name).is_file():
+            pytest.skip(f"{name} is not in the sample; DAPO_LIT_DATA must name a folder that has it")
+        return data_dir / name
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def data_rows(data_dir: Path) -> dict[str, int]:
+    """Rows of each data file."""
+    return {entry["file"]: entry["rows"] for entry in json.loads((data_dir / "MANIFEST.json").read_text())}
 
 
 @pytest.fixture(scope="session")

@@ -43,9 +43,9 @@ def chat_tokenizer(base_tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokeniz
 
 
 @pytest.fixture(scope="session")
-def dapo_math(data_dir: Path) -> list[Problem]:
+def dapo_math(data_file) -> list[Problem]:
     """The 17,917 distinct rows of DAPO-Math-17k, duplicates and conflicts among them marked in `meta`."""
-    return load_problems(str(data_dir / "dapo_math_17k.jsonl"))
+    return load_problems(str(data_file("dapo_math_17k.jsonl")))
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ def test_bounds_are_inclusive_and_a_problem_without_a_level_is_dropped(low, high
     assert sorted(p.id for p in inside + outside) == sorted(p.id for p in problems)
 
 
-def test_the_levels_of_math_500_are_understood(data_dir):
-    problems = load_problems(str(data_dir / "math500.jsonl"))
+def test_the_levels_of_math_500_are_understood(data_file, data_rows):
+    problems = load_problems(str(data_file("math500.jsonl")))
     kept, dropped = within_difficulty(problems, "level", 3, 5)
     assert {p.meta["level"] for p in kept} == {3, 4, 5}
     assert {p.meta["level"] for p in dropped} == {1, 2}
-    assert len(kept) + len(dropped) == 500
+    assert len(kept) + len(dropped) == data_rows["math500.jsonl"]
 
 
 def test_a_key_that_no_problem_has_is_refused_with_those_there_are():

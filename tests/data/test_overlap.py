@@ -51,21 +51,21 @@ def test_a_statement_without_words_overlaps_nothing():
     assert find_overlaps(problems("$+$", ""), problems("", "$+$", name="e")).overlaps == []
 
 
-def test_dapo_math_contains_most_of_amc23_and_nothing_of_aime_2024(data_dir, dapo_math):
+def test_dapo_math_contains_most_of_amc23_and_nothing_of_aime_2024(data_file, dapo_math):
     train = dapo_math
-    amc = find_overlaps(train, load_problems(str(data_dir / "amc23.jsonl")))
+    amc = find_overlaps(train, load_problems(str(data_file("amc23.jsonl"))))
     assert len(amc.covered) == 25
     assert len(amc.excluded) == 34
     assert str(amc) == (
         "25 of 40 evaluation problems (62%) are in the training set; 34 of 17917 training problems overlap"
     )
     assert len(amc.without_overlap(train)) == 17_917 - 34
-    assert find_overlaps(train, load_problems(str(data_dir / "aime_2024.jsonl"))).overlaps == []
+    assert find_overlaps(train, load_problems(str(data_file("aime_2024.jsonl")))).overlaps == []
 
 
-def test_every_training_problem_that_is_an_evaluation_problem_to_the_letter_is_found(data_dir, dapo_math):
+def test_every_training_problem_that_is_an_evaluation_problem_to_the_letter_is_found(data_file, dapo_math):
     train = [problem for problem in dapo_math if problem.meta["lang"] == "en"]
-    evaluation = load_problems(str(data_dir / "math500.jsonl")) + load_problems(str(data_dir / "amc23.jsonl"))
+    evaluation = load_problems(str(data_file("math500.jsonl"))) + load_problems(str(data_file("amc23.jsonl")))
     statements = {problem.problem for problem in evaluation}
     copies = {problem.id for problem in train if problem.problem in statements}
     assert len(copies) >= 5
@@ -73,13 +73,13 @@ def test_every_training_problem_that_is_an_evaluation_problem_to_the_letter_is_f
 
 
 @pytest.mark.parametrize("name", ["gsm8k_few_shot", "gsm8k_chat"])
-def test_the_worked_examples_of_the_gsm8k_templates_are_no_problems_of_gsm8k(data_dir, name):
+def test_the_worked_examples_of_the_gsm8k_templates_are_no_problems_of_gsm8k(data_file, name):
     template = PromptTemplate.load(name)
     examples = template.text.split("\n") if template.text else [message["content"] for message in template.messages]
     shown = problems(*(text.removeprefix("Question: ") for text in examples if "?" in text))
     assert len(shown) >= 3
     for split in ("train", "test"):
-        gsm8k = load_problems(str(data_dir / f"gsm8k_{split}.jsonl"))
+        gsm8k = load_problems(str(data_file(f"gsm8k_{split}.jsonl")))
         assert find_overlaps(gsm8k, shown).overlaps == [], split
 
 

@@ -43,9 +43,9 @@ def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path)
         assert load_problems(str(tmp_path / name)) == expected, name
 
 
-def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(data_dir):
-    problems = load_problems(str(data_dir / "gsm8k_train.jsonl"))
-    assert len(problems) == 7473
+def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(data_file, data_rows):
+    problems = load_problems(str(data_file("gsm8k_train.jsonl")))
+    assert len(problems) == data_rows["gsm8k_train.jsonl"]
     first = problems[0]
     assert (first.id, first.answer) == ("gsm8k-train-0", "72")
     assert first.problem.startswith("Natalia sold clips to 48 of her friends")
@@ -53,11 +53,11 @@ def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(da
 
 
 @pytest.mark.parametrize(
-    ("name", "count"),
-    [("aime_2024", 30), ("aime_2025", 30), ("amc23", 40), ("math500", 500), ("gsm8k_test", 1319), ("math_train", 7472)],
+    "name",
+    ["aime_2024.jsonl", "aime_2025.jsonl", "amc23.jsonl", "math500.jsonl", "gsm8k_test.jsonl", "math_train.jsonl"],
 )
-def test_every_shared_benchmark_loads(data_dir, name, count):
-    assert len(load_problems(str(data_dir / f"{name}.jsonl"))) == count
+def test_every_shared_benchmark_loads(data_file, data_rows, name):
+    assert len(load_problems(str(data_file(name)))) == data_rows[name]
 
 
 def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):

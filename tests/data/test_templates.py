@@ -13,8 +13,8 @@ SHIPPED = [PromptTemplate.load(name) for name in shipped_templates()]
 LATEX = r"Find $\frac{a}{b}$ for $\{a, b\}$, {problem}-style braces {} and $x^{2}$"
 
 
-def test_the_dapo_template_is_the_authors_to_the_letter(data_dir):
-    reference = json.loads((data_dir / "dapo_reference" / "reference.json").read_text())["prompt_template"]
+def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
+    reference = json.loads((data_file("dapo_reference/reference.json")).read_text())["prompt_template"]
     expected = reference.replace("{problem}", "What is 2 + 3?")
     assert PromptTemplate.load("dapo").render("What is 2 + 3?") == [{"role": "user", "content": expected}]
     assert PromptTemplate.load("dapo_base").render("What is 2 + 3?") == expected

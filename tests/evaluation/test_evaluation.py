@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import combinations, product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -344,8 +343,8 @@ def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
     assert shipped.reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
 
 
-def test_worked_solutions_hardly_ever_reflect(shipped, data_dir: Path):
-    problems = load_problems(str(data_dir / "gsm8k_train.jsonl"), limit=2000)
+def test_worked_solutions_hardly_ever_reflect(shipped, data_file):
+    problems = load_problems(str(data_file("gsm8k_train.jsonl")), limit=2000)
     assert shipped.frac(str(p.meta["solution"]) for p in problems) < 0.005
 
 

@@ -80,8 +80,8 @@ def test_a_bad_command_line_says_what_is_wrong(capsys, arguments, reason):
     assert message.count("\n") == 1
 
 
-def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_dir, capsys):
-    assert main([str(data_dir / "equivalence.jsonl")]) == 0
+def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_file, capsys):
+    assert main([str(data_file("equivalence.jsonl"))]) == 0
     counts = capsys.readouterr().out.splitlines()[1].split()
     assert float(counts[3].rstrip("%")) >= 97.0
     assert counts[4] == "0"

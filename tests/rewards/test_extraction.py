@@ -130,8 +130,8 @@ def test_auto_finds_what_a_reader_would_call_the_answer(text, answer):
     assert extract(text, "auto") == answer
 
 
-def test_auto_agrees_with_the_labels_of_gsm8k_responses_as_often_as_number(data_dir):
-    rows = [json.loads(line) for line in (data_dir / "gsm8k_responses.jsonl").read_text().splitlines()]
+def test_auto_agrees_with_the_labels_of_gsm8k_responses_as_often_as_number(data_file):
+    rows = [json.loads(line) for line in (data_file("gsm8k_responses.jsonl")).read_text().splitlines()]
     texts = {
         "as they are": [(row["pred"], row["gold"], row["equal"]) for row in rows],
         # without the last line, `A: 35`, whose number is now what the rest has to give

@@ -2,7 +2,6 @@
 
 import random
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -188,13 +187,13 @@ def test_extraction_and_structure_take_any_text(text):
     assert parse_answer(text)
 
 
-def test_references_of_the_data_sets_equal_themselves_and_no_mutation_of_themselves(data_dir: Path):
+def test_references_of_the_data_sets_equal_themselves_and_no_mutation_of_themselves(data_file):
     """A digit changed, a sign added, an item dropped: never the same answer."""
     import json
 
     draw = random.Random(0)
-    rows = [json.loads(line) for line in (data_dir / "math500.jsonl").read_text().splitlines()]
-    for answer in draw.sample([row["answer"] for row in rows], 250):
+    rows = [json.loads(line) for line in (data_file("math500.jsonl")).read_text().splitlines()]
+    for answer in draw.sample([row["answer"] for row in rows], min(250, len(rows))):
         assert decide(answer, answer, "sympy") is True
         digits = [index for index, character in enumerate(answer) if character.isdigit()]
         if digits and "text" not in answer:
