@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import Head, token_loss
 from dapo_lit.step.balance import cost_of
@@ -44,7 +45,9 @@ def train(model: PreTrainedModel, tokens: int, sequences: int) -> None:
     ids = torch.randint(2, model.config.vocab_size, (tokens * sequences,), generator=generator)
     hidden = packed_hidden(model, ids, layout([tokens] * sequences))
     model.zero_grad()
-    token_loss(hidden, Head.of(model), ids.roll(-1), lambda logprobs, part: -logprobs, temperature=1.0)[0].backward()
+    token_loss(hidden, Head.of(model), ids.roll(-1), lambda logprobs, _, part: (-logprobs, NOTHING), temperature=1.0)[
+        0
+    ].backward()
 
 
 def decode(engine: TorchEngine, prompt: tuple[int, ...]) -> list[float]:

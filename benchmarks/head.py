@@ -22,9 +22,11 @@ from measure import Child, added_memory, arguments, in_turns, installed, machine
 from torch import Tensor
 
 from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.tokens import NOTHING, Bounds, Statistics, Tokens
 from dapo_lit.policy.head import Head, scores, token_loss
 
 LOW, HIGH, TEMPERATURE = 0.2, 0.28, 1.0
+BOUNDS = Bounds(LOW, HIGH)
 SEQUENCE = 64
 """Tokens that share their advantage; they divide the numbers of tokens."""
 
@@ -45,8 +47,11 @@ class Problem:
         self.old = torch.empty(0)
 
     def of_tokens(self, logprobs: Tensor, part: slice = slice(None)) -> Tensor:
-        losses = clipped_policy_loss(logprobs, self.old[part], self.advantages[part], clip_low=LOW, clip_high=HIGH)
+        losses, _ = clipped_policy_loss(Tokens(logprobs, self.old[part], self.advantages[part]), BOUNDS)
         return losses / len(self.targets)
+
+    def of_chunk(self, logprobs: Tensor, entropy: Tensor, part: slice) -> tuple[Tensor, Statistics]:
+        return self.of_tokens(logprobs, part), NOTHING
 
 
 Found = tuple[Tensor, Tensor | None]
@@ -54,7 +59,7 @@ Found = tuple[Tensor, Tensor | None]
 
 
 def ours(p: Problem) -> Found:
-    loss, logprobs, _ = token_loss(p.hidden, Head(p.weight), p.targets, p.of_tokens, temperature=TEMPERATURE)
+    loss, logprobs, *_ = token_loss(p.hidden, Head(p.weight), p.targets, p.of_chunk, temperature=TEMPERATURE)
     return loss, logprobs
 
 
@@ -136,9 +141,8 @@ def reference(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
             p.old = logprobs.to(p.hidden.device).float() + p.noise
             with torch.enable_grad():
                 leaf = logprobs.to(p.hidden.device, copy=True).requires_grad_()
-                losses = clipped_policy_loss(
-                    leaf, p.old.double(), p.advantages.double(), clip_low=LOW, clip_high=HIGH
-                ) / len(p.targets)
+                losses = clipped_policy_loss(Tokens(leaf, p.old.double(), p.advantages.double()), BOUNDS)[0]
+                losses = losses / len(p.targets)
                 (slopes,) = torch.autograd.grad(losses.sum(), leaf)
     return logprobs, d_hidden, d_weight
 

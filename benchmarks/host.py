@@ -62,7 +62,7 @@ class Layout:
         self.group = find("Group", "rollout.records")
         self.metrics = find("rollout_metrics", "rollout.metrics")
         self.staleness = find("staleness", "rollout.metrics", "rollout.accumulation")
-        self.token_batch = find("token_batch", "step.packing", "rollout.packing")
+        self.token_batch = find("token_batch", "step.batch", "step.packing", "rollout.packing")
         self.packed = find("packed", "rollout.ranks")
         self.unpacked = find("unpacked", "rollout.ranks")
         self.has_arrays = self.packed is None

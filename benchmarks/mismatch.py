@@ -19,7 +19,7 @@ from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.recipe.parts import Parts
-from dapo_lit.step.packing import TokenBatch
+from dapo_lit.step.batch import TokenBatch
 
 CASES = {
     "torch, float32": ("rollout=torch", "policy.dtype=float32"),
@@ -89,7 +89,7 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
 def measured(overrides: tuple[str, ...], num_prompts: int, group: int) -> dict[str, float | int | None]:
     parts = Parts(composed(*overrides))
     trainer, engine = scored(parts, *sampled(parts, num_prompts, group))
-    metrics = finish(*mismatch_statistics(trainer, engine, torch.ones(len(trainer), dtype=torch.bool)))
+    metrics = finish(mismatch_statistics(trainer, engine, torch.ones(len(trainer), dtype=torch.bool)))
     return {
         "tokens": len(trainer),
         "kl": metrics["mismatch/kl"],

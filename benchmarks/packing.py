@@ -17,10 +17,11 @@ from policies import policy
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import packed_hidden
 from dapo_lit.policy.head import Head, token_loss
 from dapo_lit.step.balance import first_fit
-from dapo_lit.step.packing import TokenBatch
+from dapo_lit.step.batch import TokenBatch
 
 GROUP = 8
 Lengths = Callable[[int, torch.Generator], Tensor]
@@ -61,7 +62,9 @@ def workload(prompt: int, lengths: Lengths, completions: int, vocabulary: int) -
 
 def back(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> None:
     """hidden [n, hidden size] predicts targets [n]."""
-    token_loss(hidden, Head.of(model), targets, lambda logprobs, part: -logprobs, temperature=1.0)[0].backward()
+    token_loss(hidden, Head.of(model), targets, lambda logprobs, _, part: (-logprobs, NOTHING), temperature=1.0)[
+        0
+    ].backward()
 
 
 def chunks(order: list[int], lengths: list[int], budget: int) -> Iterator[list[int]]:

@@ -32,7 +32,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.balance import cost_of
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import RolloutStep
 
 PHASES = ("generate", "verify", "score", "train", "sync")
 ADAMW_PASSES = 7

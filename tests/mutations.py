@@ -53,9 +53,9 @@ FAULTS = (
     ),
     Fault(
         "no temperature in the loss",
-        "step/forward.py",
-        "            loss,\n            temperature=self.temperature,\n",
-        "            loss,\n            temperature=1.0,\n",
+        "step/scoring.py",
+        "loss_of_tokens,\n                temperature=self.temperature,\n",
+        "loss_of_tokens,\n                temperature=1.0,\n",
         against_reference("a temperature of 0.7"),
     ),
     Fault(
@@ -75,10 +75,8 @@ FAULTS = (
     Fault(
         "diagnostics over all epochs",
         "step/updates.py",
-        "if epoch == 0 and counts:\n            everything = torch.ones_like(old, dtype=torch.bool)\n"
-        "            self._measure(\n                policy_statistics(",
-        "if counts:\n            everything = torch.ones_like(old, dtype=torch.bool)\n"
-        "            self._measure(\n                policy_statistics(",
+        "if counts and epoch == 0:\n            self._measure(measured)",
+        "if counts:\n            self._measure(measured)",
         ("tests/lit/test_measured.py", "-k", "diagnostics"),
     ),
     Fault(
@@ -90,7 +88,7 @@ FAULTS = (
     ),
     Fault(
         "the gradient is not clipped",
-        "step/optimizer_steps.py",
+        "step/optimizer.py",
         "torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm, foreach)",
         "pass",
         against_reference("a small bound of the gradient"),
@@ -104,9 +102,9 @@ FAULTS = (
     ),
     Fault(
         "max for min in the clip",
-        "objective/losses.py",
-        "(advantages < 0) & (ratio < 1 - clip_low),\n        (advantages > 0) & (ratio > 1 + clip_high),",
-        "(advantages > 0) & (ratio < 1 - clip_low),\n        (advantages < 0) & (ratio > 1 + clip_high),",
+        "objective/tokens.py",
+        "(advantages < 0) & (ratio < 1 - bounds.low),\n        (advantages > 0) & (ratio > 1 + bounds.high),",
+        "(advantages > 0) & (ratio < 1 - bounds.low),\n        (advantages < 0) & (ratio > 1 + bounds.high),",
         ("tests/objective/test_losses.py",),
     ),
     Fault(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.step.packing import counter_seed
+from dapo_lit.step.batch import counter_seed
 from dapo_lit.train import train
 
 STEPS = 3

@@ -10,6 +10,7 @@ from command_line import SMALL, run_cli
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
+from dapo_lit.objective.tokens import Bounds, Tokens
 from dapo_lit.recipe.switches import BUILT_IN_LOSSES, policy_loss
 
 ROOT = Path(__file__).parents[1]
@@ -97,20 +98,24 @@ def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tenso
 def test_a_loss_that_cannot_be_used_is_told_in_one_message(compose, loss, options, message):
     algorithm = compose(f"algorithm.loss={loss}", f"++algorithm.loss_options={options}").algorithm
     with pytest.raises(ConfigError) as caught:
-        policy_loss(algorithm, clip_high=0.28)
+        policy_loss(algorithm, Bounds(0.2, 0.28))
     assert message in str(caught.value)
 
 
 def test_bounds_and_options_are_filled_in_by_name(compose):
     algorithm = compose("algorithm.loss=test_new_loss.with_option", "++algorithm.loss_options={width: 10}").algorithm
-    loss = policy_loss(algorithm, clip_high=0.5)
+    bounds = Bounds(0.2, 0.5)
+    loss, takes, whole_minibatch = policy_loss(algorithm, bounds)
     values = torch.tensor([-2.0], requires_grad=True)
-    assert loss.per_token(values, values, torch.tensor([3.0])).item() == pytest.approx(6 * 10 * 0.5)
-    assert not loss.needs_whole_minibatch
+    losses, statistics = loss(Tokens(values, values, torch.tensor([3.0])), bounds)
+    assert losses.item() == pytest.approx(6 * 10 * 0.5)
+    assert statistics.sums["response_tokens"] == 1
+    assert takes == {"clip_high", "width"}
+    assert not whole_minibatch
     algorithm = compose("algorithm.loss=test_new_loss.mixing_openly").algorithm
-    assert policy_loss(algorithm, clip_high=0.5).needs_whole_minibatch
+    assert policy_loss(algorithm, bounds)[2]
 
 
 def test_every_loss_that_is_built_in_passes_the_trial(compose):
     for name in BUILT_IN_LOSSES:
-        policy_loss(compose(f"algorithm.loss={name}").algorithm, clip_high=0.28)
+        policy_loss(compose(f"algorithm.loss={name}").algorithm, Bounds(0.2, 0.28))

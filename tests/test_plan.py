@@ -17,8 +17,7 @@ from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resid
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.narrow import compute_in
-from dapo_lit.policy.sharding import run
+from dapo_lit.policy.wrap import run, wrap_layers
 
 
 def composed(*overrides: str) -> PlanConfig:
@@ -57,7 +56,7 @@ def measured_peak(config: PlanConfig) -> float:
         AutoConfig.for_model(architecture.pop("model_type"), **architecture)
     ).eval()
     if config.trainer.sharding.dtype is not None:
-        compute_in(model, getattr(torch, config.trainer.sharding.dtype))
+        wrap_layers(model, compute_in=getattr(torch, config.trainer.sharding.dtype))
     tokens = config.trainer.micro_batch_tokens
     packed = layout([256] * (tokens // 256))
     ids, rows = torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens // 10, tokens)

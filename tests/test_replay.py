@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from command_line import SMALL
+from plain_losses import losses_of
 
 from dapo_lit.cli.composing import compose as composed
 from dapo_lit.commands.replay import arms_of, changed
@@ -92,7 +93,7 @@ def test_the_token_table_holds_the_loss_of_every_update_and_the_clipped_tokens(r
             torch.tensor(rows[name].to_numpy()) for name in ("logprob", "old_logprob", "advantage", "weight")
         )
         assert float(weight.sum()) == pytest.approx(1, abs=1e-6)
-        loss = clipped_policy_loss(ratio, old, advantage, clip_low=clip.low, clip_high=clip.high)
+        loss = losses_of(clipped_policy_loss, ratio, old, advantage, clip_low=clip.low, clip_high=clip.high)
         assert float((loss * weight).sum()) == pytest.approx(as_recorded.log.losses[int(update) - 1], abs=1e-6)
     assert table[table["update"] == 1]["ratio"].to_numpy() == pytest.approx(1, abs=1e-5)
     assert table[table["update"] > 1]["ratio"].sub(1).abs().max() > 0.2

@@ -1,5 +1,7 @@
 """The register of techniques is complete and consistent, and the config is made from it."""
 
+from dataclasses import replace
+
 import pytest
 from sixth_technique import MASK
 
@@ -51,10 +53,10 @@ def test_a_technique_registered_as_a_sixth_is_warned_about_when_idle(compose, mo
 
     config: Config = compose(*overrides)
     made = objective(config.algorithm, config.task.max_response_tokens)
-    takes = made.loss.options | ({"entropy"} if config.algorithm.loss == "clip" else set())
+    takes = made.takes | ({"entropy"} if config.algorithm.loss == "clip" else set())
     techniques = Six(**config.algorithm.techniques.model_dump())
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update={"techniques": techniques})})
-    made = made.__class__(**{**vars(made), "loss": made.loss.__class__(**{**vars(made.loss), "options": takes})})
+    made = replace(made, takes=frozenset(takes))
     lines = [text for text in idle_settings(config, made) if "low_entropy_mask" in text]
     assert len(lines) == (line is not None)
     assert line is None or line in lines[0]

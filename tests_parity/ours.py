@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from batches import MAX_RESPONSE_TOKENS, Batch
 from comparison import Result
+from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.losses import Aggregation, KLEstimator, completion_weights, kl_penalty
 
-PolicyLoss = Callable[..., Tensor]
-"""A loss of dapo_lit.objective, with its own keyword arguments."""
+PolicyLoss = Callable[..., Any]
+"""A loss of dapo_lit.objective, with its own options."""
 TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(logprobs, old_logprobs, advantages, completions), each [N] -> [N]."""
 
@@ -46,14 +47,14 @@ def loss(
 
 def of_tokens(loss_function: PolicyLoss, **settings: Any) -> TokenLoss:
     """A loss that needs each token alone."""
-    return lambda logprobs, old, advantages, _: loss_function(logprobs, old, advantages, **settings)
+    return lambda logprobs, old, advantages, _: losses_of(loss_function, logprobs, old, advantages, **settings)
 
 
 def of_completions(loss_function: PolicyLoss, **settings: Any) -> TokenLoss:
     """A loss whose ratio belongs to a whole completion."""
 
     def token_loss(logprobs: Tensor, old: Tensor, advantages: Tensor, completions: Tensor) -> Tensor:
-        return loss_function(logprobs, old, advantages, completions=completions, **settings)
+        return losses_of(loss_function, logprobs, old, advantages, completions=completions, **settings)
 
     return token_loss
 

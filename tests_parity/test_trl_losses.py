@@ -23,8 +23,9 @@ from batches import (
     Batch,
 )
 from comparison import Result, compare, difference, record
+from plain_losses import losses_of
 
-from dapo_lit.objective.entropy import top_entropy_mask
+from dapo_lit.objective.covariance import top_entropy_mask
 from dapo_lit.objective.losses import Aggregation, cispo_loss, clipped_policy_loss
 from dapo_lit.objective.sequence_losses import gspo_loss
 from dapo_lit.policy.attention import layout
@@ -212,7 +213,7 @@ def test_a_real_forward_pass(temperature: float) -> None:
     padded = torch.zeros_like(batch.logprobs).masked_scatter_(mask, old)
     their_loss = trainer._compute_loss(trainer.model, inputs | {"old_per_token_logps": padded})
     advantages = batch.token_advantages[mask]
-    my_loss = clipped_policy_loss(logprobs, old, advantages, clip_low=0.2, clip_high=0.28).sum() / len(old)
+    my_loss = losses_of(clipped_policy_loss, logprobs, old, advantages, clip_low=0.2, clip_high=0.28).sum() / len(old)
     parameters = list(trainer.model.parameters())
     their_gradients = torch.autograd.grad(their_loss, parameters)
     my_gradients = torch.autograd.grad(my_loss, parameters)

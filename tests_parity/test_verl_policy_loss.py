@@ -21,6 +21,7 @@ from batches import (
     Batch,
 )
 from comparison import ROWS, Result, compare, difference, record
+from plain_losses import losses_of
 from torch import Tensor
 from verl.trainer.ppo.core_algos import kl_penalty as verl_kl_penalty
 
@@ -37,7 +38,9 @@ MODES: list[tuple[str, Aggregation, int]] = [
 
 
 def clipped(batch_logprobs: Tensor, old: Tensor, advantages: Tensor, _: Tensor, **bounds: float) -> Tensor:
-    return clipped_policy_loss(batch_logprobs, old, advantages, **({"clip_low": 0.2, "clip_high": 0.28} | bounds))
+    return losses_of(
+        clipped_policy_loss, batch_logprobs, old, advantages, **({"clip_low": 0.2, "clip_high": 0.28} | bounds)
+    )
 
 
 @pytest.mark.parametrize(("mode", "aggregation", "limit"), MODES)

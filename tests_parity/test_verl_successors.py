@@ -135,7 +135,7 @@ def test_the_value_loss(clip: float) -> None:
 
     def mine(batch: Batch) -> tuple[Tensor, Tensor]:
         def loss(values: Tensor, old: Tensor, returns: Tensor, _: Tensor) -> Tensor:
-            return clipped_value_loss(values, old, returns, clip=clip)
+            return clipped_value_loss(values, old, returns, clip=clip)[0]
 
         swapped = replace(batch, advantages=batch.ref_logprobs[:, 0])
         return ours.loss(swapped, loss, "minibatch")

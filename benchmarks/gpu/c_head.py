@@ -25,8 +25,8 @@ def product_rate(size: int, dtype: torch.dtype) -> float:
 def step(problem: Problem) -> Callable[[], torch.Tensor]:
     def once() -> torch.Tensor:
         problem.hidden.grad = problem.weight.grad = None
-        loss, logprobs, _ = token_loss(
-            problem.hidden, Head(problem.weight), problem.targets, problem.of_tokens, temperature=1.0
+        loss, logprobs, *_ = token_loss(
+            problem.hidden, Head(problem.weight), problem.targets, problem.of_chunk, temperature=1.0
         )
         loss.backward()
         return logprobs

@@ -18,13 +18,13 @@ from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.memory import training_memory
+from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
-from dapo_lit.policy.compiled import compile_layers
-from dapo_lit.policy.head import policy_loss
-from dapo_lit.policy.sharding import checkpoint_layers
+from dapo_lit.policy.head import fused_loss
+from dapo_lit.policy.wrap import wrap_layers
 from dapo_lit.recipe.models import compiles
 from dapo_lit.step.balance import cost_of
-from dapo_lit.step.optimizer_steps import update_kernel
+from dapo_lit.step.optimizer import update_kernel
 
 CASES = (
     ("qwen2_5_0_5b", 16384, "none"), ("qwen2_5_0_5b", 65536, "selective"), ("qwen2_5_1_5b", 16384, "none"),
@@ -60,17 +60,16 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     compute = torch.bfloat16 if ON_GPU else torch.float32
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
-    if compiles(config.trainer):  # as a run on a GPU does
-        compile_layers(model)
-    checkpoint_layers(model, config.trainer.activation_checkpointing)
+    compile_by = "inductor" if compiles(config.trainer) else None  # as a run on a GPU does
+    wrap_layers(model, compile_by=compile_by, recomputed=config.trainer.activation_checkpointing)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}, 1))
     lengths = lengths_of(tokens)
     ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)
     packed, rows = layout(lengths, device=DEVICE), torch.arange(tokens // 10, tokens - 1, device=DEVICE)
 
     def step() -> None:
-        loss, _, _ = policy_loss(
-            model, ids, packed, rows, ids[rows + 1], lambda new, part: -new / tokens, temperature=1.0
+        loss, *_ = fused_loss(
+            model, ids, packed, rows, ids[rows + 1], lambda new, _, part: (-new / tokens, NOTHING), temperature=1.0
         )
         loss.backward()
         optimizer.step()

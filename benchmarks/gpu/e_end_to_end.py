@@ -12,8 +12,9 @@ from part import DEVICE, ON_GPU, finish, options, time_left
 from runs import learned, rows, train
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import policy_loss
+from dapo_lit.policy.head import fused_loss
 
 SMALL = ("algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "evaluation.samples=1", "evaluation.every=0")
 
@@ -56,9 +57,9 @@ def update_errors() -> dict[str, float]:
         model = model.to(DEVICE, dtype).eval()
         on = ids.to(DEVICE)
         of = slopes.to(DEVICE)
-        loss, _, _ = policy_loss(
+        loss, *_ = fused_loss(
             model, on, layout(lengths, device=DEVICE), torch.arange(len(on) - 1, device=DEVICE), on[1:],
-            lambda new, part, of=of: new * of[part], temperature=1.0,
+            lambda new, _, part, of=of: (new * of[part], NOTHING), temperature=1.0,
         )  # fmt: skip
         loss.backward()
         found[str(dtype)] = torch.cat([p.grad.flatten().double().cpu() for p in model.parameters()])

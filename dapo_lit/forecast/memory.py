@@ -26,8 +26,8 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import chunk_rows, token_logprobs
 from dapo_lit.policy.lora import add_adapters
-from dapo_lit.policy.narrow import compute_in
-from dapo_lit.policy.sharding import checkpoint_layers, run, shard
+from dapo_lit.policy.sharding import shard
+from dapo_lit.policy.wrap import run, wrap_layers
 
 GIB = 2**30
 PARTS = {
@@ -153,13 +153,12 @@ def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTr
     model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
     # Adapters are simulated as sharded over one GPU: the plain tracker refuses weights that are not trained.
     if settings.strategy == "single" and config.policy.lora is None:
-        if dtype != model.dtype:
-            compute_in(model, dtype)
-        checkpoint_layers(model, settings.activation_checkpointing)
+        narrow = dtype if dtype != model.dtype else None
+        wrap_layers(model, compute_in=narrow, recomputed=settings.activation_checkpointing)
         tracker = MemTracker()
         tracker.track_external(model)
         return tracker
-    checkpoint_layers(model, settings.activation_checkpointing)
+    wrap_layers(model, recomputed=settings.activation_checkpointing)
     shard(model, mesh, dtype=dtype, separate_head=False)
     return FSDPMemTracker(model)
 

@@ -16,7 +16,7 @@ from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.rollout_table import keeps_rollouts, write_rollouts
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import RolloutStep
 
 ALARM_FLOAT32 = 1e-4
 """Nats per token. In float32, trainer and engine agree within 1e-11; weights one step old gave 1e-3 and more."""

@@ -22,8 +22,8 @@ from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, sh
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.step.optimizer_steps import NonFiniteError
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import RolloutStep
+from dapo_lit.step.optimizer import NonFiniteError
 
 TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
 """Exceptions that all ranks raise at the same point, so that they can save together."""

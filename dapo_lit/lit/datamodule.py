@@ -33,8 +33,7 @@ from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, 
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.rollout.step_collection import StopRequestedError
-from dapo_lit.step.packing import token_batch
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import RolloutStep, token_batch
 
 PROGRESS_S = 60.0
 """Seconds between progress lines of a long rollout step."""

@@ -18,7 +18,8 @@ from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.critic import finish_critic
-from dapo_lit.objective.diagnostics import Statistics, finish
+from dapo_lit.objective.diagnostics import finish
+from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.lora import fingerprint, only_trained
 from dapo_lit.policy.reference import Reference
@@ -30,15 +31,11 @@ from dapo_lit.recipe.switches import objective
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.random_state import random_state, restore_random_state
 from dapo_lit.runs.safe_loading import only_state
-from dapo_lit.step.before_updates import score, scored_by_first_update
-from dapo_lit.step.counters import Counters
-from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.optimizer_steps import NonFiniteError, Observer, OptimizerSteps, update_kernel
-from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.step.step_row import step_row
-from dapo_lit.step.token_axis import TokenAxis
-from dapo_lit.step.updates import StepUpdates
+from dapo_lit.step.batch import RolloutStep, TokenBatch
+from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.optimizer import Counters, NonFiniteError, Observer, OptimizerSteps, update_kernel
+from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
+from dapo_lit.step.updates import StepUpdates, step_row
 
 EMPTY_STEP: dict[str, float | None] = {
     "loss/policy": None,
@@ -184,7 +181,7 @@ class DAPOModule(LightningModule):
                 f"{self.policy_version}; the loader fetched ahead"
             )
         if batch.tokens is None:  # no group to learn from: no update
-            self.step_metrics = finish({}, {}) | finish_critic({}) | EMPTY_STEP
+            self.step_metrics = finish(NOTHING) | finish_critic(NOTHING) | EMPTY_STEP
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
         started = time.perf_counter()

@@ -7,7 +7,7 @@ value network: returns.py.
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import at_least_float32
+from dapo_lit.objective.tokens import at_least_float32
 
 _ROUNDING_STEPS = 4
 """Rewards that differ by at most this many units in the last place are equal: `1.0 - 0.7` against `0.3`."""

@@ -13,7 +13,7 @@ the expectations of the sources. Where mu = pi_old all weights are 1, bit for bi
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import MAX_LOG_RATIO, at_least_float32, importance_ratio
+from dapo_lit.objective.tokens import MAX_LOG_RATIO, at_least_float32, importance_ratio
 
 
 @torch.no_grad()

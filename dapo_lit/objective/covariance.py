@@ -1,24 +1,35 @@
-"""Clip-Cov and KL-Cov (arXiv 2505.22617): hold back the few tokens that drive the entropy down.
+"""Losses that choose among the tokens of a mini-batch: Clip-Cov, KL-Cov (arXiv 2505.22617), and forking tokens.
 
-The change of entropy in an update is minus the covariance of log-probability and advantage over the tokens (the
-paper's section 3). Both look at each token's addend of it,
+The change of entropy in an update is minus the covariance of log-probability and advantage over the tokens (section 3
+of 2505.22617). Clip-Cov and KL-Cov look at each token's addend of it,
 
     Cov_t = (log pi(y_t) - mean log pi) (A_t - mean A),
 
-and act on few tokens where it is large. Means are over the tokens of the mini-batch that carry loss. The first three
-arguments are those of every loss (losses.py), each [N], for a whole mini-batch.
+and act on few tokens where it is large. Means are over the tokens of the mini-batch that carry loss. Each loss is a
+`PolicyLoss` (tokens.py) of a whole mini-batch.
 """
 
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import at_least_float32, clipped_policy_loss, clipped_tokens, importance_ratio
+from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.tokens import (
+    Bounds,
+    PolicyLoss,
+    Statistics,
+    Tokens,
+    at_least_float32,
+    clipped_tokens,
+    importance_ratio,
+    token_statistics,
+)
 
 
-def token_covariance(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """[N] Cov_t of the tokens in `mask`, 0 elsewhere; detached."""
-    mask = mask.bool()
-    logprobs, advantages = at_least_float32(logprobs).detach(), at_least_float32(advantages).detach()
+def token_covariance(tokens: Tokens) -> Tensor:
+    """[n] Cov_t of the tokens that carry loss, 0 elsewhere; detached."""
+    assert tokens.mask is not None
+    mask = tokens.mask
+    logprobs, advantages = at_least_float32(tokens.logprobs).detach(), at_least_float32(tokens.advantages).detach()
     if not mask.any():
         return torch.zeros_like(logprobs)
     deviation = (logprobs - logprobs[mask].mean()) * (advantages - advantages[mask].mean())
@@ -26,73 +37,77 @@ def token_covariance(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tens
 
 
 def clip_cov_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    *,
-    mask: Tensor,
-    clip_low: float,
-    clip_high: float,
-    frac: float = 2e-4,
-    cov_low: float = 1.0,
-    cov_high: float = 5.0,
-    generator: torch.Generator | None = None,
-) -> Tensor:
+    tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, cov_low: float = 1.0, cov_high: float = 5.0
+) -> tuple[Tensor, Statistics]:
     """Clip-Cov (section 4.2): a random few of the tokens with `cov_low < Cov_t < cov_high` carry no loss.
 
-    PPO's clip stays in place, as in the authors' code, and tokens that it cuts are not among the candidates.
+    PPO's clip stays in place, as in the authors' code, and tokens that it cuts are not among the candidates. The dual
+    clip does not.
 
     Args:
-        mask: [N] bool, the tokens that carry loss.
-        clip_low, clip_high: as in `clipped_policy_loss`.
         frac: share of the tokens that is held back at most; at least one token is. The paper: 2e-4.
         cov_low, cov_high: open interval of Cov_t. The paper: 1 and 5.
-        generator: where the choice is drawn from, on the CPU; None: torch's own.
-
-    Returns:
-        [N] float32 or wider; exactly 0, without gradient, at the tokens held back.
     """
-    loss = clipped_policy_loss(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high)
-    mask = mask.bool()
-    ratio = importance_ratio(logprobs, old_logprobs).detach()
-    low, high, _ = clipped_tokens(ratio, at_least_float32(advantages), clip_low=clip_low, clip_high=clip_high)
-    covariance = token_covariance(logprobs, advantages, mask)
-    candidates = (mask & ~(low | high) & (covariance > cov_low) & (covariance < cov_high)).nonzero().flatten()
-    count = min(len(candidates), max(1, int(frac * int(mask.sum()))))
-    order = torch.randperm(len(candidates), generator=generator).to(candidates.device)
-    held_back = torch.zeros_like(mask)
+    loss, _ = clipped_policy_loss(tokens, Bounds(bounds.low, bounds.high))
+    assert tokens.mask is not None
+    ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs).detach()
+    low, high, _ = clipped_tokens(ratio, at_least_float32(tokens.advantages), bounds)
+    covariance = token_covariance(tokens)
+    candidates = (tokens.mask & ~(low | high) & (covariance > cov_low) & (covariance < cov_high)).nonzero().flatten()
+    count = min(len(candidates), max(1, int(frac * int(tokens.mask.sum()))))
+    order = torch.randperm(len(candidates), generator=tokens.generator).to(candidates.device)
+    held_back = torch.zeros_like(tokens.mask)
     held_back[candidates[order[:count]]] = True
-    return torch.where(held_back, 0.0, loss)
+    return torch.where(held_back, 0.0, loss), token_statistics(tokens, bounds)
 
 
 def kl_cov_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    *,
-    mask: Tensor,
-    frac: float = 2e-4,
-    coefficient: float = 1.0,
-) -> Tensor:
-    """KL-Cov (section 4.2): `-r A`, and at the tokens of largest Cov_t a penalty on moving from the old policy.
+    tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, coefficient: float = 1.0
+) -> tuple[Tensor, Statistics]:
+    """KL-Cov (section 4.2): `-r A`, and at the tokens of largest Cov_t a penalty on leaving the old policy.
 
     The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token.
 
     Args:
-        mask: [N] bool, the tokens that carry loss.
         frac: share of the tokens that is penalised; at least one token is. The paper: 2e-3 at 7B, 2e-4 at 32B.
         coefficient: loss a nat. The paper: 1.
-
-    Returns:
-        [N] float32 or wider.
     """
-    mask = mask.bool()
-    loss = -at_least_float32(advantages) * importance_ratio(logprobs, old_logprobs)
+    loss = -at_least_float32(tokens.advantages) * importance_ratio(tokens.logprobs, tokens.old_logprobs)
+    assert tokens.mask is not None
+    if tokens.mask.any():
+        covariance = token_covariance(tokens).masked_fill(~tokens.mask, -torch.inf)
+        penalised = torch.zeros_like(tokens.mask)
+        penalised[covariance.topk(max(1, int(frac * int(tokens.mask.sum())))).indices] = True
+        distance = (at_least_float32(tokens.logprobs) - at_least_float32(tokens.old_logprobs)).abs()
+        loss = torch.where(penalised, loss + coefficient * distance, loss)
+    return loss, token_statistics(tokens, bounds)
+
+
+def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:
+    """Forking tokens (arXiv 2506.01939, section 5): `loss`, 0 but at the tokens of the highest entropy."""
+
+    def restricted(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+        losses, statistics = loss(tokens, bounds)
+        assert tokens.entropy is not None
+        assert tokens.mask is not None
+        return torch.where(top_entropy_mask(tokens.entropy, tokens.mask, frac=frac), losses, 0.0), statistics
+
+    return restricted
+
+
+def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
+    """[n] True at the share `frac` of the tokens in `mask` with the highest entropy, by the mini-batch's threshold.
+
+    The denominator stays the number of all tokens, as in the paper's equation; its main result has a share of 0.2. All
+    tokens at exactly the threshold are kept, so ties can make them more than `frac`.
+
+    >>> top_entropy_mask(torch.tensor([0.1, 2.0, 0.0, 1.0, 3.0]), torch.tensor([True] * 4 + [False]), frac=0.5)
+    tensor([False,  True, False,  True, False])
+    """
+    if not 0 < frac <= 1:
+        raise ValueError(f"frac must lie in (0, 1], got {frac}")
     if not mask.any():
-        return loss
-    covariance = token_covariance(logprobs, advantages, mask).masked_fill(~mask, -torch.inf)
-    chosen = covariance.topk(max(1, int(frac * int(mask.sum())))).indices
-    penalised = torch.zeros_like(mask)
-    penalised[chosen] = True
-    distance = (at_least_float32(logprobs) - at_least_float32(old_logprobs)).abs()
-    return torch.where(penalised, loss + coefficient * distance, loss)
+        return mask
+    candidates = entropy[mask].detach()
+    count = max(1, round(frac * len(candidates)))
+    return mask & (entropy.detach() >= torch.topk(candidates, count).values[-1])

@@ -9,10 +9,7 @@ weights. They are computed once for the whole mini-batch over all ranks, before 
 micro-batches or ranks adds up to the same loss and gradient (except `microbatch`, which exists for comparison).
 Nothing here knows about ranks: the caller undoes what a strategy that averages over ranks divides by.
 
-Every loss starts with the same three tensors: `logprobs`, the log-probabilities (nats) of the sampled tokens under the
-policy being trained, any shape; `old_logprobs`, the same under the policy before the update; `advantages`, one per
-token. The last two are broadcastable with `logprobs`. It returns the loss of each token in that shape, float32 or
-wider, not masked yet. The caller leaves out positions without loss by selection or `torch.where`: 0 * NaN is NaN.
+Every loss is a `PolicyLoss` (tokens.py).
 """
 
 from typing import Literal
@@ -20,131 +17,60 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dapo_lit.objective.tokens import (
+    MAX_LOG_RATIO,
+    Bounds,
+    Statistics,
+    Tokens,
+    at_least_float32,
+    clipped_tokens,
+    importance_ratio,
+    token_statistics,
+)
+
 Aggregation = Literal["minibatch", "group", "sample", "constant", "microbatch"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
-MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to +-20 nats: exp(20) = 4.9e8 is finite in float32, also when squared in a gradient norm."""
+
+def clipped_policy_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    """DAPO Eq. 8 to 10 for each token, to be minimised: `-min(r A, clip(r, 1 - low, 1 + high) A)`."""
+    ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs)
+    losses = clipped_surrogate(ratio, at_least_float32(tokens.advantages), bounds)
+    return losses, token_statistics(tokens, bounds)
 
 
-def at_least_float32(values: Tensor) -> Tensor:
-    """`values` in float32 or its own wider dtype: bfloat16 resolves log-probs of 1 nat to 0.4 % only."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Tensor:
+    """`-min(r A, clip(r) A)`: the min keeps the bound of a clipped token, else its ratio.
 
-
-def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """`r = pi(token) / pi_old(token)` of DAPO Eq. 9, in (2e-9, 5e8), differentiable in `logprobs`.
-
-    The log-ratio is clamped to +-20 nats, as in verl. Beyond that the exponential overflows float32 (from 88 nats on),
-    and one such token would make the loss of the whole mini-batch infinite. A clamped token has no gradient. Nothing is
-    lost: at -20 the true gradient is below 1e-8 of an ordinary one, and at +20 either the clip removes it (A > 0) or it
-    would be 5e8 times an ordinary one (A < 0), which no optimiser survives.
+    Differentiable in `ratio`, which may be that of a token or of a completion. The min by itself leaves the loss of
+    tokens with A < 0 unbounded as the ratio grows; with a dual clip it is at most `-dual * A`.
     """
-    log_ratio = at_least_float32(logprobs) - at_least_float32(old_logprobs)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-
-
-def clipped_tokens(
-    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
-
-    Args:
-        ratio, advantages: of each token, broadcastable.
-        clip_low, clip_high, clip_dual: the bounds in effect, as in `clipped_policy_loss`.
-
-    Returns:
-        Three bool tensors; a token is past one bound at most.
-
-    >>> low, high, dual = clipped_tokens(
-    ...     torch.tensor([1.3, 1.3, 0.7]), torch.tensor([1.0, -1.0, -1.0]), clip_low=0.2, clip_high=0.28
-    ... )
-    >>> low.tolist(), high.tolist(), dual.tolist()
-    ([False, False, True], [True, False, False], [False, False, False])
-    """
-    return (
-        (advantages < 0) & (ratio < 1 - clip_low),
-        (advantages > 0) & (ratio > 1 + clip_high),  # DAPO 3.1 clip-higher: the two bounds are decoupled
-        (advantages < 0) & (ratio > (torch.inf if clip_dual is None else clip_dual)),
-    )
-
-
-def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, clip_dual: float | None = None
-) -> Tensor:
-    """`-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`: the min keeps the bound of a clipped token, else its ratio.
-
-    Differentiable in `ratio`, which may be that of a token or of a completion. With a dual clip the loss of tokens with
-    A < 0 is at most `-clip_dual * A`.
-    """
-    low, high, dual = clipped_tokens(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
-    ratio = torch.where(low, 1 - clip_low, torch.where(high, 1 + clip_high, ratio))
-    if clip_dual is not None:
-        ratio = torch.where(dual, clip_dual, ratio)
+    low, high, dual = clipped_tokens(ratio, advantages, bounds)
+    ratio = torch.where(low, 1 - bounds.low, torch.where(high, 1 + bounds.high, ratio))
+    if bounds.dual is not None:
+        ratio = torch.where(dual, bounds.dual, ratio)
     return -advantages * ratio
 
 
-def clipped_policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None = None,
-) -> Tensor:
-    """DAPO Eq. 8 to 10 for each token, to be minimised: `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`.
-
-    With `clip_low == clip_high` it is the clip of PPO and GRPO (Eq. 1 and 5). The dual clip (arXiv 1912.09729;
-    verl's `clip_ratio_c`, which the authors' scripts set to 10) bounds the loss of tokens with A < 0 by
-    `-clip_dual * A`: the min by itself leaves those unbounded as the ratio grows.
-
-    Args:
-        clip_low: how far the ratio may fall below 1 where A < 0; in [0, 1].
-        clip_high: how far the ratio may rise above 1 where A > 0; at least 0.
-        clip_dual: largest ratio that counts where A < 0, above 1; None for no bound.
-
-    Raises:
-        ValueError: a bound outside its range.
-    """
-    _check_bounds(clip_low, clip_high)
-    if clip_dual is not None and clip_dual <= 1:
-        raise ValueError(f"clip_dual must be above 1, or tokens that no update has moved are clipped; got {clip_dual}")
-    ratio = importance_ratio(logprobs, old_logprobs)
-    advantages = at_least_float32(advantages)
-    return clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual)
-
-
-def reinforce_loss(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     """`-A log pi(token)` (Williams 1992; what RLOO, arXiv 2402.14740, minimises): no ratio and no clip.
 
     Correct on-policy only: with several updates per step, the later ones use samples of an older policy uncorrected.
-    `old_logprobs` is not used. The value means little, the gradient is that of the expected reward.
+    The value means little, the gradient is that of the expected reward.
     """
-    return -at_least_float32(advantages) * at_least_float32(logprobs)
+    losses = -at_least_float32(tokens.advantages) * at_least_float32(tokens.logprobs)
+    return losses, token_statistics(tokens, bounds)
 
 
-def cispo_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
-) -> Tensor:
-    """CISPO (MiniMax-M1, arXiv 2506.13585, Eq. 4 and 5): `-sg(clip(r, 1 - clip_low, 1 + clip_high)) A log pi`.
+def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    """CISPO (MiniMax-M1, arXiv 2506.13585, Eq. 4 and 5): `-sg(clip(r, 1 - low, 1 + high)) A log pi`.
 
     The clipped ratio weighs REINFORCE and is itself constant (sg), so that every token keeps a gradient: where PPO's
-    clip drops a token, CISPO bounds its weight. The paper has no lower bound, which is clip_low = 1 here.
-
-    Raises:
-        ValueError: a bound outside its range, as in `clipped_policy_loss`.
+    clip drops a token, CISPO bounds its weight. The paper has no lower bound, which is low = 1 here.
     """
-    _check_bounds(clip_low, clip_high)
-    weight = importance_ratio(logprobs, old_logprobs).detach().clamp(1 - clip_low, 1 + clip_high)
-    return -weight * at_least_float32(advantages) * at_least_float32(logprobs)
-
-
-def _check_bounds(clip_low: float, clip_high: float) -> None:
-    if not 0 <= clip_low <= 1:
-        raise ValueError(f"clip_low must lie in [0, 1], got {clip_low}")
-    if clip_high < 0:
-        raise ValueError(f"clip_high must be at least 0, got {clip_high}")
+    weight = importance_ratio(tokens.logprobs, tokens.old_logprobs).detach().clamp(1 - bounds.low, 1 + bounds.high)
+    losses = -weight * at_least_float32(tokens.advantages) * at_least_float32(tokens.logprobs)
+    return losses, token_statistics(tokens, bounds)
 
 
 def completion_weights(

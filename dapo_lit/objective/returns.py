@@ -6,7 +6,7 @@ Tensors are flat: the N tokens of B completions one after the other, each comple
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.losses import at_least_float32
+from dapo_lit.objective.tokens import at_least_float32
 
 
 def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta: float) -> Tensor:

@@ -20,17 +20,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import Layout, packed_hidden
-from dapo_lit.policy.compiled import backend_of
 from dapo_lit.policy.softmax import Measured, back_through_softmax, centre, fused, measure, measured
+from dapo_lit.policy.wrap import backend_of
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
 CHUNK_ROWS = {"cpu": 256, "cuda": 2048}
 """A chunk has at least this many tokens, because every chunk reads the whole head three times."""
 
-LossOfTokens = Callable[[Tensor, slice], Tensor]
-"""(log-probs [c], slice of the n tokens) -> weighted loss of each token [c], differentiable in the log-probs."""
+LossOfTokens = Callable[[Tensor, Tensor, slice], tuple[Tensor, Statistics]]
+"""(log-probs [c], entropies [c], slice of the n tokens) -> weighted loss of each token [c], and what it measures."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,22 @@ def scores(
     return logprobs, entropy
 
 
+def fused_loss(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    packed: Layout,
+    rows: Tensor,
+    targets: Tensor,
+    loss_of_tokens: LossOfTokens,
+    *,
+    temperature: float,
+    fp32: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Statistics]:
+    """`token_loss` of the hidden states at `rows` [n]; a sharded model must be gathered."""
+    hidden = packed_hidden(model, input_ids, packed)[rows]
+    return token_loss(hidden, Head.of(model), targets, loss_of_tokens, temperature=temperature, fp32=fp32)
+
+
 def token_loss(
     hidden: Tensor,
     head: Head,
@@ -141,38 +158,26 @@ def token_loss(
     *,
     temperature: float,
     fp32: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Statistics]:
     """The sum of a loss over tokens, with its gradient computed in the forward pass.
 
     Args:
         hidden: [n, hidden size] hidden states that predict the targets.
         targets: [n].
-        loss_of_tokens: called once a chunk; must depend on the chunk's tokens only.
+        loss_of_tokens: called once a chunk; must depend on the chunk's tokens only, and on no gradient of the entropy.
         fp32: compute the head in float32 even if the weights are narrower.
 
     Returns:
-        The loss, differentiable in `hidden` and the head; log-probs [n] and entropies [n], detached.
+        The loss, differentiable in `hidden` and the head; log-probs [n] and entropies [n], detached; what the loss
+        measures.
     """
     if fp32:
         hidden, head = _widened(hidden), head.widened()
     return _Loss.apply(hidden, head.weight, head.bias, targets, loss_of_tokens, _form(head, temperature))
 
 
-def policy_loss(
-    model: PreTrainedModel,
-    input_ids: Tensor,
-    packed: Layout,
-    rows: Tensor,
-    targets: Tensor,
-    *given: Any,
-    **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`token_loss` of the hidden states at `rows` [n]; a sharded model must be gathered."""
-    return token_loss(packed_hidden(model, input_ids, packed)[rows], Head.of(model), targets, *given, **options)
-
-
 def has_wide_products(tensor: Tensor) -> bool:
-    """Whether a matrix product of this tensor can return its float32 sums without rounding them to the dtype."""
+    """A matrix product of this tensor can return its float32 sums without rounding them to the dtype."""
     return tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -291,10 +296,10 @@ class _Loss(torch.autograd.Function):
         targets: Tensor,
         loss_of_tokens: LossOfTokens,
         form: _Form,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Statistics]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
-        loss = hidden.new_zeros((), dtype=torch.float64)
+        loss, statistics = hidden.new_zeros((), dtype=torch.float64), NOTHING
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
             logits = _product(hidden[chunk], weight)
@@ -302,13 +307,15 @@ class _Loss(torch.autograd.Function):
             del logits
             with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
                 leaf = logprobs[chunk].detach().requires_grad_()
-                part = loss_of_tokens(leaf, chunk).sum()
+                losses, of_chunk = loss_of_tokens(leaf, entropy[chunk], chunk)
+                part = losses.sum()
                 (slopes,) = torch.autograd.grad(part, leaf)
             loss += part.detach()
+            statistics = merge(statistics, of_chunk)
             sums.add(hidden, weight, chunk, back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
         ctx.save_for_backward(*sums.gradients())
         ctx.mark_non_differentiable(logprobs, entropy)
-        return loss.to(wide), logprobs, entropy
+        return loss.to(wide), logprobs, entropy, statistics
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.head import Head
-from dapo_lit.policy.sharding import run
+from dapo_lit.policy.wrap import run
 
 Row = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""

@@ -1,15 +1,12 @@
 """Sharding of the policy (FSDP2): one parameter group a layer, one for the head, one for the rest.
 
-Functions of a sharded model are called through its method `run`, which gathers the weights before and reshards them
-after; the model's own forward is not used because it computes logits of all tokens. Gradients are summed over ranks,
-not averaged, because the loss is already divided by the token count of all ranks.
+Functions of a sharded model are called through `wrap.run`, which gathers the weights before and reshards them after.
+Gradients are summed over ranks, not averaged, because the loss is already divided by the token count of all ranks.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MethodType
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import torch
 from accelerate import init_empty_weights
@@ -21,51 +18,16 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
-    register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from dapo_lit.policy.head import Head
-from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 from dapo_lit.policy.model_files import check_headers, files_of_tensors, opened
-
-Recomputed = Literal["none", "selective", "full"]
-T = TypeVar("T")
-
-
-def checkpoint_layers(model: PreTrainedModel, recomputed: Recomputed) -> None:
-    """Recomputes activations in backward: for no layer, for all layers, or all but the costly half of each (selective).
-
-    Layer names and the state dict do not change.
-    """
-    if recomputed == "none":
-        return
-    contexts: dict[str, Any] = {} if recomputed == "full" else {"context_fn": _keep_costly}
-    for layer in decoder_layers(model):
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
-
-
-def _keep_costly() -> Any:
-    """Keeps every other matrix product and all attention outputs, like torchtitan's selective checkpointing."""
-    products = {False: 0, True: 0}  # by whether it is the recomputation: both must choose the same ones
-    product = torch.ops.aten.mm.default
-
-    def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if operator == product:
-            products[context.is_recompute] += 1
-            odd = products[context.is_recompute] % 2
-            return CheckpointPolicy.PREFER_RECOMPUTE if odd else CheckpointPolicy.MUST_SAVE
-        # scaled_dot_product_attention and its kernels, and torch_attn::_varlen_attn
-        if "attention" in str(operator) or "varlen_attn" in str(operator):
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(choose)
+from dapo_lit.policy.wrap import decoder_layers, gather_in_run
 
 
 def shard(
@@ -99,8 +61,7 @@ def shard(
         fully_shard(head, **group)  # a tied head is the embedding, which is in the root's group
     fully_shard(model, **group)
     _sum_gradients(model)
-    model.run = MethodType(_run, model)
-    register_fsdp_forward_method(model, "run")
+    gather_in_run(model)
 
 
 def shard_value_head(head: nn.Linear, mesh: DeviceMesh, *, cpu_offload: bool = False) -> None:
@@ -123,23 +84,6 @@ _TENSOR_PLAN = {
     "self_attn.o_proj": RowwiseParallel(),
     "mlp.down_proj": RowwiseParallel(),
 }
-
-
-def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """`function(model, *args, **kwargs)`, with weights gathered (`shard`) or cast (policy/narrow.py) if need be."""
-    prepared: Callable[..., T] | None = getattr(model, "run", None)
-    return function(model, *args, **kwargs) if prepared is None else prepared(function, *args, **kwargs)
-
-
-def _run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    head = model.get_output_embeddings()
-    own_group = isinstance(head, FSDPModule)
-    if own_group:  # its weight is read directly; its forward, which would gather it, is never called
-        head.unshard()
-    result = function(model, *args, **kwargs)
-    if own_group and not torch.is_grad_enabled():  # otherwise backward reshards it
-        head.reshard()
-    return result
 
 
 def gathered_head(model: PreTrainedModel) -> Head:

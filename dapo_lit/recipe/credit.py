@@ -11,8 +11,8 @@ from dapo_lit.config import Algorithm
 from dapo_lit.objective.advantages import group_advantages, leave_one_out_advantages, whiten
 from dapo_lit.objective.losses import kl_penalty
 from dapo_lit.objective.returns import discounted_returns, gae, token_rewards
-from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.batch import TokenBatch
+from dapo_lit.step.loss import TokenAxis
 
 
 def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]:

@@ -9,26 +9,24 @@ its own and is called with all tokens of a mini-batch at once. Any other is call
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dapo_lit.config import Algorithm, ConfigError
-from dapo_lit.step.objective import MinibatchTokens, PolicyLoss
+from dapo_lit.config import ConfigError
+from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 
 MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
-"""Parameters that only a whole mini-batch can fill; fields of MinibatchTokens."""
+"""Parameters that only a whole mini-batch can fill; fields of Tokens."""
 
 
-def custom_loss(algorithm: Algorithm, bounds: Mapping[str, float | None]) -> PolicyLoss:
-    """The function at the path `algorithm.loss`, with bounds and options filled in.
+def custom_loss(name: str, options: Mapping[str, Any], bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
+    """The function at the path `name` as a policy loss, what it takes, and if it needs whole mini-batches.
 
     Raises:
         ConfigError: no such function, a parameter that nothing fills, or an option that it does not take.
     """
-    name, options = algorithm.loss, algorithm.loss_options
     function = _imported(name)
     parameters = list(inspect.signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -39,10 +37,11 @@ def custom_loss(algorithm: Algorithm, bounds: Mapping[str, float | None]) -> Pol
         )
     others = {p.name: p for p in parameters if p not in positional[:3] and p.kind != p.VAR_POSITIONAL}
     takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters)
-    surplus = [key for key in options if key not in others or key in (*MINIBATCH_PARAMETERS, *bounds)]
+    of_clip = {"clip_low": bounds.low, "clip_high": bounds.high, "clip_dual": bounds.dual}
+    surplus = [key for key in options if key not in others or key in (*MINIBATCH_PARAMETERS, *of_clip)]
     if surplus and not takes_any:
         raise ConfigError(f"algorithm.loss_options.{surplus[0]}: {name} has no such option")
-    filled = {key: value for key, value in {**bounds, **options}.items() if key in others or key in options}
+    filled = {key: value for key, value in {**of_clip, **options}.items() if key in others or key in options}
     unfilled = [
         key
         for key, p in others.items()
@@ -51,10 +50,16 @@ def custom_loss(algorithm: Algorithm, bounds: Mapping[str, float | None]) -> Pol
     if unfilled:
         raise ConfigError(
             f"algorithm.loss={name}: nothing fills its parameter {unfilled[0]}; give algorithm.loss_options."
-            f"{unfilled[0]} or a default. Filled are {', '.join((*MINIBATCH_PARAMETERS, *bounds))}"
+            f"{unfilled[0]} or a default. Filled are {', '.join((*MINIBATCH_PARAMETERS, *of_clip))}"
         )
-    needs = tuple(key for key in MINIBATCH_PARAMETERS if key in others)
-    return PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac, frozenset(filled))
+    needs = [key for key in MINIBATCH_PARAMETERS if key in others]
+
+    def loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+        needed = {key: getattr(tokens, key) for key in needs}
+        losses = function(tokens.logprobs, tokens.old_logprobs, tokens.advantages, **needed, **filled)
+        return losses, token_statistics(tokens, bounds)
+
+    return loss, frozenset(filled), bool(needs)
 
 
 def _imported(name: str) -> Callable[..., Tensor]:
@@ -73,7 +78,7 @@ def _imported(name: str) -> Callable[..., Tensor]:
     return function
 
 
-def check_loss(loss: PolicyLoss, name: str) -> None:
+def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:
     """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent.
 
     Raises:
@@ -82,18 +87,17 @@ def check_loss(loss: PolicyLoss, name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     old = -torch.rand(8, generator=generator) - 0.1
     logprobs = (old + 0.1 * torch.randn(8, generator=generator)).requires_grad_()
-    advantages = torch.tensor([1.0, 1, 1, -1, -1, 0.5, 0.5, 0.5])
-    tokens = MinibatchTokens(
+    tokens = Tokens(
         logprobs=logprobs,
         old_logprobs=old,
-        advantages=advantages,
+        advantages=torch.tensor([1.0, 1, 1, -1, -1, 0.5, 0.5, 0.5]),
+        entropy=torch.rand(8, generator=generator),
         completions=torch.tensor([0, 0, 0, 1, 1, 2, 2, 2]),
         mask=torch.ones(8, dtype=torch.bool),
-        entropy=torch.rand(8, generator=generator),
         generator=generator,
     )
     try:
-        losses = loss.over_minibatch(tokens)
+        losses, _ = loss(tokens, bounds)
     except Exception as error:
         raise ConfigError(f"algorithm.loss={name} fails on a small batch: {type(error).__name__}: {error}") from error
     if not isinstance(losses, Tensor) or losses.shape != logprobs.shape:
@@ -103,10 +107,11 @@ def check_loss(loss: PolicyLoss, name: str) -> None:
         )
     if not losses.requires_grad or not losses.isfinite().all():
         raise ConfigError(f"algorithm.loss={name}: its loss must be finite and depend on logprobs differentiably")
-    if not loss.needs_whole_minibatch:
-        halves = [loss.per_token(logprobs[s], old[s], advantages[s]) for s in (slice(0, 3), slice(3, 8))]
-        if not torch.allclose(torch.cat(halves), losses, atol=1e-6):
-            raise ConfigError(
-                f"algorithm.loss={name}: the loss of a token changes with the other tokens, so it would depend on the "
-                "split into micro-batches; add a parameter `completions`, and it is called with whole mini-batches"
-            )
+    if whole_minibatch:
+        return
+    halves = [Tokens(logprobs[s], old[s], tokens.advantages[s]) for s in (slice(0, 3), slice(3, 8))]
+    if not torch.allclose(torch.cat([loss(half, bounds)[0] for half in halves]), losses, atol=1e-6):
+        raise ConfigError(
+            f"algorithm.loss={name}: the loss of a token changes with the other tokens, so it would depend on the "
+            "split into micro-batches; add a parameter `completions`, and it is called with whole mini-batches"
+        )

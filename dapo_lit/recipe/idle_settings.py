@@ -14,7 +14,7 @@ from dapo_lit.techniques import REGISTER
 
 def idle_settings(config: Config, bound: Objective) -> list[str]:
     """One line for each, with the idle key and the one that makes it so; `bound`: the objective of the config."""
-    algorithm, takes = config.algorithm, bound.loss.options
+    algorithm, takes = config.algorithm, bound.takes
     settings = algorithm.advantage
     faults = (
         (

@@ -13,13 +13,11 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.errors import DamagedError
-from dapo_lit.policy.compiled import compile_layers
 from dapo_lit.policy.critic import Critic
-from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
-from dapo_lit.policy.narrow import compute_in
 from dapo_lit.policy.reference import Reference
-from dapo_lit.policy.sharding import checkpoint_layers, move_buffers, shard_value_head
+from dapo_lit.policy.sharding import move_buffers, shard_value_head
+from dapo_lit.policy.wrap import decoder_layers, wrap_layers
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.meshes import Meshes, shard_model
 
@@ -62,11 +60,13 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     freeze_first_layers(policy, config.policy.freeze_frac)
     for model in (policy, critic.backbone if critic else None):
         if model is not None:
-            if compiles(config.trainer):
-                compile_layers(model)
-            if config.trainer.strategy == "single" and dtype != policy.dtype:
-                compute_in(model, dtype)
-            checkpoint_layers(model, config.trainer.activation_checkpointing)
+            wrap_layers(
+                model,
+                compile_by="inductor" if compiles(config.trainer) else None,
+                # A sharded model has its casts from FSDP2.
+                compute_in=dtype if config.trainer.strategy == "single" and dtype != policy.dtype else None,
+                recomputed=config.trainer.activation_checkpointing,
+            )
     return Models(policy, reference, critic)
 
 

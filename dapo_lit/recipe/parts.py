@@ -15,9 +15,9 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
-from dapo_lit.policy.layers import decoder_layers
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
+from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.recipe.base_policy import base_weights, policy_folder
 from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark

@@ -1,9 +1,10 @@
 """From config to plain values and functions: the one file where the switches of the techniques are read.
 
-What comes out knows no switch any more. Each technique is marked at its line, here and at its arithmetic.
+The returned objects no longer depend on the switches. Each technique is marked at its line, here and at its arithmetic.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from dapo_lit.config import Algorithm, Config, ConfigError
 from dapo_lit.config.algorithm import Correction
 from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
-from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss
+from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss, top_entropy
 from dapo_lit.objective.losses import (
     Aggregation,
     cispo_loss,
@@ -22,15 +23,37 @@ from dapo_lit.objective.losses import (
 )
 from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
 from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
+from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics
 from dapo_lit.recipe.credit import credit
 from dapo_lit.recipe.custom_loss import check_loss, custom_loss
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.rank_sampling import RewardFunction
 from dapo_lit.rollout.records import Group
-from dapo_lit.step.objective import Objective, PolicyLoss
+from dapo_lit.step.loss import Objective
 
-BUILT_IN_LOSSES = ("clip", "reinforce", "cispo", "gspo", "gspo_token", "gmpo", "clip_cov", "kl_cov")
+
+@dataclass(frozen=True)
+class _BuiltIn:
+    function: Callable[..., tuple[Tensor, Statistics]]
+    """A PolicyLoss, with its options as keyword arguments."""
+    bounds: tuple[str, ...] = ("clip_low", "clip_high")
+    """Those of the clip that have an effect."""
+    options: tuple[str, ...] = ()
+    whole_minibatch: bool = False
+    """The loss of a token depends on other tokens of its mini-batch."""
+
+
+BUILT_IN_LOSSES = {
+    "clip": _BuiltIn(clipped_policy_loss, ("clip_low", "clip_high", "clip_dual")),
+    "reinforce": _BuiltIn(reinforce_loss, ()),
+    "cispo": _BuiltIn(cispo_loss),
+    "gspo": _BuiltIn(gspo_loss, whole_minibatch=True),
+    "gspo_token": _BuiltIn(gspo_token_loss, whole_minibatch=True),
+    "gmpo": _BuiltIn(gmpo_loss, whole_minibatch=True),
+    "clip_cov": _BuiltIn(clip_cov_loss, options=("frac", "cov_low", "cov_high"), whole_minibatch=True),
+    "kl_cov": _BuiltIn(kl_cov_loss, (), ("frac", "coefficient"), whole_minibatch=True),
+}
 
 
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
@@ -46,11 +69,13 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         if algorithm.techniques.token_level_loss  # DAPO 3.3 token-level loss
         else algorithm.completion_level_denominator
     )
+    bounds = Bounds(clip.low, clip_high, clip.dual)
+    loss, takes, whole_minibatch = policy_loss(algorithm, bounds)
     return Objective(
-        clip_low=clip.low,
-        clip_high=clip_high,
-        clip_dual=clip.dual,
-        loss=policy_loss(algorithm, clip_high=clip_high),
+        policy_loss=loss,
+        bounds=bounds,
+        takes=takes,
+        whole_minibatch=whole_minibatch,
         entropy_bonus=algorithm.entropy.bonus,
         kl_beta=algorithm.kl.beta if algorithm.kl.where == "loss" else 0.0,
         kl_estimator=algorithm.kl.estimator,
@@ -61,54 +86,32 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
     )
 
 
-def policy_loss(algorithm: Algorithm, *, clip_high: float) -> PolicyLoss:
-    """The loss that `algorithm.loss` names; `clip_high` is the upper bound in effect.
+def policy_loss(algorithm: Algorithm, bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
+    """The loss that `algorithm.loss` names, the bounds and options that it takes, and if it needs whole mini-batches.
 
     Raises:
         ConfigError: no such loss, an option that it does not take, or one from outside that cannot be used.
     """
-    name, low, high, dual = algorithm.loss, algorithm.clip.low, clip_high, algorithm.clip.dual
-
-    def built_in(
-        function: Callable[..., Tensor],
-        *,
-        needs: tuple[str, ...] = (),
-        takes: tuple[str, ...] = (),
-        **bounds: float | None,
-    ) -> PolicyLoss:
-        for key in algorithm.loss_options:
-            if key not in takes:
+    name, options = algorithm.loss, algorithm.loss_options
+    loss: PolicyLoss
+    if name in BUILT_IN_LOSSES:
+        built_in = BUILT_IN_LOSSES[name]
+        for key in options:
+            if key not in built_in.options:
                 raise ConfigError(f"algorithm.loss_options.{key}: {name} has no such option")
-        filled = {**bounds, **algorithm.loss_options}
-        return PolicyLoss(partial(function, **filled), needs, algorithm.entropy.top_frac, frozenset(filled))
-
-    match name:
-        case "clip":
-            loss = built_in(clipped_policy_loss, clip_low=low, clip_high=high, clip_dual=dual)
-        case "reinforce":
-            loss = built_in(reinforce_loss)
-        case "cispo":
-            loss = built_in(cispo_loss, clip_low=low, clip_high=high)
-        case "gspo":
-            loss = built_in(gspo_loss, needs=("completions",), clip_low=low, clip_high=high)
-        case "gspo_token":
-            loss = built_in(gspo_token_loss, needs=("completions",), clip_low=low, clip_high=high)
-        case "gmpo":
-            loss = built_in(gmpo_loss, needs=("completions",), clip_low=low, clip_high=high)
-        case "clip_cov":
-            options = ("frac", "cov_low", "cov_high")
-            loss = built_in(clip_cov_loss, needs=("mask", "generator"), takes=options, clip_low=low, clip_high=high)
-        case "kl_cov":
-            loss = built_in(kl_cov_loss, needs=("mask",), takes=("frac", "coefficient"))
-        case _ if "." in name:  # package.module.function
-            loss = custom_loss(algorithm, {"clip_low": low, "clip_high": high, "clip_dual": dual})
-        case _:
-            raise ConfigError(
-                f"algorithm.loss={name}: no such loss; there are {', '.join(BUILT_IN_LOSSES)}, or give the path of a "
-                "function of your own: package.module.function"
-            )
-    check_loss(loss, name)
-    return loss
+        loss, whole_minibatch = partial(built_in.function, **options), built_in.whole_minibatch
+        takes = frozenset((*built_in.bounds, *options))
+    elif "." in name:  # package.module.function
+        loss, takes, whole_minibatch = custom_loss(name, options, bounds)
+    else:
+        raise ConfigError(
+            f"algorithm.loss={name}: no such loss; there are {', '.join(BUILT_IN_LOSSES)}, or give the path of a "
+            "function of your own: package.module.function"
+        )
+    if algorithm.entropy.top_frac < 1:
+        loss, whole_minibatch = top_entropy(loss, frac=algorithm.entropy.top_frac), True
+    check_loss(loss, bounds, name, whole_minibatch)
+    return loss, takes, whole_minibatch
 
 
 def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:

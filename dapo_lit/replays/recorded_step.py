@@ -32,8 +32,7 @@ from dapo_lit.runs.checkpoint_files import before_step, fault
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.safe_loading import only_state
-from dapo_lit.step.packing import MicroBatch, TokenBatch
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
 
 
 @dataclass(frozen=True)

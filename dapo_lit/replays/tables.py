@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.objective.diagnostics import clipped_tokens
-from dapo_lit.objective.losses import importance_ratio
+from dapo_lit.objective.tokens import clipped_tokens, importance_ratio
 from dapo_lit.recipe.switches import objective
 from dapo_lit.replays.recorded_step import Replayed
 from dapo_lit.rollout.records import Completion
@@ -60,10 +59,8 @@ def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.Da
 
 
 def _bounds(arm: Replayed, ratio: Tensor, advantages: Tensor) -> np.ndarray:
-    bounds = objective(arm.config.algorithm, arm.config.task.max_response_tokens)
-    low, high, dual = clipped_tokens(
-        ratio, advantages, clip_low=bounds.clip_low, clip_high=bounds.clip_high, clip_dual=bounds.clip_dual
-    )
+    bounds = objective(arm.config.algorithm, arm.config.task.max_response_tokens).bounds
+    low, high, dual = clipped_tokens(ratio, advantages, bounds)
     return np.select([low.numpy(), high.numpy(), dual.numpy()], ["low", "high", "dual"], NOT_CLIPPED)
 
 

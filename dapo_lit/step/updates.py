@@ -1,33 +1,28 @@
-"""The updates of one rollout step: epochs, mini-batches, micro-batches, and the statistics collected on the way.
+"""The updates of one rollout step: epochs, mini-batches, micro-batches, and what is measured on the way.
 
 A mini-batch has one denominator, known before its first micro-batch, so that any split into micro-batches gives the
 same gradient.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dapo_lit.config import Config
-from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
-from dapo_lit.objective.diagnostics import (
-    Statistics,
-    finish,
-    last_epoch_statistics,
-    merge,
-    mismatch_statistics,
-    policy_statistics,
-    reference_statistics,
-)
-from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.objective import Objective
-from dapo_lit.step.optimizer_steps import OptimizerSteps
-from dapo_lit.step.packing import MicroBatch, TokenBatch, counter_seed
-from dapo_lit.step.surrogate import Linearised, linearised
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.objective.critic import clipped_value_loss, finish_critic
+from dapo_lit.objective.diagnostics import finish, mismatch_statistics
+from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
+from dapo_lit.ranks import Ranks
+from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
+from dapo_lit.step.loss import Objective, TokenAxis, weighted_loss
+from dapo_lit.step.optimizer import OptimizerSteps
+from dapo_lit.step.scoring import PolicyForward
 
 
 @dataclass
@@ -45,14 +40,16 @@ class StepUpdates:
     tokens: TokenAxis
     """With advantages, on the CPU."""
     statistics: Statistics
-    """What scoring has measured; the updates add to it."""
+    """Of scoring; the updates add those of the first epoch."""
+    last_epoch: Statistics = NOTHING
+    """Empty where the last epoch is the first."""
     real_tokens: int = 0
     run_tokens: int = 0
     balances: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.on_device = self.tokens.to(self.forward.device)
-        # If nothing was scored before, the updates' own forward passes show the mismatch until the weights move.
+        # If nothing was scored before, the updates' own forward passes show the mismatch until the weights change.
         self.measures_mismatch = "mismatch_tokens" not in self.statistics.sums
 
     def run(self) -> None:
@@ -74,26 +71,24 @@ class StepUpdates:
         """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
         micros = self.forward.micro_batches(self.batch, minibatch)
         weights = self._token_weights(minibatch, [micro for micro, counts in micros if counts])
-        linear = None
-        if self.objective.loss.needs_whole_minibatch and not self.steps.critic_only:
-            linear = linearised(
-                self.objective.loss,
-                self.forward,
-                self.tokens,
-                self.batch.completion_of_token,
-                minibatch,
-                micros,
-                weights,
-                seed=counter_seed(self.config.seed, self.step, epoch, *minibatch),
-            )
-        # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
-        weights = weights.to(self.forward.device)
-        no_weights, losses = torch.zeros_like(weights), list[Tensor]()
+        known = replace(self.on_device, weights=weights.to(self.forward.device))
+        if self.objective.whole_minibatch and not self.steps.critic_only:
+            seed = counter_seed(self.config.seed, self.step, epoch, *minibatch)
+            losses, slopes = self._linearised(replace(self.tokens, weights=weights), minibatch, micros, seed)
+            known = replace(known, losses=losses, slopes=slopes)
+        # A filler has its place in the collectives of a sharded policy, and adds nothing to loss and gradient.
+        weightless = replace(known, weights=torch.zeros_like(weights, device=self.forward.device))
+        if known.slopes is not None:
+            weightless = replace(weightless, slopes=weightless.weights)
         fills_old = self._fills_old_logprobs(minibatch, epoch)
+        parts = list[Tensor]()
+        # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
         for micro, counts in micros:
             micro = micro.to(self.forward.device)
-            losses.append(self._accumulate(micro, weights if counts else no_weights, epoch, counts, linear, fills_old))
-        return torch.stack(losses).double().sum()
+            parts.append(
+                self._accumulate(micro, (known if counts else weightless)[micro.tokens], epoch, counts, fills_old)
+            )
+        return torch.stack(parts).double().sum()
 
     def _fills_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
         """Whether the forward passes of this update give the old log-probs of its mini-batch."""
@@ -115,109 +110,106 @@ class StepUpdates:
         ).float()
         return weights[batch.completion_of_token] * batch.loss_mask
 
-    def _accumulate(
-        self,
-        micro: MicroBatch,
-        weights: Tensor,
-        epoch: int,
-        counts: bool,
-        linear: Linearised | None,
-        fills_old: bool,
-    ) -> Tensor:
+    @torch.no_grad()
+    def _linearised(
+        self, tokens: TokenAxis, minibatch: Sequence[int], micros: Sequence[tuple[MicroBatch, bool]], seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """[N] losses and slopes of a policy loss that looks at the whole mini-batch; the same on every rank.
+
+        A forward pass without gradient gives the log-probs of all tokens on all ranks. The loss of those has a slope
+        at each token, and the sum of slopes times log-probs, which any split into micro-batches adds up to, has the
+        loss's own gradient at the present weights. The loss draws its random numbers from `seed`.
+        """
+        forward, device = self.forward, self.forward.device
+        logprobs, entropy = (torch.zeros_like(tokens.old_logprobs, device=device) for _ in range(2))
+        for micro, counts in micros:
+            micro = micro.to(device)
+            found = forward.logprobs(micro)
+            if counts:
+                logprobs[micro.tokens], entropy[micro.tokens] = found
+        logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
+        places = torch.isin(tokens.completions, torch.tensor(minibatch)).nonzero().flatten()
+        known = tokens[places]
+        assert known.advantages is not None
+        assert known.weights is not None
+        with torch.enable_grad():
+            variable = logprobs[places].requires_grad_()
+            losses, _ = self.objective.policy_loss(
+                Tokens(
+                    logprobs=variable,
+                    old_logprobs=known.old_logprobs,
+                    advantages=known.advantages,
+                    entropy=entropy[places],
+                    completions=known.completions,
+                    mask=known.loss_mask,
+                    generator=torch.Generator().manual_seed(seed),
+                ),
+                self.objective.bounds,
+            )
+            if known.corrections is not None:
+                losses = losses * known.corrections
+            (slopes,) = torch.autograd.grad((losses * known.weights).sum(), variable)
+        whole_losses, whole_slopes = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
+        whole_losses[places], whole_slopes[places] = losses.detach().float(), slopes
+        return whole_losses.to(device), whole_slopes.to(device)
+
+    def _accumulate(self, micro: MicroBatch, known: TokenAxis, epoch: int, counts: bool, fills_old: bool) -> Tensor:
         """Forward and backward of one micro-batch; returns its share of the policy's loss. `counts`: it is measured.
 
         Everything is on the device, and nothing here waits for it.
         """
-        weight, known = weights[micro.tokens], self.on_device
         if counts:
             self.real_tokens += sum(micro.lengths)
             self.run_tokens += micro.input_ids.numel()
         if self.forward.critic is not None:
-            self._accumulate_critic(micro, weight, epoch, counts)
+            self._accumulate_critic(micro, known, measured=counts and epoch == 0)
         if self.steps.critic_only:
-            return weights.new_zeros(())
-        forward, objective = self.forward, self.objective
-        assert known.advantages is not None
-        old, advantages = known.old_logprobs[micro.tokens], known.advantages[micro.tokens]
-        ref = None if known.ref_logprobs is None else known.ref_logprobs[micro.tokens]
-        corrections = None if known.corrections is None else known.corrections[micro.tokens]
-        exact_kl = forward.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
+            return known.old_logprobs.new_zeros(())
+        objective = self.objective
+        exact_kl = self.forward.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
 
-        def weighted_loss(logprobs: Tensor, part: slice, entropy: Tensor | None = None) -> Tensor:
-            before = torch.where(old[part].isnan(), logprobs.detach(), old[part])  # the first update's ratio is 1
-            regularisation = objective.regularisation(logprobs, None if ref is None else ref[part], entropy, exact_kl)
-            policy_loss = objective.loss.per_token(logprobs, before, advantages[part])
-            if corrections is not None:
-                policy_loss = policy_loss * corrections[part]
-            return (policy_loss + regularisation) * weight[part]
+        def loss_of_tokens(logprobs: Tensor, entropy: Tensor, part: slice) -> tuple[Tensor, Statistics]:
+            return weighted_loss(objective, known[part], exact_kl, logprobs, entropy)
 
-        if linear is None and exact_kl is None and not objective.entropy_bonus:
-            loss, logprobs, entropy = forward.token_loss(micro, weighted_loss)
-            self.backward(loss)
-        else:
-            logprobs, entropy = forward.logprobs(micro)
-            if linear is None:
-                loss = weighted_loss(logprobs, slice(None), entropy).sum()
-                self.backward(loss)
-            else:
-                regularisation = objective.regularisation(logprobs, ref, entropy, exact_kl)
-                slopes, losses = linear.slopes[micro.tokens], linear.losses[micro.tokens]
-                self.backward((float(counts) * slopes * logprobs + regularisation * weight).sum())
-                loss = ((losses + regularisation) * weight).sum()
-        logprobs = logprobs.detach()
-        old = self._measure_mismatch(micro, logprobs, fills_old, counts)
-        if self.steps.observer and counts:
-            policy_weight = weight if corrections is None else weight * corrections
-            self.steps.observer.micro_batch(epoch, micro, logprobs, old, advantages, policy_weight)
-        if epoch == 0 and counts:
-            everything = torch.ones_like(old, dtype=torch.bool)
-            self._measure(
-                policy_statistics(
-                    logprobs,
-                    old,
-                    advantages,
-                    everything,
-                    clip_low=objective.clip_low,
-                    clip_high=objective.clip_high,
-                    clip_dual=objective.clip_dual,
-                    entropy=entropy.detach(),
-                    completion_tokens=known.completion_tokens[micro.tokens],
-                )
-            )
-            if ref is not None:
-                self._measure(reference_statistics(logprobs, ref, everything))
-        elif epoch == self.config.algorithm.epochs - 1 and counts:
-            bounds = {"clip_low": objective.clip_low, "clip_high": objective.clip_high}
-            self._measure(last_epoch_statistics(logprobs, old, advantages, **bounds))
+        by_logprobs_only = exact_kl is None and not objective.entropy_bonus
+        loss, logprobs, measured = self.forward.loss(micro, loss_of_tokens, by_logprobs_only=by_logprobs_only)
+        self.backward(loss)
+        old = self._old_logprobs(micro, known, logprobs, fills_old, counts)
+        if counts and self.steps.observer:
+            assert known.weights is not None
+            assert known.advantages is not None
+            policy_weight = known.weights if known.corrections is None else known.weights * known.corrections
+            self.steps.observer.micro_batch(epoch, micro, logprobs, old, known.advantages, policy_weight)
+        if counts and epoch == 0:
+            self._measure(measured)
+        elif counts and epoch == self.config.algorithm.epochs - 1:
+            self.last_epoch = merge(self.last_epoch, measured)
         return loss.detach()
 
-    def _measure_mismatch(self, micro: MicroBatch, logprobs: Tensor, fills_old: bool, counts: bool) -> Tensor:
+    def _old_logprobs(
+        self, micro: MicroBatch, known: TokenAxis, logprobs: Tensor, fills_old: bool, counts: bool
+    ) -> Tensor:
         """[n] old log-probs, with `fills_old` this update's own, which are kept; measures the mismatch if it is due."""
-        known = self.on_device
-        old = known.old_logprobs[micro.tokens]
-        if not fills_old and not self.measures_mismatch:
-            return old
-        fresh = known.fresh[micro.tokens]
-        if counts:
-            self._measure(mismatch_statistics(logprobs, known.rollout_logprobs[micro.tokens], fresh))
+        if counts and (fills_old or self.measures_mismatch):
+            self._measure(mismatch_statistics(logprobs, known.rollout_logprobs, known.fresh))
         if not fills_old:
-            return old
-        old = torch.where(fresh, logprobs, old)
-        known.old_logprobs[micro.tokens] = old
+            return known.old_logprobs
+        # Older weights sampled a carried-over token: its old log-prob stays the engine's.
+        old = torch.where(known.fresh, logprobs, known.old_logprobs)
+        self.on_device.old_logprobs[micro.tokens] = old
         return old
 
-    def _accumulate_critic(self, micro: MicroBatch, weight: Tensor, epoch: int, counts: bool) -> None:
-        settings, known = self.config.algorithm.critic, self.on_device
+    def _accumulate_critic(self, micro: MicroBatch, known: TokenAxis, *, measured: bool) -> None:
+        settings = self.config.algorithm.critic
         assert settings is not None
+        assert known.weights is not None
         assert known.values is not None
         assert known.returns is not None
         values = self.forward.values(micro, head_only=self.steps.critic_only)
-        old, returns = known.values[micro.tokens], known.returns[micro.tokens]
-        loss = clipped_value_loss(values, old, returns, clip=settings.clip)
-        self.backward(settings.loss_weight * (loss * weight).sum())
-        if epoch == 0 and counts:
-            everything = torch.ones_like(old, dtype=torch.bool)
-            self._measure(critic_statistics(values.detach(), old, returns, everything, clip=settings.clip))
+        losses, statistics = clipped_value_loss(values, known.values, known.returns, clip=settings.clip)
+        self.backward(settings.loss_weight * (losses * known.weights).sum())
+        if measured:
+            self._measure(statistics)
 
     def _measure(self, measured: Statistics) -> None:
         self.statistics = merge(self.statistics, measured)
@@ -226,8 +218,8 @@ class StepUpdates:
         """The metrics of the step, the same on every rank."""
         self._reduce()
         return (
-            finish(*self.statistics)
-            | finish_critic(self.statistics.sums)
+            finish(self.statistics, self.last_epoch)
+            | finish_critic(self.statistics)
             | self.steps.metrics()
             | {
                 "perf/pad_frac": 1 - self.real_tokens / self.run_tokens if self.run_tokens else None,
@@ -237,7 +229,43 @@ class StepUpdates:
 
     def _reduce(self) -> None:
         """Adds up what each rank measured on its share: one exchange per step."""
-        mine = Statistics(*({name: value.cpu() for name, value in part.items()} for part in self.statistics))
-        everyone = self.forward.ranks.gather((mine, self.real_tokens, self.run_tokens))
-        statistics, real, run = zip(*everyone, strict=True)
-        self.statistics, self.real_tokens, self.run_tokens = reduce(merge, statistics), sum(real), sum(run)
+        mine = [
+            Statistics(*({name: value.cpu() for name, value in part.items()} for part in statistics))
+            for statistics in (self.statistics, self.last_epoch)
+        ]
+        everyone = self.forward.ranks.gather((*mine, self.real_tokens, self.run_tokens))
+        first, last, real, run = zip(*everyone, strict=True)
+        self.statistics, self.last_epoch = reduce(merge, first), reduce(merge, last)
+        self.real_tokens, self.run_tokens = sum(real), sum(run)
+
+
+def step_row(
+    batch: RolloutStep, updates: Mapping[str, Any], seconds: float, device: torch.device, ranks: Ranks
+) -> dict[str, Any]:
+    """One row, with the largest times and memory over the ranks."""
+    row = batch.metrics | dict(updates)
+    row |= {
+        "time/sync_s": batch.sync_s,
+        "perf/tokens_per_s": batch.collected.tokens_generated / seconds,
+        "memory/peak_gb": peak_memory_gb(device),
+    }
+    return row | _slowest(row, ranks)
+
+
+def _slowest(row: Mapping[str, Any], ranks: Ranks) -> dict[str, float]:
+    """The largest times and memory over the ranks, which wait for the slowest."""
+    if ranks.size == 1:
+        return {}
+    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
+    largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64)).amax(0)
+    return dict(zip(keys, largest.tolist(), strict=True))
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Most memory allocated on a CUDA device since the last call; elsewhere this process's largest resident memory."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

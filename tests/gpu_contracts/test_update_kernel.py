@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dapo_lit.step.optimizer_steps import update_kernel
+from dapo_lit.step.optimizer import update_kernel
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from varlen_kernel import in_use
 
 from dapo_lit.policy.attention import has_variable_length_kernel, layout, packed_hidden
-from dapo_lit.policy.sharding import checkpoint_layers
+from dapo_lit.policy.wrap import wrap_layers
 
 CASES = [name for name in FAMILIES if "capped" not in name]
 
@@ -76,7 +76,7 @@ def test_selective_checkpointing_keeps_attention_and_every_other_product(family,
     found, calls_of = {}, {}
     for recomputed in ("none", "selective", "full"):
         model = build(FAMILIES[family])
-        checkpoint_layers(model, recomputed)
+        wrap_layers(model, recomputed=recomputed)
         with in_use(monkeypatch) as calls:
             found[recomputed] = gradient(model, packed_hidden(model, ids, layout(LENGTHS)), weights)
             calls_of[recomputed] = calls.count("forward")

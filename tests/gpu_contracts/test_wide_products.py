@@ -4,6 +4,7 @@ import pytest
 import torch
 from test_head import LOSSES, TOKENS, Case, relative
 
+from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy import head
 from dapo_lit.policy.head import Head, has_wide_products, scores, token_loss
 
@@ -37,11 +38,11 @@ def test_log_probs_and_gradients_of_bf16_weights_lose_nothing_to_rounded_logits(
     _, logprobs, of_hidden, of_weight = case.reference(loss)
     leaves = [x.clone().requires_grad_() for x in (case.hidden, case.weight)]
     products.clear()
-    total, found, _ = token_loss(
+    total, found, *_ = token_loss(
         leaves[0],
         Head(leaves[1]),
         case.targets,
-        lambda new, s: loss(new, case.old[s].float(), case.advantages[s]) * case.weights[s],
+        lambda new, _, s: (loss(new, case.old[s].float(), case.advantages[s]) * case.weights[s], NOTHING),
         temperature=0.8,
     )
     total.backward()

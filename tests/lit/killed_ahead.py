@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from dapo_lit.rollout.step_collection import StepCollection
-from dapo_lit.step.optimizer_steps import OptimizerSteps
+from dapo_lit.step.optimizer import OptimizerSteps
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import main
 

@@ -23,18 +23,17 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
-from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.objective.covariance import top_entropy
 from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss
+from dapo_lit.objective.tokens import Bounds, Statistics
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.step.before_updates import score
-from dapo_lit.step.objective import PolicyLoss
-from dapo_lit.step.packing import counter_seed
-from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.batch import RolloutStep, counter_seed
+from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.scoring import score
 
 SIZES = (1, 2)
 COMMON = (
@@ -161,10 +160,8 @@ class Probe(DAPOModule):
             self.objective = replace(objective, weights=weights)
             record[loss_name(aggregation, filtered)] = self.loss_and_gradient(batch, tokens)
         batch.tokens.loss_mask = kept
-        of_sequences = PolicyLoss(
-            partial(gmpo_loss, clip_low=0.4, clip_high=0.4), ("completions",), top_entropy_frac=0.5
-        )
-        self.objective = replace(objective, loss=of_sequences, entropy_bonus=0.1)
+        of_sequences = {"policy_loss": top_entropy(gmpo_loss, frac=0.5), "whole_minibatch": True}
+        self.objective = replace(objective, **of_sequences, bounds=Bounds(0.4, 0.4), entropy_bonus=0.1)
         record[FORKING] = self.loss_and_gradient(batch, tokens)
         self.objective = objective
 

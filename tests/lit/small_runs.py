@@ -13,15 +13,14 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.objective.tokens import Statistics
 from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run
-from dapo_lit.step.before_updates import score
-from dapo_lit.step.packing import TokenBatch
-from dapo_lit.step.rollout_step import RolloutStep
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.batch import RolloutStep, TokenBatch
+from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.scoring import score
 
 
 class Run:

@@ -5,7 +5,7 @@ import torch
 from small_runs import Run, rows
 
 from dapo_lit.objective.losses import importance_ratio
-from dapo_lit.step import step_row
+from dapo_lit.step import updates
 
 
 class Tokens:
@@ -69,15 +69,15 @@ def test_peak_memory_is_that_of_the_accelerator_in_the_step_or_else_the_processs
     calls = []
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: calls.append(("read", device)) or 7 * 10**9)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append(("reset", device)))
-    assert 0.05 < step_row.peak_memory_gb(torch.device("cpu")) < 6.9
+    assert 0.05 < updates.peak_memory_gb(torch.device("cpu")) < 6.9
     assert calls == []
     device = torch.device("cuda", 1)
-    assert step_row.peak_memory_gb(device) == 7.0
+    assert updates.peak_memory_gb(device) == 7.0
     assert calls == [("read", device), ("reset", device)]
 
 
 def test_a_row_has_the_memory_of_the_device_that_trains(compose, monkeypatch):
-    monkeypatch.setattr(step_row, "peak_memory_gb", lambda device: {"cpu": 12.5}[device.type])
+    monkeypatch.setattr(updates, "peak_memory_gb", lambda device: {"cpu": 12.5}[device.type])
     run = Run(compose("budget.steps=1"))
     run.fit()
     assert rows(run.folder.path)[-1]["memory/peak_gb"] == 12.5

@@ -13,14 +13,12 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.objective.tokens import Tokens
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.models import freeze_first_layers
-from dapo_lit.step.before_updates import scored_by_first_update
-from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.objective import MinibatchTokens
-from dapo_lit.step.optimizer_steps import NonFiniteError, learning_rate
-from dapo_lit.step.packing import MicroBatch, TokenBatch, counter_seed
-from dapo_lit.step.rollout_step import RolloutStep
+from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
+from dapo_lit.step.optimizer import NonFiniteError, learning_rate
+from dapo_lit.step.scoring import PolicyForward, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import train
 
@@ -94,7 +92,7 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     forward = module.policy_forward
     ((micro, _),) = forward.micro_batches(batch, everything)
     logprobs, entropy = forward.logprobs(micro)
-    tokens = MinibatchTokens(
+    tokens = Tokens(
         logprobs=logprobs,
         old_logprobs=batch.rollout_logprobs[micro.tokens],
         advantages=scored(module, batch)[0].advantages[micro.tokens],
@@ -105,10 +103,11 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
     )
     if name == "clip_cov":  # draws among the tokens in their order
         order = micro.tokens.argsort()
-        tokens = MinibatchTokens(**{f: v if f == "generator" else v[order] for f, v in vars(tokens).items()})
+        tokens = Tokens(**{f: v[order] if isinstance(v, torch.Tensor) else v for f, v in vars(tokens).items()})
     weights = module.objective.weights(batch.loss_tokens, batch.group_index).float()[tokens.completions]
     module.zero_grad()
-    (module.objective.loss.over_minibatch(tokens) * weights).sum().backward()
+    losses, _ = module.objective.policy_loss(tokens, module.objective.bounds)
+    (losses * weights).sum().backward()
     at_once = torch.cat([p.grad.flatten() for p in module.parameters()])
     assert at_once.norm() > 1e-4
     torch.testing.assert_close(two_passes, at_once, rtol=1e-4, atol=1e-6)
@@ -269,7 +268,7 @@ def test_the_balance_of_ranks_is_their_mean_cost_over_the_largest(compose, monke
         rollout_logprobs=torch.zeros(13),
         fresh=torch.ones(13, dtype=torch.bool),
     )
-    monkeypatch.setattr("dapo_lit.step.forward.cost_of", lambda config: float)
+    monkeypatch.setattr("dapo_lit.step.scoring.cost_of", lambda config: float)
     module = DAPOModule(compose(), lambda: None)
     module.policy = SimpleNamespace(config=None)
 

@@ -8,7 +8,7 @@ import torch
 from small_runs import Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dapo_lit.step.optimizer_steps import OptimizerSteps
+from dapo_lit.step.optimizer import OptimizerSteps
 from dapo_lit.step.updates import StepUpdates
 
 aten = torch.ops.aten

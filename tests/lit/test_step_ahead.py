@@ -12,7 +12,7 @@ from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.run_files import read_metrics
-from dapo_lit.step.before_updates import score
+from dapo_lit.step.scoring import score
 from dapo_lit.train import train
 
 RUN = Path("four_sums") / "dapo" / "seed_0"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.losses import Aggregation, clipped_policy_loss, completion_weights
@@ -144,7 +145,9 @@ def test_a_batch_without_loss_tokens_weighs_zero_and_has_loss_and_gradient_zero(
     result = torch.tensor(weights([0, 0, 0], [0, 0, 1], aggregation))
     assert result.tolist() == [0.0, 0.0, 0.0]
     logprobs = torch.full((3, 2), -1.0, requires_grad=True)
-    token_loss = clipped_policy_loss(logprobs, logprobs.detach(), torch.ones(3, 1), clip_low=0.2, clip_high=0.28)
+    token_loss = losses_of(
+        clipped_policy_loss, logprobs, logprobs.detach(), torch.ones(3, 1), clip_low=0.2, clip_high=0.28
+    )
     loss = (token_loss * result[:, None]).sum()
     loss.backward()
     assert loss.item() == 0.0
@@ -203,8 +206,13 @@ def mini_batches(draw: st.DrawFn) -> MiniBatch:
 
 def loss_of_rows(batch: MiniBatch, logprobs: Tensor, weight: Tensor, rows: list[int]) -> Tensor:
     """The part of the loss that the padded completions `rows` contribute."""
-    token_loss = clipped_policy_loss(
-        logprobs[rows], batch.old_logprobs[rows], batch.advantages[rows, None], clip_low=0.2, clip_high=0.28
+    token_loss = losses_of(
+        clipped_policy_loss,
+        logprobs[rows],
+        batch.old_logprobs[rows],
+        batch.advantages[rows, None],
+        clip_low=0.2,
+        clip_high=0.28,
     )
     loss_tokens = torch.tensor([batch.loss_tokens[b] for b in rows])
     mask = torch.arange(logprobs.shape[1]) < loss_tokens[:, None]

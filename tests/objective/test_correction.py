@@ -6,11 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
-from dapo_lit.objective.diagnostics import correction_statistics, finish, merge
+from dapo_lit.objective.diagnostics import correction_statistics, finish
 from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.tokens import merge
 
 # pi_old, mu and their ratio of five tokens in three completions.
 OLD = torch.tensor([0.6, 0.2, 0.9, 0.01, 0.5], dtype=torch.float64).log()
@@ -60,7 +62,7 @@ def test_where_engine_and_trainer_agree_loss_and_gradient_are_the_same_bits(dtyp
 
     def outcome(weights: Tensor | None) -> tuple[Tensor, Tensor]:
         logprobs = (old.to(advantages.dtype) - 0.1).requires_grad_()
-        loss = clipped_policy_loss(logprobs, old, advantages, clip_low=0.2, clip_high=0.28)
+        loss = losses_of(clipped_policy_loss, logprobs, old, advantages, clip_low=0.2, clip_high=0.28)
         loss = (loss if weights is None else loss * weights).sum()
         return loss, torch.autograd.grad(loss, logprobs)[0]
 
@@ -90,7 +92,7 @@ def test_the_metrics_are_the_mean_weight_and_the_share_of_zeros_over_any_split()
         statistics = correction_statistics(weights[:0])
         for part in parts:
             statistics = merge(statistics, correction_statistics(part))
-        metrics = finish(*statistics)
+        metrics = finish(statistics)
         assert metrics["mismatch/correction_mean"] == pytest.approx((1.5 + 3.0 + 1.0) / 5)
         assert metrics["mismatch/masked_frac"] == pytest.approx(2 / 5)
 

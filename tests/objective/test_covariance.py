@@ -6,11 +6,12 @@ import statistics
 import pytest
 import torch
 from flat import random_batch
+from plain_losses import losses_of
 from torch import Tensor
 
-from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss, token_covariance
-from dapo_lit.objective.entropy import top_entropy_mask
+from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss, token_covariance, top_entropy_mask
 from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.tokens import Tokens
 
 
 def tensor(*values: float) -> Tensor:
@@ -21,17 +22,28 @@ def everything(values: Tensor) -> Tensor:
     return torch.ones_like(values, dtype=torch.bool)
 
 
+def covariance_of(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    return token_covariance(Tokens(logprobs, logprobs, advantages, mask=mask))
+
+
 def test_the_covariance_of_a_token_by_hand() -> None:
     # Means -2 and 1 over the first three; the fourth carries no loss.
-    covariance = token_covariance(tensor(-1, -2, -3, 9), tensor(3, 1, -1, 9), torch.tensor([True, True, True, False]))
+    covariance = covariance_of(tensor(-1, -2, -3, 9), tensor(3, 1, -1, 9), torch.tensor([True, True, True, False]))
     assert covariance.tolist() == [2, 0, 2, 0]
 
 
 def test_clip_cov_holds_back_tokens_between_the_bounds_alone() -> None:
     logprobs = tensor(-1, -2, -3, -2).requires_grad_()
     advantages = tensor(3, 1, -1, 1)
-    loss = clip_cov_loss(
-        logprobs, logprobs.detach(), advantages, mask=everything(logprobs), clip_low=0.2, clip_high=0.2, frac=1.0
+    loss = losses_of(
+        clip_cov_loss,
+        logprobs,
+        logprobs.detach(),
+        advantages,
+        mask=everything(logprobs),
+        clip_low=0.2,
+        clip_high=0.2,
+        frac=1.0,
     )
     assert loss.tolist() == [0, -1, 0, -1]
     (slope,) = torch.autograd.grad(loss.sum(), logprobs)
@@ -42,12 +54,20 @@ def test_clip_cov_holds_back_at_least_one_and_at_most_its_share() -> None:
     generator = torch.Generator().manual_seed(0)
     logprobs, advantages = torch.randn(2, 5000, generator=generator, dtype=torch.float64) * 2
     mask = everything(logprobs)
-    candidates = token_covariance(logprobs, advantages, mask)
+    candidates = covariance_of(logprobs, advantages, mask)
     candidates = (candidates > 1) & (candidates < 5)
-    plain = clipped_policy_loss(logprobs, logprobs, advantages, clip_low=0.2, clip_high=0.2)
+    plain = losses_of(clipped_policy_loss, logprobs, logprobs, advantages, clip_low=0.2, clip_high=0.2)
     for frac, count in ((1e-5, 1), (2e-3, 10), (1.0, int(candidates.sum()))):
-        loss = clip_cov_loss(
-            logprobs, logprobs, advantages, mask=mask, clip_low=0.2, clip_high=0.2, frac=frac, generator=generator
+        loss = losses_of(
+            clip_cov_loss,
+            logprobs,
+            logprobs,
+            advantages,
+            mask=mask,
+            clip_low=0.2,
+            clip_high=0.2,
+            frac=frac,
+            generator=generator,
         )
         held_back = loss != plain
         assert held_back.sum() == count
@@ -58,7 +78,8 @@ def test_clip_cov_draws_the_same_tokens_from_the_same_seed() -> None:
     _, logprobs, old, _ = random_batch(1, spread=0.01)
     advantages = 3 * torch.randn(len(old), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     first, again, other = (
-        clip_cov_loss(
+        losses_of(
+            clip_cov_loss,
             logprobs,
             old,
             advantages,
@@ -78,14 +99,16 @@ def test_clip_cov_draws_the_same_tokens_from_the_same_seed() -> None:
 def test_tokens_that_the_clip_cuts_are_no_candidates() -> None:
     logprobs, advantages = tensor(-1, -2, -3, -2), tensor(3, 1, -1, 1)
     old = tensor(-2, -2, -3, -2)  # the first token's ratio is e, beyond the bound
-    loss = clip_cov_loss(logprobs, old, advantages, mask=everything(old), clip_low=0.2, clip_high=0.2, frac=1.0)
+    loss = losses_of(
+        clip_cov_loss, logprobs, old, advantages, mask=everything(old), clip_low=0.2, clip_high=0.2, frac=1.0
+    )
     assert loss.tolist() == pytest.approx([-3.6, -1, 0, -1])
 
 
 def test_kl_cov_penalises_the_largest_covariances_by_their_distance() -> None:
     old = tensor(-1, -2, -3, -2)
     logprobs = (old + tensor(0.1, 0.5, -0.2, 0.3)).requires_grad_()
-    loss = kl_cov_loss(logprobs, old, tensor(3, 1, -1, 1), mask=everything(old), frac=0.5, coefficient=2.0)
+    loss = losses_of(kl_cov_loss, logprobs, old, tensor(3, 1, -1, 1), mask=everything(old), frac=0.5, coefficient=2.0)
     expected = [-3 * math.exp(0.1) + 0.2, -math.exp(0.5), math.exp(-0.2) + 0.4, -math.exp(0.3)]
     assert loss.tolist() == pytest.approx(expected)
     (slope,) = torch.autograd.grad(loss.sum(), logprobs)
@@ -97,7 +120,7 @@ def test_kl_cov_penalises_the_largest_covariances_by_their_distance() -> None:
 def test_kl_cov_equals_a_loop_over_sorted_tokens(seed: int) -> None:
     _, logprobs, old, advantages = random_batch(seed)
     mask = torch.arange(len(old)) % 4 != 0
-    loss = kl_cov_loss(logprobs, old, advantages, mask=mask, frac=0.2, coefficient=1.5)
+    loss = losses_of(kl_cov_loss, logprobs, old, advantages, mask=mask, frac=0.2, coefficient=1.5)
     chosen = [i for i in range(len(old)) if mask[i]]
     new, before, a = logprobs.tolist(), old.tolist(), advantages.tolist()
     mean_logp, mean_a = statistics.fmean(new[i] for i in chosen), statistics.fmean(a[i] for i in chosen)
@@ -113,8 +136,12 @@ def test_kl_cov_equals_a_loop_over_sorted_tokens(seed: int) -> None:
 def test_a_batch_without_loss_tokens_gives_numbers_and_no_error() -> None:
     nothing = torch.zeros(3, dtype=torch.bool)
     values = tensor(-1, -2, -3)
-    assert kl_cov_loss(values, values, tensor(1, 1, 1), mask=nothing).isfinite().all()
-    assert clip_cov_loss(values, values, tensor(1, 1, 1), mask=nothing, clip_low=0.2, clip_high=0.2).isfinite().all()
+    assert losses_of(kl_cov_loss, values, values, tensor(1, 1, 1), mask=nothing).isfinite().all()
+    assert (
+        losses_of(clip_cov_loss, values, values, tensor(1, 1, 1), mask=nothing, clip_low=0.2, clip_high=0.2)
+        .isfinite()
+        .all()
+    )
     assert top_entropy_mask(values, nothing, frac=0.2).tolist() == [False] * 3
 
 

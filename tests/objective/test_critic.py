@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dapo_lit.objective.critic import clipped_value_loss, critic_statistics, finish_critic
-from dapo_lit.objective.diagnostics import merge
+from dapo_lit.objective.critic import clipped_value_loss, finish_critic
+from dapo_lit.objective.tokens import NOTHING, merge
 
 
 def tensor(*values: float) -> Tensor:
@@ -23,22 +23,21 @@ def tensor(*values: float) -> Tensor:
 )
 def test_each_region_of_the_value_clip_by_hand(value: float, loss: float, gradient: float) -> None:
     values = tensor(value).requires_grad_()
-    result = clipped_value_loss(values, tensor(0.0), tensor(1.0), clip=0.2)
+    result, _ = clipped_value_loss(values, tensor(0.0), tensor(1.0), clip=0.2)
     result.sum().backward()
     assert values.grad is not None
     assert (result.item(), values.grad.item()) == pytest.approx((loss, gradient))
 
 
 def test_without_a_clip_it_is_half_the_squared_error() -> None:
-    loss = clipped_value_loss(tensor(0.5, 3), tensor(9, 9), tensor(1, 1), clip=None)
+    loss, _ = clipped_value_loss(tensor(0.5, 3), tensor(9, 9), tensor(1, 1), clip=None)
     torch.testing.assert_close(loss, tensor(0.125, 2))
     with pytest.raises(ValueError, match="clip"):
         clipped_value_loss(tensor(0.5), tensor(0), tensor(1), clip=0.0)
 
 
 def metrics(values: Tensor, old: Tensor, returns: Tensor, clip: float | None = None) -> dict[str, float | None]:
-    everything = torch.ones_like(values, dtype=torch.bool)
-    return finish_critic(critic_statistics(values, old, returns, everything, clip=clip).sums)
+    return finish_critic(clipped_value_loss(values, old, returns, clip=clip)[1])
 
 
 def test_explained_variance_is_one_for_the_returns_zero_for_a_constant_and_null_without_variance() -> None:
@@ -49,15 +48,12 @@ def test_explained_variance_is_one_for_the_returns_zero_for_a_constant_and_null_
     assert metrics(returns, returns, tensor(0.1, 0.1, 0.1, 0.1))["critic/explained_variance"] is None
 
 
-def test_the_parts_of_two_halves_add_up_to_the_whole_and_masked_tokens_do_not_count() -> None:
+def test_the_parts_of_two_halves_add_up_to_the_whole() -> None:
     generator = torch.Generator().manual_seed(3)
     values, old, returns = torch.randn(3, 10, generator=generator, dtype=torch.float64)
-    mask = torch.arange(10) != 4
-    whole = critic_statistics(values[mask], old[mask], returns[mask], mask[mask], clip=0.3)
-    halves = [critic_statistics(values[s], old[s], returns[s], mask[s], clip=0.3) for s in (slice(0, 5), slice(5, 10))]
-    expected = finish_critic(whole.sums)
-    assert finish_critic(merge(*halves).sums) == pytest.approx(expected)
-    assert expected["critic/value_mean"] == pytest.approx(old[mask].mean().item())
+    expected = metrics(values, old, returns, clip=0.3)
+    halves = [clipped_value_loss(values[s], old[s], returns[s], clip=0.3)[1] for s in (slice(0, 5), slice(5, 10))]
+    assert finish_critic(merge(*halves)) == pytest.approx(expected)
+    assert expected["critic/value_mean"] == pytest.approx(old.mean().item())
     assert expected["critic/clip_frac"] not in (0, 1)
-    assert set(finish_critic({}).values()) == {None}
-    assert set(finish_critic({})) == set(expected)
+    assert finish_critic(NOTHING) == dict.fromkeys(expected)

@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dapo_lit.objective.diagnostics import (
-    Statistics,
-    finish,
-    gradient_noise,
-    merge,
-    mismatch_statistics,
-    policy_statistics,
-    reference_statistics,
-)
+from dapo_lit.objective.diagnostics import finish, gradient_noise, mismatch_statistics, reference_statistics
 from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.tokens import NOTHING, Bounds, Statistics, Tokens, merge, token_statistics
 
 KEYS = {
     "clip/low_frac",
@@ -47,6 +40,26 @@ def rows(*values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+def policy_statistics(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None,
+    entropy: Tensor,
+    completion_tokens: Tensor | None = None,
+) -> Statistics:
+    """Of the tokens in `mask`; [B, T] has a completion in each row."""
+    if completion_tokens is None:
+        completion_tokens = mask.sum(dim=1, keepdim=True)
+    fields = (logprobs, old_logprobs, advantages, entropy, completion_tokens)
+    tokens = Tokens(*(x.expand(mask.shape)[mask] for x in fields))
+    return token_statistics(tokens, Bounds(clip_low, clip_high, clip_dual))
+
+
 def by_hand(clip_dual: float | None = 3.0) -> tuple[dict[str, float | None], Statistics]:
     """Two completions of 4 and 1 response tokens; NaN where there is no response."""
     old = rows([0.1, 0.3, 0.5, 0.2], [0.05, NAN, NAN, NAN])
@@ -64,7 +77,7 @@ def by_hand(clip_dual: float | None = 3.0) -> tuple[dict[str, float | None], Sta
         clip_dual=clip_dual,
         entropy=entropy,
     )
-    return finish(*statistics), statistics
+    return finish(statistics), statistics
 
 
 def test_every_policy_metric_by_hand() -> None:
@@ -99,7 +112,7 @@ def test_a_token_that_falls_with_a_negative_advantage_is_clipped_low() -> None:
         clip_dual=None,
         entropy=torch.zeros(1, 4),
     )
-    metrics = finish(*statistics)
+    metrics = finish(statistics)
     assert metrics["clip/low_frac"] == 0.25
     assert metrics["clip/high_frac"] == 0.0
 
@@ -118,7 +131,7 @@ def test_what_a_symmetric_clip_would_cut_does_not_depend_on_the_upper_bound() ->
             clip_dual=None,
             entropy=torch.zeros(1, 4),
         )
-        shares.add(finish(*statistics)["clip/symmetric_high_frac"])
+        shares.add(finish(statistics)["clip/symmetric_high_frac"])
     assert shares == {0.75}
 
 
@@ -127,10 +140,10 @@ def test_without_a_dual_clip_nothing_is_clipped_by_it() -> None:
 
 
 def test_every_key_is_there_and_null_where_there_is_nothing_to_average() -> None:
-    assert finish({}, {}) == dict.fromkeys(KEYS)
+    assert finish(NOTHING) == dict.fromkeys(KEYS)
     zeros, nothing = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)
     empty = policy_statistics(zeros, zeros, zeros, nothing, clip_low=0.2, clip_high=0.28, clip_dual=None, entropy=zeros)
-    assert finish(*merge(empty, mismatch_statistics(zeros, zeros, nothing))) == dict.fromkeys(KEYS)
+    assert finish(merge(empty, mismatch_statistics(zeros, zeros, nothing))) == dict.fromkeys(KEYS)
 
 
 def test_on_policy_the_ratio_is_one_nothing_is_clipped_and_no_up_clipped_probability_exists() -> None:
@@ -145,7 +158,7 @@ def test_on_policy_the_ratio_is_one_nothing_is_clipped_and_no_up_clipped_probabi
         clip_dual=None,
         entropy=rows([0.1, 0.2]),
     )
-    metrics = finish(*statistics)
+    metrics = finish(statistics)
     assert metrics["policy/kl_old"] == 0.0
     assert metrics["policy/ratio_max"] == 1.0
     assert metrics["clip/high_frac"] == metrics["clip/low_frac"] == 0.0
@@ -155,7 +168,7 @@ def test_on_policy_the_ratio_is_one_nothing_is_clipped_and_no_up_clipped_probabi
 
 def test_mismatch_by_hand() -> None:
     trainer, engine = rows([0.5, 0.3, NAN]).log(), rows([0.25, 0.35, NAN]).log()
-    metrics = finish(*mismatch_statistics(trainer, engine, torch.tensor([[True, True, False]])))
+    metrics = finish(mismatch_statistics(trainer, engine, torch.tensor([[True, True, False]])))
     ratio = [2.0, 0.3 / 0.35]
     assert metrics["mismatch/kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratio) / 2)
     assert metrics["mismatch/prob_diff_max"] == pytest.approx(0.25)
@@ -179,7 +192,7 @@ def test_over_tokens_of_the_old_policy_kl_old_is_the_kl_from_old_to_new() -> Non
         completion_tokens=torch.full((len(token),), len(token)),
     )
     exact = (old.exp() * (old - new)).sum().item()
-    assert finish(*statistics)["policy/kl_old"] == pytest.approx(exact)
+    assert finish(statistics)["policy/kl_old"] == pytest.approx(exact)
 
 
 def test_sums_carry_no_gradient_and_are_float64_without_a_dimension() -> None:
@@ -196,21 +209,17 @@ def test_bfloat16_inputs_are_summed_at_full_precision() -> None:
     statistics = policy_statistics(
         -ones, -ones, ones, ones.bool(), clip_low=0.2, clip_high=0.28, clip_dual=None, entropy=ones
     )
-    metrics = finish(*statistics)
+    metrics = finish(statistics)
     assert metrics["policy/entropy"] == 1.0
     assert metrics["policy/prob_mean"] == pytest.approx(math.exp(-1))
 
 
 def test_shapes_that_do_not_fit_are_named() -> None:
-    flat, mask = torch.zeros(4), torch.ones(4, dtype=torch.bool)
-    with pytest.raises(ValueError, match="completion_tokens"):
-        policy_statistics(flat, flat, flat, mask, clip_low=0.2, clip_high=0.2, clip_dual=None, entropy=flat)
+    flat = torch.zeros(4)
     with pytest.raises(ValueError, match="entropy"):
-        policy_statistics(
-            flat[None], flat[None], flat, mask[None], clip_low=0.2, clip_high=0.2, clip_dual=None, entropy=flat
-        )
-    with pytest.raises(ValueError, match="rollout_logprobs"):
-        mismatch_statistics(flat, flat[:3], mask)
+        Tokens(flat, flat, flat, entropy=flat[None])
+    with pytest.raises(ValueError):
+        mismatch_statistics(flat, flat[:3], torch.ones(4, dtype=torch.bool))
 
 
 @st.composite
@@ -234,7 +243,7 @@ def statistics_of(batch: tuple[Tensor, ...], keep: Tensor | slice = slice(None))
 
 
 def assert_same_metrics(first: Statistics, second: Statistics) -> None:
-    a, b = finish(*first), finish(*second)
+    a, b = finish(first), finish(second)
     assert {k for k, v in a.items() if v is None} == {k for k, v in b.items() if v is None}
     assert {k: v for k, v in a.items() if v is not None} == pytest.approx({k: v for k, v in b.items() if v is not None})
 
@@ -248,7 +257,7 @@ def test_metrics_equal_a_slow_loop(batch: tuple[Tensor, ...]) -> None:
         for b, length in enumerate(lengths)
         for t in range(length)
     ]
-    metrics = finish(*statistics_of(batch))
+    metrics = finish(statistics_of(batch))
     if not tokens:
         assert metrics == dict.fromkeys(KEYS)
         return
@@ -317,14 +326,11 @@ def test_packed_tokens_give_the_same_metrics_even_where_a_completion_is_cut(
 def test_the_clip_shares_count_exactly_the_tokens_that_the_loss_gives_no_gradient(
     batch: tuple[Tensor, ...], dtype: torch.dtype
 ) -> None:
-    new, old, entropy, advantages, _ = (x.to(dtype) for x in batch)
+    new, old, _, advantages, _ = (x.to(dtype) for x in batch)
     new.requires_grad_()
-    everywhere = torch.ones(new.shape, dtype=torch.bool)
-    clipped_policy_loss(new, old, advantages, clip_low=0.2, clip_high=0.28, clip_dual=1.5).sum().backward()
+    losses, (sums, _) = clipped_policy_loss(Tokens(new, old, advantages.expand(new.shape)), Bounds(0.2, 0.28, 1.5))
+    losses.sum().backward()
     assert new.grad is not None
-    sums, _ = policy_statistics(
-        new, old, advantages, everywhere, clip_low=0.2, clip_high=0.28, clip_dual=1.5, entropy=entropy
-    )
     clipped = sums["clip_low"] + sums["clip_high"] + sums["clip_dual"]
     assert clipped.item() == (new.grad == 0).sum().item()
 
@@ -358,8 +364,14 @@ def test_one_update_or_a_vanishing_sum_has_no_gradient_noise(
 
 
 def test_the_divergence_from_the_reference_is_k3_over_the_response_tokens() -> None:
-    logprobs, ref = rows([math.log(0.5), math.log(0.2), NAN]), rows([math.log(0.25), math.log(0.2), NAN])
-    mask = torch.tensor([[True, True, False]])
-    parts = reference_statistics(logprobs, ref, mask)
-    assert finish(*parts)["policy/kl_ref"] == pytest.approx((0.5 - 1 + math.log(2)) / 2)
-    assert finish(*merge(parts, parts))["policy/kl_ref"] == finish(*parts)["policy/kl_ref"]
+    logprobs, ref = rows([math.log(0.5), math.log(0.2)]), rows([math.log(0.25), math.log(0.2)])
+    parts = reference_statistics(logprobs, ref)
+    assert finish(parts)["policy/kl_ref"] == pytest.approx((0.5 - 1 + math.log(2)) / 2)
+    assert finish(merge(parts, parts))["policy/kl_ref"] == finish(parts)["policy/kl_ref"]
+
+
+def test_three_clip_metrics_are_of_the_last_epoch_and_all_others_of_the_first() -> None:
+    _, first = by_hand()
+    last = merge(first, Statistics({"clip_high": torch.tensor(1.0), "response_tokens": torch.tensor(-2.0)}, {}))
+    metrics = finish(first, last)
+    assert (metrics["clip/high_frac"], metrics["clip/high_frac_last_epoch"]) == (2 / 5, 3 / 3)

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from flat import completions_of, random_batch, split
+from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, reinforce_loss
@@ -23,7 +24,7 @@ def gradient(loss: Tensor, logprobs: Tensor, weights: Tensor | float = 1.0) -> T
 
 def test_reinforce_by_hand() -> None:
     logprobs = tensor(-2, -0.5).requires_grad_()
-    loss = reinforce_loss(logprobs, tensor(-9, -9), tensor(3, -1))
+    loss = losses_of(reinforce_loss, logprobs, tensor(-9, -9), tensor(3, -1))
     assert loss.tolist() == [6, -0.5]
     assert gradient(loss, logprobs).tolist() == [-3, 1]
 
@@ -32,13 +33,13 @@ def test_every_loss_has_the_gradient_of_reinforce_on_policy() -> None:
     lengths, logprobs, _, advantages = random_batch(0)
     old, completions = logprobs.detach(), completions_of(lengths)
     weights = 1 / torch.tensor(lengths, dtype=torch.float64)[completions]
-    expected = gradient(reinforce_loss(logprobs, old, advantages), logprobs, weights)
+    expected = gradient(losses_of(reinforce_loss, logprobs, old, advantages), logprobs, weights)
     for loss in (
-        clipped_policy_loss(logprobs, old, advantages, clip_low=0.2, clip_high=0.28),
-        cispo_loss(logprobs, old, advantages, clip_low=1, clip_high=4),
-        gspo_loss(logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
-        gspo_token_loss(logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
-        gmpo_loss(logprobs, old, advantages, completions=completions, clip_low=0.4, clip_high=0.4),
+        losses_of(clipped_policy_loss, logprobs, old, advantages, clip_low=0.2, clip_high=0.28),
+        losses_of(cispo_loss, logprobs, old, advantages, clip_low=1, clip_high=4),
+        losses_of(gspo_loss, logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
+        losses_of(gspo_token_loss, logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
+        losses_of(gmpo_loss, logprobs, old, advantages, completions=completions, clip_low=0.4, clip_high=0.4),
     ):
         torch.testing.assert_close(gradient(loss, logprobs, weights), expected)
 
@@ -46,9 +47,9 @@ def test_every_loss_has_the_gradient_of_reinforce_on_policy() -> None:
 def test_cispo_bounds_the_weight_and_drops_no_token() -> None:
     logprobs = tensor(math.log(0.5), math.log(0.5), math.log(0.01)).requires_grad_()
     old = tensor(math.log(0.05), math.log(0.4), math.log(0.5))  # ratios 10, 1.25, 0.02
-    loss = cispo_loss(logprobs, old, tensor(1, -2, 1), clip_low=1.0, clip_high=1.0)
+    loss = losses_of(cispo_loss, logprobs, old, tensor(1, -2, 1), clip_low=1.0, clip_high=1.0)
     assert gradient(loss, logprobs).tolist() == pytest.approx([-2, 2.5, -0.02])
-    floored = cispo_loss(logprobs, old, tensor(1, -2, 1), clip_low=0.2, clip_high=0.28)
+    floored = losses_of(cispo_loss, logprobs, old, tensor(1, -2, 1), clip_low=0.2, clip_high=0.28)
     assert gradient(floored, logprobs).tolist() == pytest.approx([-1.28, 2.5, -0.8])
     assert floored[0].item() == pytest.approx(-1.28 * math.log(0.5))
 
@@ -56,7 +57,7 @@ def test_cispo_bounds_the_weight_and_drops_no_token() -> None:
 def test_gspo_clips_whole_completions_by_hand() -> None:
     # Two tokens of ratios 1.44 and 1: s = sqrt(1.44) = 1.2. One of ratio 0.9: s = 0.9.
     logprobs, completions = tensor(math.log(1.44), 0, math.log(0.9)).requires_grad_(), torch.tensor([0, 0, 1])
-    loss = partial(gspo_loss, logprobs, tensor(0, 0, 0), completions=completions)
+    loss = partial(losses_of, gspo_loss, logprobs, tensor(0, 0, 0), completions=completions)
     inside = loss(tensor(2, 2, -1), clip_low=0.2, clip_high=0.25)
     assert inside.tolist() == pytest.approx([-2.4, -2.4, 0.9])
     # A completion of 2 tokens, each weighing 1/2: d/dlogp_t of -s A = -s A / 2.
@@ -69,11 +70,15 @@ def test_gspo_clips_whole_completions_by_hand() -> None:
 def test_gmpo_is_the_geometric_mean_of_ratios_clipped_where_the_advantage_pushes() -> None:
     # Log-ratios 1, -1, 0.3 with A = 2, clipped above at 0.4: mean -0.1.
     logprobs, completions = tensor(1, -1, 0.3).requires_grad_(), torch.zeros(3, dtype=torch.long)
-    up = gmpo_loss(logprobs, tensor(0, 0, 0), tensor(2, 2, 2), completions=completions, clip_low=0.4, clip_high=0.4)
+    up = losses_of(
+        gmpo_loss, logprobs, tensor(0, 0, 0), tensor(2, 2, 2), completions=completions, clip_low=0.4, clip_high=0.4
+    )
     assert up.tolist() == pytest.approx([-2 * math.exp(-0.1)] * 3)
     assert gradient(up, logprobs).tolist() == pytest.approx([0, -2 * math.exp(-0.1), -2 * math.exp(-0.1)])
     # A < 0 clips below: 1, -0.4, 0.3, mean 0.3.
-    down = gmpo_loss(logprobs, tensor(0, 0, 0), -tensor(1, 1, 1), completions=completions, clip_low=0.4, clip_high=0.4)
+    down = losses_of(
+        gmpo_loss, logprobs, tensor(0, 0, 0), -tensor(1, 1, 1), completions=completions, clip_low=0.4, clip_high=0.4
+    )
     assert down.tolist() == pytest.approx([math.exp(0.3)] * 3)
 
 
@@ -98,9 +103,9 @@ def slow_gmpo(logprobs: list[float], old: list[float], advantage: float) -> floa
 @pytest.mark.parametrize(
     ("fast", "slow"),
     [
-        (partial(gspo_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
-        (partial(gspo_token_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
-        (partial(gmpo_loss, clip_low=0.3, clip_high=0.2), slow_gmpo),
+        (partial(losses_of, gspo_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
+        (partial(losses_of, gspo_token_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
+        (partial(losses_of, gmpo_loss, clip_low=0.3, clip_high=0.2), slow_gmpo),
     ],
 )
 def test_a_sequence_loss_equals_a_loop_over_completions(fast: Callable[..., Tensor], slow: SlowLoss, seed: int) -> None:
@@ -117,7 +122,11 @@ def test_the_token_variant_of_gspo_has_its_gradient_with_one_advantage_a_complet
     completions = completions_of(lengths)
     weights = 1 / torch.tensor(lengths, dtype=torch.float64)[completions]
     sequence, token = (
-        gradient(f(logprobs, old, advantages, completions=completions, clip_low=0.1, clip_high=0.15), logprobs, weights)
+        gradient(
+            losses_of(f, logprobs, old, advantages, completions=completions, clip_low=0.1, clip_high=0.15),
+            logprobs,
+            weights,
+        )
         for f in (gspo_loss, gspo_token_loss)
     )
     assert 0 < (sequence == 0).sum() < len(sequence)  # some completions are clipped, or the test says little
@@ -128,9 +137,10 @@ def test_the_token_variant_of_gspo_has_its_gradient_with_one_advantage_a_complet
 def test_the_order_of_tokens_and_the_names_of_completions_do_not_matter(loss: Callable[..., Tensor]) -> None:
     lengths, logprobs, old, advantages = random_batch(7)
     completions = completions_of(lengths)
-    whole = loss(logprobs, old, advantages, completions=completions, clip_low=0.1, clip_high=0.1)
+    whole = losses_of(loss, logprobs, old, advantages, completions=completions, clip_low=0.1, clip_high=0.1)
     order = torch.randperm(len(old), generator=torch.Generator().manual_seed(0))
-    shuffled = loss(
+    shuffled = losses_of(
+        loss,
         logprobs[order],
         old[order],
         advantages[order],
@@ -145,7 +155,9 @@ def test_the_order_of_tokens_and_the_names_of_completions_do_not_matter(loss: Ca
 def test_extreme_ratios_stay_finite(loss: Callable[..., Tensor]) -> None:
     logprobs = torch.tensor([0.0, -500.0, 0.0, -300.0], requires_grad=True)
     old, completions = torch.tensor([-500.0, 0.0, -400.0, 0.0]), torch.tensor([0, 1, 2, 3])
-    value = loss(logprobs, old, torch.tensor([1.0, 1, -1, -1]), completions=completions, clip_low=0.2, clip_high=0.2)
+    value = losses_of(
+        loss, logprobs, old, torch.tensor([1.0, 1, -1, -1]), completions=completions, clip_low=0.2, clip_high=0.2
+    )
     assert value.isfinite().all()
     assert gradient(value, logprobs).isfinite().all()
 

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 import torch
+from plain_losses import losses_of
 
 from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.losses import clipped_policy_loss, completion_weights
@@ -56,7 +57,8 @@ def test_with_every_switch_off_loss_and_gradient_are_those_of_grpo(seed: int) ->
         lengths, torch.arange(4).repeat_interleave(5), aggregation="sample", max_response_tokens=12
     )
     logprobs = torch.tensor([x for _, values, _ in completions for x in values], dtype=torch.float64).requires_grad_()
-    token_loss = clipped_policy_loss(
+    token_loss = losses_of(
+        clipped_policy_loss,
         logprobs,
         torch.tensor([x for _, _, values in completions for x in values], dtype=torch.float64),
         group_advantages(rewards).flatten().repeat_interleave(lengths),

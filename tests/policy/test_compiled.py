@@ -9,20 +9,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from dapo_lit.config import ConfigError
 from dapo_lit.policy.attention import layout
-from dapo_lit.policy.compiled import compile_layers
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.narrow import compute_in
-from dapo_lit.policy.sharding import checkpoint_layers, run
+from dapo_lit.policy.wrap import run, wrap_layers
 from dapo_lit.recipe.models import compiles
 
 LENGTHS = ([5, 7], [3, 4, 9, 2], [17], [2, 2, 2, 30, 8])
 """Of the sequences of four packed rows."""
-
-
-def wrapped(model: PreTrainedModel) -> None:
-    """As a run in 16 bits with recomputation does it."""
-    compute_in(model, torch.bfloat16)
-    checkpoint_layers(model, "full")
+NARROW = {"compute_in": torch.bfloat16, "recomputed": "full"}
 
 
 def model_of(family: str) -> PreTrainedModel:
@@ -47,13 +40,11 @@ def fresh():
     counters.clear()
 
 
-@pytest.mark.parametrize(("family", "wrap"), [("qwen2", None), ("llama", wrapped)])
-def test_compiled_layers_compute_the_same_with_no_more_graphs_after_the_first_rows(family, wrap):
+@pytest.mark.parametrize(("family", "wraps"), [("qwen2", {}), ("llama", NARROW)])
+def test_compiled_layers_compute_the_same_with_no_more_graphs_after_the_first_rows(family, wraps):
     eager, compiled = model_of(family), model_of(family)
-    compile_layers(compiled, backend="aot_eager")
-    for model in (eager, compiled):
-        if wrap is not None:
-            wrap(model)
+    wrap_layers(eager, **wraps)
+    wrap_layers(compiled, compile_by="aot_eager", **wraps)
     assert compiled.state_dict().keys() == eager.state_dict().keys()
     graphs = []
     for lengths in LENGTHS:

@@ -4,22 +4,25 @@ from functools import partial
 
 import pytest
 import torch
+from plain_losses import losses_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
+from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy import head
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import Head, chunk_rows, scores, token_logprobs, token_loss
 
 TOKENS, SIZE, VOCABULARY = 60, 16, 97
 LOSSES = {
-    "clip": partial(clipped_policy_loss, clip_low=0.2, clip_high=0.28),
-    "dual clip": partial(clipped_policy_loss, clip_low=0.2, clip_high=0.2, clip_dual=3.0),
-    "reinforce": reinforce_loss,
-    "cispo": partial(cispo_loss, clip_low=1.0, clip_high=0.28),
+    "clip": partial(losses_of, clipped_policy_loss, clip_low=0.2, clip_high=0.28),
+    "dual clip": partial(losses_of, clipped_policy_loss, clip_low=0.2, clip_high=0.2, clip_dual=3.0),
+    "reinforce": partial(losses_of, reinforce_loss),
+    "cispo": partial(losses_of, cispo_loss, clip_low=1.0, clip_high=0.28),
     "clip and KL": lambda new, old, a: (
-        clipped_policy_loss(new, old, a, clip_low=0.2, clip_high=0.28) + 0.1 * kl_penalty(new, old - 0.3, "k3")
+        losses_of(clipped_policy_loss, new, old, a, clip_low=0.2, clip_high=0.28)
+        + 0.1 * kl_penalty(new, old - 0.3, "k3")
     ),
 }
 
@@ -68,11 +71,11 @@ def test_both_ways_agree_with_float64_for_every_loss_of_tokens(name):
     weights, old = case.weights, case.old.float()
 
     hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-    in_forward, found, entropy = token_loss(
+    in_forward, found, entropy, _ = token_loss(
         hidden,
         Head(weight),
         case.targets,
-        lambda new, s: loss(new, old[s], case.advantages[s]) * weights[s],
+        lambda new, _, s: (loss(new, old[s], case.advantages[s]) * weights[s], NOTHING),
         temperature=0.8,
     )
     in_forward.backward()
@@ -93,11 +96,11 @@ def test_in_float64_both_ways_are_exact():
     case, loss = Case(torch.float64), LOSSES["clip"]
     total, _, of_hidden, of_weight = case.reference(loss)
     hidden, weight = case.hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-    found, _, _ = token_loss(
+    found, *_ = token_loss(
         hidden,
         Head(weight),
         case.targets,
-        lambda new, s: loss(new, case.old[s], case.advantages[s].double()) * case.weights[s],
+        lambda new, _, s: (loss(new, case.old[s], case.advantages[s].double()) * case.weights[s], NOTHING),
         temperature=0.8,
     )
     (3 * found).backward()
@@ -145,7 +148,9 @@ def test_no_tensor_except_weights_and_hidden_states_is_larger_than_a_chunk(monke
     hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
     targets = torch.randint(0, vocabulary, (tokens,))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        loss, _, _ = token_loss(hidden, Head(weight), targets, lambda new, s: -new / tokens, temperature=1.0)
+        loss, *_ = token_loss(
+            hidden, Head(weight), targets, lambda new, _, s: (-new / tokens, NOTHING), temperature=1.0
+        )
         loss.backward()
     held, peak = 0, 0
     for event in profile.profiler.kineto_results.events():
@@ -163,10 +168,12 @@ def test_a_bfloat16_head_has_float32_log_probs_only_where_asked_for(fp32):
     _, expected, *gradients = case.reference(LOSSES["reinforce"])
     tensors = [x.clone().requires_grad_() for x in (case.hidden, case.weight)]
 
-    def loss(logprobs: Tensor, chunk: slice) -> Tensor:
-        return reinforce_loss(logprobs, case.old[chunk], case.advantages[chunk]) * case.weights[chunk]
+    def loss(logprobs: Tensor, entropy: Tensor, chunk: slice) -> tuple[Tensor, Statistics]:
+        return losses_of(reinforce_loss, logprobs, case.old[chunk], case.advantages[chunk]) * case.weights[
+            chunk
+        ], NOTHING
 
-    total, logprobs, _ = token_loss(tensors[0], Head(tensors[1]), case.targets, loss, temperature=0.8, fp32=fp32)
+    total, logprobs, *_ = token_loss(tensors[0], Head(tensors[1]), case.targets, loss, temperature=0.8, fp32=fp32)
     worst = float((logprobs.double() - expected).abs().max())
     assert worst < 1e-5 if fp32 else 1e-3 < worst < 0.1
     for found, gradient in zip(torch.autograd.grad(total, tensors), gradients, strict=True):
@@ -178,7 +185,9 @@ def test_with_a_vocabulary_of_49_152_the_log_probs_are_within_5e_6_of_float64():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = 3 * torch.randn(32, 64, generator=generator) / 8, torch.randn(49_152, 64, generator=generator)
     targets = torch.randint(49_152, (32,), generator=generator)
-    _, logprobs, _ = token_loss(hidden, Head(weight), targets, lambda found, part: -found, temperature=1.0)
+    _, logprobs, *_ = token_loss(
+        hidden, Head(weight), targets, lambda found, _, part: (-found, NOTHING), temperature=1.0
+    )
     expected = torch.log_softmax(hidden.double() @ weight.double().t(), -1)[torch.arange(32), targets]
     # log_softmax, which adds one after the other on the CPU, is 8e-6 off.
     assert (logprobs.double() - expected).abs().max() < 5e-6
@@ -231,8 +240,8 @@ def test_a_bias_a_scale_and_a_soft_cap_have_the_log_probs_and_gradients_of_float
     for ours, theirs in zip(torch.autograd.grad(total(*scored), found), gradients, strict=True):
         assert relative(ours, theirs) < 3e-6
 
-    in_forward, _, _ = token_loss(
-        found[0], with_form, case.targets, lambda new, s: new * slopes[0, s].float(), temperature=0.8
+    in_forward, *_ = token_loss(
+        found[0], with_form, case.targets, lambda new, _, s: (new * slopes[0, s].float(), NOTHING), temperature=0.8
     )
     gradients = torch.autograd.grad((expected[0] * slopes[0]).sum(), exact)
     for ours, theirs in zip(torch.autograd.grad(in_forward, found), gradients, strict=True):
@@ -251,7 +260,9 @@ def test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size(monkeyp
     for rows in (TOKENS, 256):
         monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device, rows=rows: rows)
         hidden = case.hidden.clone().requires_grad_()
-        loss, logprobs, _ = token_loss(hidden, Head(case.weight), case.targets, lambda new, s: -new, temperature=0.8)
+        loss, logprobs, *_ = token_loss(
+            hidden, Head(case.weight), case.targets, lambda new, _, s: (-new, NOTHING), temperature=0.8
+        )
         found.append((logprobs, *torch.autograd.grad(loss, hidden)))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -265,11 +276,11 @@ def test_compiled_operations_give_what_eager_ones_and_float64_give(softcap):
         leaves = [x.to(dtype).requires_grad_() for x in (case.hidden.clone(), case.weight.clone(), bias.clone())]
         head = Head(leaves[1], leaves[2], softcap=softcap, backend=backend)
         tokens = case.old.to(dtype), case.advantages.to(dtype), case.weights.to(dtype)
-        total, logprobs, entropy = token_loss(
+        total, logprobs, entropy, _ = token_loss(
             leaves[0],
             head,
             case.targets,
-            lambda new, s: loss(new, tokens[0][s], tokens[1][s]) * tokens[2][s],
+            lambda new, _, s: (loss(new, tokens[0][s], tokens[1][s]) * tokens[2][s], NOTHING),
             temperature=0.8,
         )
         total.backward()

@@ -8,9 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.layers import decoder_layers
-from dapo_lit.policy.narrow import compute_in
-from dapo_lit.policy.sharding import checkpoint_layers, run
+from dapo_lit.policy.wrap import decoder_layers, run, wrap_layers
 
 SIZES = {
     "qwen2": {
@@ -49,8 +47,7 @@ def test_log_probs_and_gradients_are_those_of_16_bit_weights_and_weights_stay_wi
     for parameter in reference.parameters():
         parameter.data = parameter.data.bfloat16()
     before = deepcopy(model.state_dict())
-    compute_in(model, torch.bfloat16)
-    checkpoint_layers(model, recomputed)
+    wrap_layers(model, compute_in=torch.bfloat16, recomputed=recomputed)
     with torch.no_grad():
         assert torch.equal(logprobs(model), logprobs(reference))
     wide, narrow = gradients(model), gradients(reference)
@@ -65,7 +62,7 @@ def test_log_probs_and_gradients_are_those_of_16_bit_weights_and_weights_stay_wi
 
 def test_gradients_of_several_passes_add_up_in_float32():
     model = tiny("qwen2")
-    compute_in(model, torch.bfloat16)
+    wrap_layers(model, compute_in=torch.bfloat16)
     once = {name: gradient.clone() for name, gradient in gradients(model).items()}
     model.zero_grad()
     thrice = gradients(model, passes=3)

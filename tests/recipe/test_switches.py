@@ -1,7 +1,7 @@
 """A switch is a switch: on a recorded batch each setting changes what it should and nothing else."""
 
 import ast
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from dapo_lit.config.algorithm import Techniques
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.advantages import group_advantages
-from dapo_lit.objective.diagnostics import finish, merge, policy_statistics, reference_statistics
+from dapo_lit.objective.diagnostics import finish
+from dapo_lit.objective.tokens import Tokens
 from dapo_lit.recipe.idle_settings import idle_settings
 from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import batch_metrics
 from dapo_lit.rollout.records import Completion, Group
-from dapo_lit.step.objective import MinibatchTokens
-from dapo_lit.step.packing import token_batch
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.batch import token_batch
+from dapo_lit.step.loss import TokenAxis, weighted_loss
 
 LIMIT = 20
 # Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
@@ -78,22 +78,23 @@ def consequences(config: Config) -> dict[str, object]:
     logprobs, ref = (old + 0.5 * changes).requires_grad_(), old + 0.3 * distances
     completions = batch.completion_of_token
     tokens = TokenAxis(
-        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[completions], fresh=batch.fresh,
-        rollout_logprobs=batch.rollout_logprobs, old_logprobs=old, ref_logprobs=ref, values=values,
+        completions=completions, loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[completions],
+        fresh=batch.fresh, rollout_logprobs=batch.rollout_logprobs, old_logprobs=old, ref_logprobs=ref, values=values,
     )  # fmt: skip
     earned, mask = settled.credit(batch, tokens).advantages, batch.loss_mask
     # Advantages of its own, so that the loss does not move with what moves the advantages.
     fixed = torch.where(completions % 2 == 0, 1.0, -1.0)
-    generator = torch.Generator().manual_seed(1)
-    everything = torch.ones_like(mask)
-    losses = settled.loss.over_minibatch(
-        MinibatchTokens(logprobs, old, fixed, completions, everything, entropy, generator)
-    )
-    statistics = policy_statistics(
-        logprobs.detach(), old, fixed, everything, clip_low=settled.clip_low, clip_high=settled.clip_high,
-        clip_dual=settled.clip_dual, entropy=entropy, completion_tokens=batch.response_lengths[completions],
+    losses, _ = settled.policy_loss(
+        Tokens(
+            logprobs, old, fixed, entropy, batch.response_lengths[completions], completions, torch.ones_like(mask),
+            torch.Generator().manual_seed(1),
+        ),
+        settled.bounds,
     )  # fmt: skip
-    metrics = finish(*merge(statistics, reference_statistics(logprobs, ref, everything)))
+    zeros = torch.zeros_like(old)
+    known = replace(tokens, advantages=fixed, weights=torch.ones_like(old), losses=zeros, slopes=zeros)
+    terms, statistics = weighted_loss(settled, known, None, logprobs, entropy)
+    metrics = finish(statistics)
     return {
         "rewards": [c.reward_shaped for g in groups for c in g.completions],
         "advantages": earned.tolist(),
@@ -101,7 +102,7 @@ def consequences(config: Config) -> dict[str, object]:
         "weights": settled.weights(batch.loss_tokens, batch.group_index).tolist(),
         "full weights": settled.weights(batch.response_lengths, batch.group_index).tolist(),
         "loss": losses.tolist(),
-        "terms": settled.regularisation(logprobs, ref, entropy).tolist(),
+        "terms": terms.tolist(),
         "sampling": asdict(collection_rules(config.algorithm)),
         # What a metric means: no setting may move one, but for the bounds that clip/* names as those in effect.
         "correct": [c.correct for g in groups for c in g.completions],
@@ -185,8 +186,9 @@ def test_whitening_measures_mean_and_variance_over_the_tokens_with_loss(compose)
     batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
     nothing = torch.zeros(len(batch.loss_mask))
     tokens = TokenAxis(
-        loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[batch.completion_of_token],
-        fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing,
+        completions=batch.completion_of_token, loss_mask=batch.loss_mask,
+        completion_tokens=batch.response_lengths[batch.completion_of_token], fresh=batch.fresh,
+        rollout_logprobs=nothing, old_logprobs=nothing,
     )  # fmt: skip
     earned = settled.credit(batch, tokens).advantages
     assert 0 < batch.loss_mask.sum() < len(batch.loss_mask)
@@ -255,7 +257,7 @@ def test_every_technique_is_among_the_settings_that_are_turned():
 
 PACKAGE = Path(dapo_lit.__file__).parent
 ARITHMETIC = {
-    "clip_higher": "objective/losses.py",
+    "clip_higher": "objective/tokens.py",
     "dynamic_sampling": "rollout/dynamic_sampling.py",
     "token_level_loss": "objective/losses.py",
     "soft_overlong_punishment": "objective/shaping.py",

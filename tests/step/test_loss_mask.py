@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import Config
-from dapo_lit.objective.diagnostics import Statistics
+from dapo_lit.objective.tokens import Statistics
 from dapo_lit.ranks import Ranks
 from dapo_lit.recipe.switches import objective
-from dapo_lit.step.counters import Counters
-from dapo_lit.step.packing import MicroBatch, TokenBatch
-from dapo_lit.step.token_axis import TokenAxis
+from dapo_lit.step.batch import MicroBatch, TokenBatch
+from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.optimizer import Counters
 from dapo_lit.step.updates import StepUpdates
 
 LENGTHS = torch.tensor([2, 3])
@@ -38,9 +38,10 @@ class FixedLogprobs:
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         return self.parameter[micro.tokens], torch.ones(len(micro.tokens))
 
-    def token_loss(self, micro: MicroBatch, loss) -> tuple[Tensor, Tensor, Tensor]:
+    def loss(self, micro: MicroBatch, loss_of_tokens, **_) -> tuple[Tensor, Tensor, Statistics]:
         logprobs, entropy = self.logprobs(micro)
-        return loss(logprobs, slice(None)).sum(), logprobs.detach(), entropy
+        losses, statistics = loss_of_tokens(logprobs, entropy, slice(None))
+        return losses.sum(), logprobs.detach(), statistics
 
     def balance(self, batch: TokenBatch, completions: list[int]) -> float:
         return 1.0
@@ -76,6 +77,7 @@ def batch_with(mask: list[bool]) -> TokenBatch:
 
 def tokens_of(batch: TokenBatch) -> TokenAxis:
     return TokenAxis(
+        completions=batch.completion_of_token,
         loss_mask=batch.loss_mask,
         completion_tokens=LENGTHS[batch.completion_of_token],
         rollout_logprobs=batch.rollout_logprobs,

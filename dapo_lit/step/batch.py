@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dapo_lit.policy.attention import Layout, layout, paths
-from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.records import CollectedStep, Group
 from dapo_lit.step.balance import first_fit
 
 
@@ -250,3 +250,26 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
         rollout_logprobs=torch.from_numpy(np.concatenate([c.sample.rollout_logprobs for c in completions])),
         fresh=torch.from_numpy(np.repeat(versions[:, 0] == policy_version, versions[:, 1])),
     )
+
+
+@dataclass
+class RolloutStep:
+    """One training batch."""
+
+    collected: CollectedStep
+    tokens: TokenBatch | None
+    """None: no group to learn from."""
+    sync_s: float
+    started: float
+    """time.perf_counter() when the step began."""
+    metrics: dict[str, Any]
+    """Of sampling, in the keys of docs/metrics.md."""
+
+    @property
+    def step(self) -> int:
+        return self.collected.step
+
+    @property
+    def policy_version(self) -> int:
+        """Of the weights that train on it."""
+        return self.collected.policy_version

@@ -10,7 +10,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
-from dapo_lit.step.packing import TokenBatch, token_batch
+from dapo_lit.step.batch import TokenBatch, token_batch
 
 
 def group(index: int, prompt: tuple[int, ...], responses: list[tuple[int, ...]], version: int = 0) -> Group:

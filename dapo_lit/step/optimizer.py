@@ -1,7 +1,9 @@
-"""The optimiser steps of one rollout step: learning rate, clipping, skipped updates, and the noise of the gradient."""
+"""The optimiser steps of one rollout step: learning rate, clipping, skipped updates, and the noise of the gradient.
+
+And the counters of a run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -11,9 +13,8 @@ from torch.distributed.tensor import DTensor
 from dapo_lit.config import Config, Optimizer
 from dapo_lit.errors import UserError
 from dapo_lit.objective.diagnostics import gradient_noise
-from dapo_lit.step.counters import Counters
-from dapo_lit.step.forward import PolicyForward
-from dapo_lit.step.packing import MicroBatch
+from dapo_lit.step.batch import MicroBatch
+from dapo_lit.step.scoring import PolicyForward
 
 
 class Observer(Protocol):
@@ -26,6 +27,29 @@ class Observer(Protocol):
 
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
         """Called before each optimiser step with its gradient, not clipped yet."""
+
+
+@dataclass
+class Counters:
+    """The cumulative x-axes of a run, over resumes; evaluation and downtime excluded."""
+
+    step: int = 0
+    """Rollout steps done."""
+    gradient_step: int = 0
+    """Optimiser steps done."""
+    tokens_generated: int = 0
+    """Response tokens sampled for training, discarded ones included."""
+    tokens_trained: int = 0
+    """Response tokens that carried loss, once an epoch."""
+    wall_s: float = 0.0
+    """Seconds in rollout steps."""
+
+    def state_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
 class NonFiniteError(UserError):

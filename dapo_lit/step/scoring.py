@@ -1,0 +1,231 @@
+"""Forward passes of policy, reference and critic, and the trainer's view of a batch before its updates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from dapo_lit.config import Config
+from dapo_lit.objective.diagnostics import correction_statistics, mismatch_statistics
+from dapo_lit.objective.tokens import NOTHING, Statistics, merge
+from dapo_lit.policy.attention import hidden_states
+from dapo_lit.policy.critic import Critic
+from dapo_lit.policy.divergence import token_full_kl
+from dapo_lit.policy.head import LossOfTokens, fused_loss, token_logprobs
+from dapo_lit.policy.reference import Reference
+from dapo_lit.policy.sharding import gathered_head
+from dapo_lit.policy.wrap import run
+from dapo_lit.ranks import Ranks
+from dapo_lit.step.balance import balance, balance_frac, cost_of
+from dapo_lit.step.batch import MicroBatch, TokenBatch, counter_seed
+from dapo_lit.step.loss import Objective, TokenAxis
+
+SHARED_PROMPT_BELOW = 0.85
+"""shared_prompt=auto: prompts are shared where that leaves less than this share of the tokens."""
+
+
+@dataclass(frozen=True)
+class PolicyForward:
+    """The models of a step and how they are run. Micro-batches must be on `device`; results are [n], on it too."""
+
+    policy: Any  # a PreTrainedModel, or its adapters around one
+    reference: Reference | None
+    """None: no KL term."""
+    critic: Critic | None
+    """None: no value model."""
+    ranks: Ranks
+    device: torch.device
+    temperature: float
+    """Log-probs and entropies are those of the sampling distribution."""
+    entropy_gradient: bool
+    """A loss differentiates the entropy."""
+    fp32_head: bool
+    micro_batch_tokens: int
+    """Most tokens in a micro-batch."""
+    shared_prompt: bool | Literal["auto", "prefixes"]
+    """A group's prompt, or all that its completions begin with, is computed once per micro-batch."""
+
+    def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:
+        """This rank's micro-batches of `completions`, the same number on every rank, and whether each counts.
+
+        Every forward and backward pass of a sharded policy is a collective, so a rank with fewer micro-batches repeats
+        the shortest completion, marked False: that one must weigh nothing and be measured nowhere.
+        """
+        shares = self.shared_prompt
+        if shares == "auto":
+            shares = batch.shared_prompt_ratio < SHARED_PROMPT_BELOW
+        split = partial(batch.micro_batches, budget_tokens=self.micro_batch_tokens, shares_prompts=shares)
+        if self.ranks.size == 1:
+            return [(micro, True) for micro in split(completions)]
+        own = balance(self._costs(batch, completions), self.ranks.size)[self.ranks.rank]
+        micros = [(micro, True) for micro in split([completions[position] for position in own])]
+        wanted = int(self.ranks.stack(torch.tensor(len(micros))).max())
+        shortest = min(completions, key=lambda b: len(batch.sequences[b]))
+        filler = next(iter(split([shortest])))
+        return micros + [(filler, False)] * (wanted - len(micros))
+
+    def balance(self, batch: TokenBatch, completions: Sequence[int]) -> float:
+        """`perf/balance` of `completions`: mean over maximum of the ranks' costs; 1: no rank waits for another."""
+        costs = self._costs(batch, completions)
+        return balance_frac(costs, balance(costs, self.ranks.size))
+
+    def _costs(self, batch: TokenBatch, completions: Sequence[int]) -> list[float]:
+        cost = cost_of(self.policy.config)
+        return [cost(len(batch.sequences[b])) for b in completions]
+
+    def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
+        """Log-probs (with gradient) and entropies of the response tokens, under the policy unless `model` is given."""
+        return run(
+            self.policy if model is None else model,
+            token_logprobs,
+            micro.input_ids,
+            micro.packed,
+            micro.rows,
+            micro.targets,
+            temperature=self.temperature,
+            entropy_gradient=self.entropy_gradient,
+            fp32=self.fp32_head,
+        )
+
+    def loss(
+        self, micro: MicroBatch, loss_of_tokens: LossOfTokens, *, by_logprobs_only: bool
+    ) -> tuple[Tensor, Tensor, Statistics]:
+        """The sum of a loss over the response tokens, with gradient; their log-probs without; what the loss measures.
+
+        by_logprobs_only: of all that depends on the policy, a token's loss depends only on its own log-prob. Then the
+        head is fused: three matrix products instead of four (policy/head.py).
+        """
+        if by_logprobs_only:
+            loss, logprobs, _, statistics = run(
+                self.policy,
+                fused_loss,
+                micro.input_ids,
+                micro.packed,
+                micro.rows,
+                micro.targets,
+                loss_of_tokens,
+                temperature=self.temperature,
+                fp32=self.fp32_head,
+            )
+            return loss, logprobs, statistics
+        logprobs, entropy = self.logprobs(micro)
+        losses, statistics = loss_of_tokens(logprobs, entropy, slice(None))
+        return losses.sum(), logprobs.detach(), statistics
+
+    def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
+        """The critic's values of the states before the response tokens, with gradient.
+
+        head_only: a backbone shared with the policy gets no gradient.
+        """
+        assert self.critic is not None
+        shares = self.critic.backbone is None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not (shares and head_only)):
+            hidden = _hidden_states(self.policy if shares else self.critic.backbone, micro)
+        return self.critic(hidden)
+
+    def full_kl(self, micro: MicroBatch) -> Tensor:
+        """Exact divergence from the reference at each response token, with gradient."""
+        assert self.reference is not None
+        with self.reference.on(self.device) as reference, torch.no_grad():
+            hidden = _hidden_states(reference, micro)
+        return run(
+            self.policy,
+            token_full_kl,
+            micro.input_ids,
+            micro.packed,
+            micro.rows,
+            ref_hidden=hidden,
+            ref_head=None if self.reference.is_policy else gathered_head(self.reference.model),
+            temperature=self.temperature,
+        )
+
+
+def _hidden_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
+    """[n, hidden] before each response token."""
+    return run(model, hidden_states, micro.input_ids, micro.packed, micro.rows)
+
+
+def scored_by_first_update(
+    config: Config, objective: Objective, batch: TokenBatch, step: int, num_ranks: int
+) -> list[int]:
+    """Completions that need no scoring of their own: the first update's forward pass gives their old log-probs.
+
+    Empty if something needs those log-probs earlier, or if a later epoch may need them on another rank.
+    """
+    algorithm = config.algorithm
+    needed_earlier = (
+        objective.whole_minibatch
+        or objective.correction is not None
+        or algorithm.critic
+        or algorithm.kl.where == "reward"
+    )
+    needed_elsewhere = algorithm.epochs > 1 and num_ranks > 1
+    if not objective.recomputes_old_logprobs or needed_earlier or needed_elsewhere:
+        return []
+    return next(batch.minibatches(algorithm.minibatch_prompts, counter_seed(config.seed, step, 0)))
+
+
+@torch.no_grad()
+def score(
+    forward: PolicyForward, objective: Objective, batch: TokenBatch, later: Sequence[int] = ()
+) -> tuple[TokenAxis, Statistics]:
+    """The batch's tokens before the updates, and the statistics of the trainer-engine mismatch.
+
+    later: completions whose old log-probs, and mismatch, come from the first update.
+    """
+    policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
+    unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
+    old, corrections, statistics = batch.rollout_logprobs, None, NOTHING
+    if objective.recomputes_old_logprobs:
+        # The scores are the same on every rank by now: rank 0 measures all of them, the others nothing.
+        is_first = forward.ranks.rank == 0
+        measured = batch.fresh & ~unscored if is_first else torch.zeros_like(batch.fresh)
+        statistics = mismatch_statistics(policy, batch.rollout_logprobs, measured)
+        if objective.correction is None:
+            # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
+            old = torch.where(batch.fresh, policy.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
+        else:
+            # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them.
+            old = policy
+            corrections = objective.correction(old, batch.rollout_logprobs, batch.completion_of_token)
+            statistics = merge(statistics, correction_statistics(corrections if is_first else corrections[:0]))
+    tokens = TokenAxis(
+        completions=batch.completion_of_token,
+        loss_mask=batch.loss_mask,
+        completion_tokens=batch.response_lengths[batch.completion_of_token],
+        rollout_logprobs=batch.rollout_logprobs,
+        fresh=batch.fresh,
+        old_logprobs=old,
+        unscored=unscored if later else None,
+        ref_logprobs=ref if forward.reference else None,
+        values=values if forward.critic else None,
+        corrections=corrections,
+    )
+    return tokens, statistics
+
+
+def _forward_passes(
+    forward: PolicyForward, batch: TokenBatch, later: Sequence[int], *, scores_policy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[N] of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
+    policy, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=forward.device) for _ in range(3))
+    now = sorted(set(range(len(batch.sequences))) - set(later))
+    for completions, scores in ((now, scores_policy), (list(later), False)):
+        if not completions or not (scores or forward.reference or forward.critic):
+            continue
+        for micro, counts in forward.micro_batches(batch, completions):
+            micro = micro.to(forward.device)
+            place = micro.tokens if counts else micro.tokens[:0]
+            if scores:
+                policy[place] = forward.logprobs(micro)[0][: len(place)]
+            if forward.reference:
+                with forward.reference.on(forward.device) as reference:
+                    ref[place] = forward.logprobs(micro, reference)[0][: len(place)]
+            if forward.critic:
+                values[place] = forward.values(micro)[: len(place)]
+    policy, ref, values = (forward.ranks.sum(scored.cpu()) for scored in (policy, ref, values))
+    return policy, ref, values
