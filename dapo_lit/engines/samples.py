@@ -37,8 +37,10 @@ class ArrayRecord:
     """
 
     def __post_init__(self) -> None:
-        for name in ARRAY_TYPES.keys() & vars(self).keys():
-            object.__setattr__(self, name, np.asarray(getattr(self, name), ARRAY_TYPES[name]))
+        for name, dtype in ARRAY_TYPES.items():
+            value = vars(self).get(name)
+            if value is not None and getattr(value, "dtype", None) != dtype:
+                object.__setattr__(self, name, np.asarray(value, dtype))
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(

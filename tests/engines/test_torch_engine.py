@@ -18,6 +18,7 @@ from transformers import (
 
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import NO_TOKENS, Sample, SampleKey, TokenIds
+from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 
 VOCAB = 40
@@ -112,6 +113,31 @@ def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied):
     samples = list(make_engine(model, max_batch_size=10).generate(requests, sampling))
     assert max(len(sample.response_ids) for sample in samples) > 64
     assert_logprobs_are_forced(model, requests, samples, 1.3)
+
+
+def test_a_groups_samples_are_computed_together_while_their_tokens_are_the_same(monkeypatch):
+    model, decoded = make_model(ARCHITECTURES["qwen3"]), list[int]()
+    sampling = Sampling(30, temperature=0.1)  # few tokens are likely, so prefixes repeat
+    apart = make_requests(num_prompts=6, group=8)
+    apart.sort(key=lambda request: request.key.sample_index)  # neighbours have other prompts
+    together = sorted(apart, key=lambda request: request.key.problem_id)
+    decode = Decoder.decode
+
+    def counting(self: Decoder, tokens: torch.Tensor, *others: object) -> torch.Tensor:
+        decoded.append(len(tokens))
+        return decode(self, tokens, *others)
+
+    monkeypatch.setattr(Decoder, "decode", counting)
+    found = []
+    for requests in (apart, together):
+        decoded.clear()
+        samples = make_engine(model, max_batch_size=20).generate(requests, sampling)
+        tokens = {sample.key: sample.response_ids.tolist() for sample in samples}
+        found.append((sum(decoded), tokens))
+    (computed_apart, tokens), (computed_together, same_tokens) = found
+    assert same_tokens == tokens
+    distinct = {(key.problem_id, *ids[:n]) for key, ids in tokens.items() for n in range(1, len(ids))}
+    assert len(distinct) <= computed_together < 0.8 * computed_apart
 
 
 def test_tied_weights_may_come_without_the_head():

@@ -32,12 +32,20 @@ class Cache:
         self.bias: Tensor | None = None
         """[rows, 1, 1, capacity]: 0 from a row's start on, -inf before it. None where all rows have the same start."""
 
-    def fill(self, holes: Tensor, last: Tensor, used: slice) -> None:
-        """Copies the used slots of the rows `last` to the rows `holes`."""
-        if len(holes):
+    def fill(self, places: Tensor, sources: Tensor) -> None:
+        """Copies the rows `sources` to the rows `places`: whole rows, as selecting slots too would copy all rows."""
+        if len(places):
             for layer in self._laid_out:
-                slots = layer[:, :, :, used]
-                slots.index_copy_(1, holes, slots.index_select(1, last))
+                layer.index_copy_(1, places, layer.index_select(1, sources))
+
+    def branch(self, places: Tensor, parents: Tensor, count: int) -> None:
+        """The rows `places`, with new ones `count` in all, get what the rows `parents` hold."""
+        self.fill(places, parents)
+        source = torch.arange(count, device=self.starts.device)
+        source[places] = parents
+        self.layers = [layer[:, :count] for layer in self._laid_out]
+        self.starts = self.starts[source]
+        self.bias = None if self.bias is None else self.bias[source]
 
     def lay_out(self, kept: int, rows: int, old: slice, new: slice, capacity: int, most: int) -> None:
         """Gives room for `rows` rows of `capacity` slots, later `most`; `old` slots of the first rows become `new`."""

@@ -74,7 +74,7 @@ class DecodingBatch:
         samples = self._collect(ended, at_eos)
         self._alive[ended] = False
         if self._alive.any():
-            self._rows.decode(self._slot - 1)
+            self._rows.decode(self._slot - 1, self._alive)
         return samples
 
     def _collect(self, rows: np.ndarray, at_eos: np.ndarray) -> list[Sample]:
@@ -137,8 +137,6 @@ class DecodingBatch:
         self._rows.move(
             Move(
                 rows=rows,
-                holes=holes,
-                last=last,
                 starts=self._starts,
                 old=slice(first, self._slot),
                 new=slice(first + shift, width),

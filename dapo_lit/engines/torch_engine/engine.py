@@ -1,8 +1,9 @@
 """A batched sampler in plain torch: no server, no compilation, exact log-probs.
 
 Requests enter the batch in submission order. Whenever an eighth of it has ended, the last rows fill the free places and
-the next requests follow them (continuous refill); no other row is moved. A group's prompt is run once; its keys and
-values are copied to the group's rows. Left out: CUDA graphs, speculative decoding, paging, tensor parallelism.
+the next requests follow them (continuous refill); no other row is moved. A group's prompt is run once, and its samples
+are computed together as long as their tokens are the same. Left out: CUDA graphs, speculative decoding, paging, tensor
+parallelism.
 
 A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.

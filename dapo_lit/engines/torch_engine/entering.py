@@ -1,4 +1,4 @@
-"""Prompts of the rows that enter a batch: each distinct one is run once, and copied to the rows of its group."""
+"""Prompts of the rows that enter a batch: each distinct one is run once and takes one place of the cache."""
 
 from collections.abc import Sequence
 
@@ -24,25 +24,23 @@ class Entering:
             if not distinct or not np.array_equal(prompt, distinct[-1]):
                 distinct.append(prompt)
             row_prompts.append(len(distinct) - 1)
-        self._chunks: list[tuple[Tensor, Tensor, Prefilled]] = []  # rows, their prompt within the chunk
-        self.hidden = torch.empty(len(prompts), decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
-        """[rows, hidden]: what the first token is sampled from."""
-        of_row = np.array(row_prompts, np.int64)
+        self.prompt_of_row = np.array(row_prompts, np.int64)
+        """[rows] which of the distinct prompts each row has."""
+        self._chunks: list[tuple[Tensor, Prefilled]] = []  # prompts
+        self.hidden = torch.empty(len(distinct), decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        """[prompts, hidden]: what the first token is sampled from."""
         for chunk in _by_length(distinct):
-            rows = np.flatnonzero(np.isin(of_row, chunk))
-            place = {prompt: i for i, prompt in enumerate(chunk)}
-            source = torch.tensor([place[p] for p in of_row[rows].tolist()], device=decoder.device)
             prefilled = decoder.prefill([distinct[i] for i in chunk])
-            target = torch.from_numpy(rows).to(decoder.device)
-            self.hidden[target] = prefilled.hidden[source]
-            self._chunks.append((target, source, prefilled))
+            target = torch.tensor(chunk, device=decoder.device)
+            self.hidden[target] = prefilled.hidden
+            self._chunks.append((target, prefilled))
 
     def write(self, index: int, layer: Tensor) -> None:
-        """Copies a layer's keys and values, right-aligned, to layer: [2, rows, key heads, width, head_dim]."""
-        for target, source, prefilled in self._chunks:
+        """Copies a layer's keys and values, right-aligned, to layer: [2, >= prompts, key heads, width, head_dim]."""
+        for target, prefilled in self._chunks:
             prompt = prefilled.layers[index]
             # Six times as fast as assigning to layer[:, target].
-            layer[:, :, :, layer.shape[3] - prompt.shape[3] :].index_copy_(1, target, prompt.index_select(1, source))
+            layer[:, :, :, layer.shape[3] - prompt.shape[3] :].index_copy_(1, target, prompt)
 
 
 def _by_length(prompts: Sequence[TokenIds]) -> list[list[int]]:

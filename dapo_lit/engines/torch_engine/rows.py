@@ -1,4 +1,8 @@
-"""What the device holds of the rows being decoded: tokens, log-probs and cache, in tensors as large as the batch."""
+"""What the device holds of the rows being decoded: tokens and log-probs of each row, and the cache.
+
+Rows that have the same prompt and the same tokens so far have one place in the cache, and are computed once, until
+their tokens differ. That changes no sample: a row of a product does not depend on the others.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,6 +18,8 @@ from dapo_lit.engines.torch_engine.entering import Entering
 
 _GROWTH_SLOTS = 8
 """The cache grows by at least this many slots."""
+_FEWEST_PLACES = 4
+"""With fewer rows, products on a CPU are summed in another order; no batch of as many rows gets fewer places."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,7 @@ class Move:
     """Where rows and slots go between two steps; arrays are on the host."""
 
     rows: np.ndarray
-    """[kept] the place that each row that stays had before."""
-    holes: np.ndarray
-    """Places that ended rows leave, for the rows `last`; all other rows that stay keep theirs."""
-    last: np.ndarray
+    """[kept] the index that each row that stays had before."""
     starts: np.ndarray
     """[rows afterwards] slot of the first token; position = slot - start."""
     old: slice
@@ -42,18 +45,20 @@ class Move:
 
 
 class Rows:
-    """The device's part of a batch. Rows are packed at the front; nothing is computed for one that is not in use."""
+    """The device's part of a batch. Places are packed at the front; nothing is computed for one that is not in use."""
 
     def __init__(self, decoder: Decoder, is_eos: Tensor) -> None:
         self.capacity = 0
         """Slots of a row; 0 before the first move."""
         self._decoder = decoder
-        self._is_eos = is_eos
-        # [B, capacity] tokens and their log-probs by slot, and what the next token is sampled from.
+        self._is_eos = is_eos.cpu().numpy()
+        # [B, capacity] tokens and their log-probs by slot, and the last tokens on the host.
         self._ids = torch.empty(0, 0, dtype=torch.int64, device=decoder.device)
         self._logprobs = torch.empty(0, 0, device=decoder.device)
+        self._tokens = np.empty(0, np.int64)
+        # [B] each row's place, and what the next token is sampled from at each place.
+        self._places = np.empty(0, np.int64)
         self._hidden = torch.empty(0, decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
-        self._tokens = torch.empty(0, dtype=torch.int64, device=decoder.device)
         self._cache = decoder.empty_cache()
 
     @property
@@ -62,37 +67,74 @@ class Rows:
         return self._cache.room
 
     def move(self, move: Move, entering: Entering) -> None:
-        kept, num_rows, width = move.kept, len(move.starts), move.new.stop
+        num_rows, width = len(move.starts), move.new.stop
         if move.lays_out:
             # Attention reads a cache with unused slots as slowly as a full one, and growing copies all of it.
             self.capacity = min(width + max(_GROWTH_SLOTS, 2 * math.isqrt(width)), move.most)
-        place = torch.from_numpy(move.rows).to(self._decoder.device)
+        rows = self._placed(move.rows)
         for name in ("_ids", "_logprobs"):
             before: Tensor = getattr(self, name)
             after = before.new_zeros(num_rows, self.capacity)
-            after[:kept, move.new] = before[place, move.old]
+            after[: move.kept, move.new] = before[rows, move.old]
             setattr(self, name, after)
-        self._hidden = torch.cat([self._hidden[place], entering.hidden])
-        self._cache.fill(torch.from_numpy(move.holes).to(place), torch.from_numpy(move.last).to(place), move.old)
+        used, places = np.unique(self._places[move.rows], return_inverse=True)
+        kept = len(used)
+        # The last places fill those that nobody uses any more; `used` becomes the former place of each place.
+        holes, last = np.setdiff1d(np.arange(kept), used), used[used >= kept]
+        self._cache.fill(self._placed(holes), self._placed(last))
+        now = np.concatenate([used[used < kept], holes])
+        self._places = np.concatenate([now[places], kept + entering.prompt_of_row])
+        former = np.empty(kept, np.int64)
+        former[now] = used
+        count = max(kept + len(entering.hidden), min(_FEWEST_PLACES, num_rows))
+        idle = count - kept - len(entering.hidden)
+        hidden = self._hidden
+        self._hidden = torch.cat(
+            [hidden[self._placed(former)], entering.hidden, hidden.new_zeros(idle, hidden.shape[1])]
+        )
         if move.lays_out:
             self._cache.lay_out(kept, num_rows, move.old, move.new, self.capacity, move.most)
-        self._cache.enter(torch.from_numpy(move.starts), kept, width)
+        starts = np.full(count, move.starts.min())
+        starts[self._places] = move.starts
+        self._cache.enter(torch.from_numpy(starts), kept, width)
         for index, layer in enumerate(self._cache.layers):
             entering.write(index, layer[:, kept:, :, :width])
 
     def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling) -> np.ndarray:
         """Draws the next token of every row, for slot `slot`; uniforms: [B]. Returns [B]: whether it is an EOS."""
-        logits = self._decoder.logits(self._hidden)
-        self._tokens, logprobs = draws.draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
-        self._ids[:, slot] = self._tokens
+        logits = self._decoder.logits(self._hidden)[self._placed(self._places)]
+        tokens, logprobs = draws.draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
+        self._ids[:, slot] = tokens
         self._logprobs[:, slot] = logprobs
-        return self._is_eos[self._tokens].cpu().numpy()
+        self._tokens = tokens.cpu().numpy()
+        return self._is_eos[self._tokens]
 
-    def decode(self, slot: int) -> None:
-        """Runs the tokens at `slot` through the model, so that the next ones can be drawn."""
-        self._hidden = self._decoder.decode(self._tokens, slot, self._cache)
+    def decode(self, slot: int, alive: np.ndarray) -> None:
+        """Runs the tokens at `slot` through the model, so that the next ones of `alive` [B] can be drawn."""
+        tokens = self._part(np.flatnonzero(alive))
+        self._hidden = self._decoder.decode(self._placed(tokens), slot, self._cache)
+
+    def _part(self, rows: np.ndarray) -> np.ndarray:
+        """Gives `rows` that have drawn different tokens different places; returns the token of each place."""
+        drawn = self._places[rows] * len(self._is_eos) + self._tokens[rows]
+        _, first, place = np.unique(drawn, return_index=True, return_inverse=True)
+        parents, tokens = self._places[rows[first]], self._tokens[rows[first]]
+        leaves = np.append(False, parents[1:] == parents[:-1])  # the first token of a place keeps it
+        count, target = len(self._hidden), parents.copy()
+        if leaves.any():
+            free = np.append(np.setdiff1d(np.arange(count), parents), np.arange(count, count + leaves.sum()))
+            target[leaves] = free[: leaves.sum()]
+            count = max(count, int(target.max()) + 1)
+            self._cache.branch(self._placed(target[leaves]), self._placed(parents[leaves]), count)
+        self._places[rows] = target[place]
+        of_place = np.zeros(count, np.int64)
+        of_place[target] = tokens
+        return of_place
 
     def read(self, rows: np.ndarray, slots: slice) -> tuple[np.ndarray, np.ndarray]:
         """Token ids and log-probs [rows, slots], on the host."""
-        place = torch.from_numpy(rows).to(self._ids.device)
-        return self._ids[place, slots].cpu().numpy(), self._logprobs[place, slots].cpu().numpy()
+        chosen = self._placed(rows)
+        return self._ids[chosen, slots].cpu().numpy(), self._logprobs[chosen, slots].cpu().numpy()
+
+    def _placed(self, indices: np.ndarray) -> Tensor:
+        return torch.from_numpy(indices).to(self._decoder.device)
