@@ -45,6 +45,62 @@ def against_reference(*cases: str) -> tuple[str, ...]:
 
 FAULTS = (
     Fault(
+        "the hard punishment is -1 whatever reward.wrong_value",
+        "recipe/switches.py",
+        "correctness = config.reward.wrong_value if hard",
+        "correctness = -1 if hard",
+        ("tests/recipe/test_switches.py", "-k", "punished"),
+    ),
+    Fault(
+        "filter_on ignored",
+        "recipe/switches.py",
+        "filter_on=sampling.filter_on,",
+        "",
+        ("tests/recipe/test_switches.py", "-k", "rules_of_a_step"),
+    ),
+    Fault(
+        "request_groups ignored",
+        "recipe/switches.py",
+        "request_groups=sampling.request_groups,",
+        "",
+        ("tests/recipe/test_switches.py", "-k", "rules_of_a_step"),
+    ),
+    Fault(
+        "a group's age is that of its newest tokens",
+        "rollout/open_groups.py",
+        "min((versions[0][0] for versions",
+        "max((versions[-1][0] for versions",
+        ("tests/rollout/test_carry_over.py", "-k", "oldest_token"),
+    ),
+    Fault(
+        "earlier returned problems are lost",
+        "rollout/collect.py",
+        "not g.finished]\n        self.returned = again + self.returned",
+        "not g.finished]\n        self.returned = again",
+        ("tests/rollout/test_carry_over.py", "-k", "returned"),
+    ),
+    Fault(
+        "a missing verdict counts as wrong",
+        "rollout/open_groups.py",
+        "[c for c in ended if not c.score.missing]",
+        "ended",
+        ("tests/rollout/test_missing_verdicts.py", "-k", "compared_without"),
+    ),
+    Fault(
+        "a relation without a left side is its right side",
+        "answers/splitting.py",
+        " and signs[0] in _EQUALITIES",
+        "",
+        ("tests/answers/test_different_answers.py", "-k", "bare_value"),
+    ),
+    Fault(
+        "what a worker has started survives it",
+        "rewards/supervisor_process.py",
+        "        _kill_children(self.workers)\n        worker.writer",
+        "        worker.writer",
+        ("tests/rewards/test_supervisor.py", "-k", "dies_with_it and session"),
+    ),
+    Fault(
         "whitening over all tokens, not those with loss",
         "recipe/credit.py",
         "whiten(advantages, tokens.loss_mask)",

@@ -226,6 +226,21 @@ def test_the_length_penalty_counts_the_eos_token(compose):
     assert reward(right, limit, False) == (-1.0, 0.0)
 
 
+@pytest.mark.parametrize("wrong_value", [-1, 0])
+def test_a_truncated_answer_is_punished_with_the_value_of_a_wrong_one(compose, wrong_value):
+    config = compose(T + "soft_overlong_punishment=false", f"reward.wrong_value={wrong_value}")
+    right, limit = Score(correct=True, value=1.0), config.task.max_response_tokens
+    assert reward_function(config)(right, limit, True)[1] == wrong_value
+    assert reward_function(config)(right, limit, False)[1] == 1.0
+
+
+def test_the_rules_of_a_step_are_those_of_the_config(compose):
+    sampling = A + "dynamic_sampling."
+    rules = collection_rules(compose(sampling + "filter_on=shaped_reward", sampling + "request_groups=6").algorithm)
+    assert (rules.filter_on, rules.admission.filter_on) == ("shaped_reward",) * 2
+    assert (rules.request_groups, rules.admission.request_groups) == (6, 6)
+
+
 def test_dynamic_sampling_changes_which_groups_are_accepted_and_no_completion(compose, monkeypatch):
     steps = {}
     for on in (True, False):

@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import pytest
 from scripted_engine import ScriptedResponse
-from test_collect import END, RIGHT, RULES, WRONG, collector
+from test_collect import END, RIGHT, RULES, WRONG, answers, collector
 
+from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
 from dapo_lit.rollout.metrics import rollout_metrics
-from dapo_lit.rollout.records import CollectedStep
+from dapo_lit.rollout.open_groups import OpenGroup
+from dapo_lit.rollout.records import CollectedStep, Completion, Group
 
 MODES = ["none", "finished", "all"]
 
@@ -120,3 +123,45 @@ def test_a_checkpoint_names_the_problems_of_carried_groups_and_the_data_gives_th
     again.prompts = again.prompts[::-1]
     with pytest.raises(DataError, match=problems[0].id):
         again.load_state_dict(saved)
+
+
+def test_a_group_is_as_old_as_its_oldest_token():
+    """Sampled by weights 0 and 3, and by weights 2: any token older than max_staleness drops the group."""
+    group = OpenGroup(Group(1, 0, Problem("p", "", "1"), 0, (7,)), position=0, num_samples=3)
+    assert group.oldest_version is None
+    old = Sample(group.key(0), (1, 0), (-0.5, -0.5), True, 3, earlier_versions=((0, 1),))
+    group.scored[0] = Completion(old, "1", Score(True, 1.0), 1.0, 0.0, 1.0)
+    group.partial[1] = PartialSample((1,), (-0.5,), ((2, 1),))
+    assert group.oldest_version == 0
+
+
+def test_problems_that_were_returned_and_not_asked_yet_stay_in_line_behind_new_ones():
+    made = collector(lambda key: answers(RIGHT if key.sample_index == 0 else WRONG))
+    made.returned = [7, 6, 5, 4, 3, 2]
+    step = made.collect(1, 0)
+    assert [g.problem.id for g in step.generated] == ["p7", "p6", "p5"]
+    assert made.returned == [4, 3, 2]
+    made.collect(2, 0)
+    assert made.returned == []
+    # p6 and p5 are asked for ahead of need and dropped unfinished: they come before p4, which still waits.
+    made = collector(
+        lambda key: answers(RIGHT if key.sample_index == 0 else WRONG, ends_at=0.0 if key.problem_id == "p7" else 9.0),
+        replace(RULES, num_prompts=1, margin=9.0),
+    )
+    made.keep_rate = KeepRate(40, 80)
+    made.returned = [7, 6, 5, 4]
+    made.collect(1, 0)
+    assert 4 in made.returned
+    assert sorted(made.returned, reverse=True) == made.returned
+    assert len(made.returned) == 3
+
+
+@pytest.mark.parametrize(("request_groups", "generated"), [(3, 6), (5, 5)])
+def test_groups_are_asked_for_in_batches_of_the_size_that_is_asked_for(request_groups, generated):
+    """The first problem is unmixed: one group more than the batch of 3 is needed, or the rest of a whole request."""
+    first = f"p{ProblemOrder(8, seed=0).next(1)[0]}"
+    step = collector(
+        lambda key: answers(RIGHT if key.sample_index == 0 and key.problem_id != first else WRONG),
+        replace(RULES, request_groups=request_groups, margin=0.0),
+    ).collect(1, 0)
+    assert step.metrics["sampling/groups_generated"] == generated
