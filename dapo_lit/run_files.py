@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,18 @@ def read_config(run: Path) -> dict[str, Any] | None:
 
 def write_config(run: Path, tree: Mapping[str, Any]) -> None:
     write_text(run / CONFIG, yaml.safe_dump(tree, sort_keys=False))
+
+
+def read_table(file: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """A Parquet file, its pages compared with their checksums. Raises DamagedError if it cannot be read."""
+    import pandas as pd
+    import pyarrow as pa
+
+    names = None if columns is None else list(columns)
+    try:
+        return pd.read_parquet(file, columns=names, page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
 
 
 def alive(record: Mapping[str, Any], run: Path) -> bool:

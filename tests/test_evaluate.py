@@ -15,6 +15,7 @@ from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.evaluate import EvaluateConfig, load_benchmark
+from dapo_lit.errors import DamagedError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation.model_source import open_model
 from dapo_lit.train import train
@@ -154,13 +155,15 @@ def test_reflection_of_a_run_is_reported_by_step_with_first_occurrences(run, cap
     assert "sign: first at step 1 (" in capsys.readouterr().out
 
 
-def test_rollouts_recorded_without_the_column_examined_are_refused_by_name(run, tmp_path):
-    older = tmp_path / "dapo" / "seed_0"
-    shutil.copytree(run, older)
-    for file in (older / "rollouts").glob("*.parquet"):
-        pd.read_parquet(file).drop(columns="examined").to_parquet(file)
-    with pytest.raises(ConfigError, match=r"step_000001\.parquet: has no column examined"):
-        evaluate(evaluation(f"reflection_of={older}", "+reflection.patterns.sign='[+]'"), [])
+def test_damaged_recordings_are_refused_by_name(run, tmp_path):
+    copy = tmp_path / "dapo" / "seed_0"
+    shutil.copytree(run, copy)
+    file = copy / "rollouts" / "step_000001.parquet"
+    whole = file.read_bytes()
+    for damaged in (bytes(len(whole)), whole[:-9]):  # as a power loss leaves it, and cut short
+        file.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=r"step_000001\.parquet cannot be read"):
+            evaluate(evaluation(f"reflection_of={copy}", "+reflection.patterns.sign='[+]'"), [])
 
 
 def test_a_run_and_an_evaluation_are_scored_by_other_rules_with_a_table_of_what_differs(run, tmp_path, capsys):

@@ -27,19 +27,19 @@ def test_content_is_on_disk_before_the_name_and_the_name_before_it_returns(tmp_p
 def test_an_error_leaves_the_old_content_and_no_draft(tmp_path, is_folder):
     final = tmp_path / "final"
 
-    def write(draft: Path, content: str) -> None:
-        if is_folder:
-            draft.mkdir()
-        (draft / "inner" if is_folder else draft).write_text(content)
+    def write(content: str, fails: bool = False) -> None:
+        with replacing(final) as draft:
+            if is_folder:
+                draft.mkdir()
+            (draft / "inner" if is_folder else draft).write_text(content)
+            if fails:
+                raise KeyError
 
-    with replacing(final) as draft:
-        write(draft, "old")
-    with pytest.raises(KeyError), replacing(final) as draft:
-        write(draft, "half")
-        raise KeyError
+    write("old")
+    with pytest.raises(KeyError):
+        write("half", fails=True)
     assert (final / "inner" if is_folder else final).read_text() == "old"
-    with replacing(final) as draft:
-        write(draft, "new")
+    write("new")
     assert (final / "inner" if is_folder else final).read_text() == "new"
     assert list(tmp_path.iterdir()) == [final]
 

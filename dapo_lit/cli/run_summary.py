@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dapo_lit.config import Config
-from dapo_lit.run_files import read_metrics
+from dapo_lit.run_files import read_metrics, read_table
 from dapo_lit.runs.run_folder import RunFolder
 
 FEW_QUESTIONS = 8
@@ -109,7 +109,7 @@ def nothing_learned(run: Path, label: str) -> str | None:
     files = sorted((run / "eval" / label).glob("step_*.parquet"))
     if not files:
         return message
-    response = textwrap.shorten(pd.read_parquet(files[-1])["response"].iloc[0], SHOWN, placeholder=" ...")
+    response = textwrap.shorten(read_table(files[-1])["response"].iloc[0], SHOWN, placeholder=" ...")
     return f"{message} One response of those in {files[-1]}: {response!r}"
 
 
@@ -123,7 +123,7 @@ def _print_predictions(folder: RunFolder, label: str) -> None:
     files = sorted((folder.path / "eval" / label).glob("step_*.parquet"))
     if not files:
         return
-    samples = pd.read_parquet(files[-1])
+    samples = read_table(files[-1])
     if samples["problem_id"].nunique() > FEW_QUESTIONS:
         return
     for problem_id, answers in samples.groupby("problem_id", sort=False):

@@ -4,29 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 
 from dapo_lit.config import ConfigError
 from dapo_lit.rollout.reflection import Response
+from dapo_lit.run_files import read_table
 
 
 def recorded_rollouts(run: Path, columns: Sequence[str]) -> pd.DataFrame:
     """The recorded completions with a column `step`; one that was carried over belongs to the step that sampled it.
 
     Raises:
-        ConfigError: no recorded rollouts, or a column that an earlier version did not record.
+        ConfigError: no recorded rollouts.
+        DamagedError: a file cannot be read.
     """
     files = sorted((run / "rollouts").glob("step_*.parquet"))
     if not files:
         raise ConfigError(f"{run}: no recorded rollouts; train with, for example, logger.rollouts_every=1")
     tables = []
     for file in files:
-        if missing := set(columns) - set(pq.read_schema(file).names):
-            raise ConfigError(
-                f"{file}: has no column {', '.join(sorted(missing))}; it was recorded by an earlier version. "
-                "Record the run again"
-            )
-        table = pd.read_parquet(file, columns=[*columns, "submitted_step"])
+        table = read_table(file, [*columns, "submitted_step"])
         table["step"] = int(file.stem.removeprefix("step_"))
         tables.append(table[table["submitted_step"] == table["step"]])
     return pd.concat(tables, ignore_index=True)

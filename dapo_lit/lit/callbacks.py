@@ -34,7 +34,6 @@ class Recorder(Callback):
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
-        self._row_of_older_version: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         selection = trainer.datamodule.selection
@@ -43,7 +42,6 @@ class Recorder(Callback):
             print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)
-        module.row = module.row or self._row_of_older_version
         if module.row is not None:
             self._end(trainer, module)
             self._write_last(trainer, module)
@@ -149,7 +147,6 @@ class Recorder(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
-        self._row_of_older_version = (state.get("unwritten") or (None,))[0]
 
 
 def empty_step(config: Config, step: int, row: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from lightning import Callback, Trainer
 from torch import Tensor
@@ -28,6 +27,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group
+from dapo_lit.run_files import read_table
 from dapo_lit.runs.checkpoint_files import before_step, fault
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.rollout_table import rollouts_file
@@ -79,7 +79,7 @@ def open_recording(run: Path, step: int | None) -> Recording:
         raise ConfigError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
     if reason := fault(checkpoint):
         raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
-    rows = pd.read_parquet(rollouts_file(run, chosen))
+    rows = read_table(rollouts_file(run, chosen))
     examined = rows[rows["examined"]].to_dict("records")
     samples = [_sample(row) for row in examined]
     scores = {sample.key: _score(row) for sample, row in zip(samples, examined, strict=True)}

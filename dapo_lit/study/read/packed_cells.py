@@ -17,7 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dapo_lit.errors import DamagedError
 from dapo_lit.files import replacing
+from dapo_lit.run_files import read_table
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 BASES = "bases.json"
@@ -34,15 +36,15 @@ def read_packed(folder: Path) -> list[Run]:
         StudyError: a table is missing or cannot be read.
     """
     try:
-        cells = _read(folder / CELLS)
-        metrics, samples = _by_cell(_read(folder / METRICS)), _by_cell(_read(folder / SAMPLES))
+        cells = read_table(folder / CELLS)
+        metrics, samples = _by_cell(read_table(folder / METRICS)), _by_cell(read_table(folder / SAMPLES))
         file = folder / BASES
         named = json.loads(file.read_text())["bases"] if file.is_file() else {}
         return [
             replace(_run(folder, row, metrics, samples), named_base=named.get(str(row["seed"]), ""))
             for row in cells.to_dict("records")
         ]
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except (DamagedError, OSError, ValueError, KeyError) as error:
         raise StudyError(f"{folder}: packed cells cannot be read ({type(error).__name__}: {error})") from None
 
 
@@ -108,10 +110,6 @@ def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], sa
         overrides=tuple(row["overrides"].splitlines()),
         packed_samples={} if own is None else {str(name): part for name, part in own.groupby("benchmark")},
     )
-
-
-def _read(file: Path) -> pd.DataFrame:
-    return pd.read_parquet(file, page_checksum_verification=True)
 
 
 def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:

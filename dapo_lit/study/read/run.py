@@ -10,6 +10,7 @@ import pandas as pd
 
 from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
+from dapo_lit.run_files import read_table
 from dapo_lit.techniques import REGISTER
 
 AXES = {
@@ -127,4 +128,4 @@ class Run:
         chosen = max(files, default=None) if step is None else step
         if chosen not in files:
             raise StudyError(f"{self.folder}: no evaluation of {benchmark} at step {chosen}; there are {sorted(files)}")
-        return pd.read_parquet(files[chosen])
+        return read_table(files[chosen])

@@ -19,7 +19,7 @@ import pandas as pd
 
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.errors import DamagedError
-from dapo_lit.run_files import RECORD, RESTORE, read_config, read_metrics, read_record
+from dapo_lit.run_files import RECORD, RESTORE, read_config, read_metrics, read_record, read_table
 from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.run import USABLE, Run, StudyError
@@ -128,7 +128,7 @@ def recorded_tables(runs: Iterable[Run], kind: Literal["rollouts", "tokens"]) ->
             labels["step"] = int((file if kind == "rollouts" else file.parent).stem.removeprefix("step_"))
             if kind == "tokens":
                 labels["replayed"] = file.stem
-            table = pd.read_parquet(file).assign(**labels)
+            table = read_table(file).assign(**labels)
             tables.append(table[[*labels, *(name for name in table.columns if name not in labels)]])
     if not tables:
         raise StudyError(
