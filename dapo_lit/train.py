@@ -29,11 +29,15 @@ def print_findings(config: Config) -> int:
     return print_findings(config)
 
 
+def is_decided(config: Config) -> bool:
+    from dapo_lit.commands.train import is_decided
+
+    return is_decided(config)
+
+
 def main() -> None:
     renamed = {"regime.bases": "study.bases"}  # as the commands of committed studies have it
-    sys.exit(
-        run_command(train, Config, "config", renamed=renamed, before_study=check_study, after_study=print_findings)
-    )
+    sys.exit(run_command(train, Config, "config", None, renamed, check_study, print_findings, is_decided))
 
 
 if __name__ == "__main__":

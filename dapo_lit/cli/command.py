@@ -82,6 +82,7 @@ def run_command(
     renamed: Mapping[str, str] | None = None,
     before_study: Callable[[Iterable[Config]], int] = lambda configs: 0,
     after_study: Callable[[Config], int] = lambda config: 0,
+    decided: Callable[[Config], bool] = lambda config: False,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
@@ -94,6 +95,7 @@ def run_command(
         before_study: called with the configs of a study's cells before several run side by side and print into logs;
             anything but 0 is the exit code.
         after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
+        decided: whether a study with several looks needs no further cells; called after each look.
     """
     codes: list[int] = []
     parent = os.getpid()
@@ -130,7 +132,7 @@ def run_command(
         elif study is None or study.has_launcher:
             code = max([in_hydra(task, config_name), *codes])
         else:
-            code = run_study(study, run, schema, before_study)
+            code = run_study(study, run, schema, before_study, decided)
     finally:
         if code and registration is not None:
             refused = registration.withdrawn_unless_started()
@@ -165,8 +167,9 @@ def run_study(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
     before_study: Callable[[Iterable[Config]], int],
+    decided: Callable[[Config], bool],
 ) -> int:
-    """Runs the cells of a study, several at a time, and returns the largest of their exit codes."""
+    """Runs the cells of a study, several at a time, look by look; returns the largest of their exit codes."""
     from dapo_lit.cli.workers import Cell, run_cells, workers_for
 
     workers = workers_for(study.config, len(study.cells))
@@ -178,7 +181,13 @@ def run_study(
         overrides = study.overrides(cell)
         return attempt(lambda: composed_tree(overrides), overrides, True, run, schema)[0]
 
-    return run_cells(study.cells, run_cell, workers, study.folder)
+    code, batches = 0, study.batches
+    for batch in batches:
+        code = max(code, run_cells(batch, run_cell, workers, study.folder))
+        if len(batches) > 1 and batch is not batches[-1] and decided(study.config):
+            print(f"every registered comparison is decided after seed {batch[-1].seed}", flush=True)
+            break
+    return code
 
 
 def attempt(

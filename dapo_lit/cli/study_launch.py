@@ -4,6 +4,7 @@
 and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.study.arm_names import find_arm, read_arm
+from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import DESIGNS, Arm, Design, design
 from dapo_lit.study.read.guard import composed_refusals
 
@@ -44,6 +46,15 @@ class Sweep:
     @property
     def folder(self) -> Path:
         return Path(self.config.runs_dir) / self.config.study_name
+
+    @property
+    def batches(self) -> list[tuple[Cell, ...]]:
+        """The cells up to each look; all at once where there is one look only."""
+        assert self.config.study is not None
+        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
+        looks = planned_looks(len(seeds)) if self.config.study.until else (len(seeds),)
+        parts = [seeds[start:end] for start, end in itertools.pairwise((0, *looks))]
+        return [tuple(cell for cell in self.cells if cell.seed in part) for part in parts]
 
     def overrides(self, cell: Cell) -> list[str]:
         """What to compose a cell from."""
@@ -89,6 +100,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds)
         if not seeds:
             raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,12)'")
+        if config.study.until:
+            seeds = list(range(min(seeds), min(seeds) + config.study.max_pairs))
     elif config.study.arm and not arms:
         arms = [find_arm_of(study, config.study.arm)]
     elif len(arms) != 1 or len(seeds) > 1:

@@ -1,8 +1,9 @@
 """What a study promises before its first run: its families of comparisons, enough pairs to decide them, its plan."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -13,6 +14,7 @@ from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
+from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import Design
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, last_plan, register
@@ -88,9 +90,7 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
         return
     before = _registered_plan(config)
     every = {*seeds, *(before.seeds if before else ())}
-    units = len({base_of(section.bases, seed) for seed in every})
-    if config.policy.path is not None or len(section.bases) == 1:  # one base policy: its runs are the units
-        units = len(every)
+    units = _units(config, every)
     decided = [(len(family.contrasts), family.alpha) for family in families(study, config)]
     for comparisons, alpha in decided or ([(1, section.alpha)] if section.event else []):
         if units < (needed := pairs_needed(comparisons, alpha)):
@@ -101,6 +101,21 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
                 f"need{'s' if comparisons == 1 else ''} {alpha / comparisons:.2g}. Take 'seed=range(0,{needed})' or "
                 "more with study.bases=[], or study.underpowered=true to run it nonetheless"
             )
+
+
+def _units(config: Config, seeds: Collection[int]) -> int:
+    """Base policies of these seeds; of one base policy, its runs."""
+    assert config.study is not None
+    bases = {base_of(config.study.bases, seed) for seed in seeds}
+    return len(set(seeds)) if config.policy.path is not None or len(config.study.bases) == 1 else len(bases)
+
+
+def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Mapping[str, Any] | None:
+    """When the study ends. Further seeds keep the rule of a registered study: they count at a registered look only."""
+    assert config.study is not None
+    if config.study.until:
+        return {"until": config.study.until, "looks": list(planned_looks(config.study.max_pairs))}
+    return before.stopping if before else {"pairs": _units(config, seeds)}
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             bases=section.bases if config.policy.path is None else (),
             families=() if study.name == CALIBRATE else families(study, config),
             rule=RULE.format(units="runs of one base policy" if one else "base policies"),
-            stopping=before.stopping if before else {"pairs": len(registered)},
+            stopping=_stopping(config, before, registered),
             budget=config.budget.model_dump(),
             alpha=section.alpha,
             declared=tuple(sorted(declared_keys(study, config))),

@@ -27,7 +27,7 @@ from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.study.designs import arm_name
 from dapo_lit.study.figures.curve_figures import plot_run
-from dapo_lit.study.report.closing import close
+from dapo_lit.study.report.closing import all_decided, close
 
 
 def train(config: Config, overrides: list[str]) -> None:
@@ -171,10 +171,21 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     print(f"run     {folder.path}\nfigure  {figure}", flush=True)
 
 
+def is_decided(config: Config) -> bool:
+    """Whether every registered comparison of a study is decided by the cells that have ended."""
+    assert config.study is not None
+    return all_decided(study_folders(config))
+
+
+def study_folders(config: Config) -> list[Path]:
+    assert config.study is not None
+    return [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
+
+
 def print_findings(config: Config) -> int:
     """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
     assert config.study is not None
-    folders = [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
+    folders = study_folders(config)
     try:
         print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
     except UserError as reason:

@@ -1,6 +1,6 @@
 """The section `study`: its cells, and what is registered before the first of them runs."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -42,6 +42,10 @@ class Study(Section):
     effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the design's first."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
+    until: Literal["decided"] | None
+    """`decided`: look after every few seeds, and stop once every registered comparison is decided; null: all seeds."""
+    max_pairs: PositiveInt
+    """The most seeds that `until` runs; alpha is spent over them."""
     event: Event | None
     """A registered time-to-event contrast; null: none."""
     declared: tuple[str, ...]
@@ -57,6 +61,8 @@ class Study(Section):
     def _seeds_once(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: one is named twice")
+        if self.until and (self.event or self.bases):
+            raise ValueError("until: several looks need a base policy for each seed (bases: []), and no event")
         if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
             raise ValueError(f"families {self.families}: their shares exceed alpha {self.alpha:g}")
         return self

@@ -39,7 +39,7 @@ NOT_SCIENCE = {
     BOOKKEEPING: {
         "study_name", "runs_dir", "resume", "preflight",
         "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
-        "study.families", "study.margin",
+        "study.families", "study.margin", "study.until", "study.max_pairs",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
         "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
         "regime.name", "regime.page", "regime.steps", "regime.reference",

@@ -1,11 +1,20 @@
 """Several looks at one study: the error is counted over sign flips, by hand and against brute force."""
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic_runs import write_run
 
+from dapo_lit.cli.command import run_study
+from dapo_lit.cli.study_launch import prepare, study_design
+from dapo_lit.commands.train import is_decided
+from dapo_lit.config import Config
+from dapo_lit.study.arm_names import find_arm
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
+from dapo_lit.study.read.runs import load
 
 
 def by_brute_force(values: list[float], looks: list[int], level: float) -> int | None:
@@ -67,3 +76,23 @@ def test_the_interval_covers_the_effect_in_studies_that_stop_when_they_decide() 
         naive.append(mean - half <= 0.7 <= mean + half)
     assert np.mean(covered) >= 0.92
     assert interval([1.0, 2.0], [6, 12]) is None
+
+
+@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 8), (0.0, 12)])
+def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: float, seeds: int
+) -> None:
+    """Cells are written instead of trained: the launch, the looks and the verdicts are the real ones."""
+    monkeypatch.chdir(tmp_path)
+    asked = ("+experiment=ablate_clip_higher", "~regime", "study.metric=eval/chain_sum/avg@4", "study.workers=1")
+    _, sweep, _ = prepare(["-m", *asked, "study.until=decided", "study.max_pairs=12"])
+    (entry,) = json.loads((sweep.folder / "study.json").read_text())
+    assert entry["plan"]["stopping"] == {"until": "decided", "looks": [8, 12]}
+
+    def write(config: Config, overrides: list[str]) -> None:
+        arm = find_arm(study_design(config), config.study.arm)
+        effects = {"clip_higher": effect}
+        write_run(sweep.folder.parent, arm, config.seed, study=sweep.folder.name, steps=6, every=3, effects=effects)
+
+    assert run_study(sweep, write, Config, lambda configs: 0, is_decided) == 0
+    assert load(sweep.folder).seeds == tuple(range(seeds))

@@ -18,6 +18,15 @@ POWER = 1.0
 """Of alpha, (n / N) ** POWER is spent by n of N values; docs/studies.md compares it with others."""
 
 
+def planned_looks(most: int) -> tuple[int, ...]:
+    """After every fourth base policy from the eighth on.
+
+    >>> planned_looks(24), planned_looks(10), planned_looks(6)
+    ((8, 12, 16, 20, 24), (8, 10), (6,))
+    """
+    return (*range(8, most, 4), most)
+
+
 def rejections(values: Array, looks: Sequence[int], level: float, power: float = POWER) -> Array:
     """The look at which each row's mean is told from 0 at `level`; 0 at none of those reached.
 

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.read.health import learned
-from dapo_lit.study.read.runs import StudyError
+from dapo_lit.study.read.outcomes import primary_metric
+from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.calibration_page import close_calibration
 from dapo_lit.study.report.report import make_report
 
@@ -26,3 +29,12 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
         )
     missing = [f"{len(results.missing)} cells are missing; the findings are of those that have ended"]
     return "\n".join([*found, *(missing if results.missing else []), f"report: {out / 'report.html'}"])
+
+
+def all_decided(folders: Sequence[Path]) -> bool:
+    """Whether the runs so far decide every registered comparison."""
+    runs, (plan, _) = load(*folders), read_plan(folders[0])
+    if plan is None:
+        return False
+    found = registered_effects(runs, plan, plan.reference, primary_metric(runs, plan.metric))
+    return bool(found) and all(effect.decided for effect in found)

@@ -1,6 +1,6 @@
 """Everything that a report says, computed once: outcomes, comparisons, and reasons not to compare."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
@@ -91,10 +91,16 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         family=family,
         act=exercised(runs),
         budget=budget_text(runs, plan),
-        missing=runs.missing(wanted, plan.seeds if plan else ()),
+        missing=runs.missing(wanted, _awaited(runs, plan, registered)),
         warnings=tuple(reasons_against),
         effects=(*registered, *exploratory_effects(comparisons, registered, metric, in_words(metric, final))),
     )
+
+
+def _awaited(runs: Runs, plan: Plan | None, registered: Sequence[Effect]) -> tuple[int, ...]:
+    """The registered seeds; of a study that stopped because all is decided, those that it ran."""
+    stopped = plan and "until" in (plan.stopping or {}) and all(effect.decided for effect in registered)
+    return tuple(s for s in plan.seeds if not stopped or s <= max(runs.seeds)) if plan else ()
 
 
 def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
