@@ -14,11 +14,12 @@ import pytest
 from command_line import run_cli, without_figures
 from filelock import FileLock
 
-from dapo_lit.cli.command import run_command
+from dapo_lit.cli.command import compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config
+from dapo_lit.config.identity import identity
 from dapo_lit.recipe.base_policy import weights_of
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
@@ -128,6 +129,25 @@ def test_a_study_that_is_registered_otherwise_is_refused_and_names_what_differs(
     assert "registers another study" in message
     assert all(key in message for key in ("budget {", "alpha 0.05, now 0.01", "study_name="))
     assert (study / STUDY / "study.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("seeds", ["range(0,14)", "range(12,14)"])
+def test_a_packed_study_is_extended_as_its_cells_were_made(tmp_path, monkeypatch, seeds):
+    """The regime's evaluation has changed since; the command of the study's page starts the six cells of two seeds."""
+    folder = Path(__file__).parent.parent / "experiments" / "clip_dose_discovery" / "runs"
+    monkeypatch.chdir(tmp_path)
+    asked = ["-m", "+study=clip_dose", "+regime=discovery", f"seed={seeds}", f"study.packed={folder}"]
+    _, sweep, registration = prepare(asked)
+    packed = {(run.arm, run.seed): run.identity for run in load(folder)}
+    for cell in sweep.cells:
+        if cell.seed in (3, 13):
+            found = identity(compose_run(composed_tree(sweep.overrides(cell)), Config).model_dump(mode="json"))
+            assert packed.get((cell.arm, cell.seed), found) == found
+            assert found["task.base_seed"] == (1 if cell.seed == 3 else 2)
+    assert sum((cell.arm, cell.seed) not in packed for cell in sweep.cells) == 6
+    first, second = json.loads((sweep.folder / "study.json").read_text())[-2:]
+    assert (len(first["plan"]["seeds"]), second["plan"]["seeds"]) == (12, list(range(14)))
+    assert registration.withdrawn_unless_started()
 
 
 def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_seed(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import choices, looks_only
+from dapo_lit.cli.protocol import protocol
 from dapo_lit.cli.regime_study import CALIBRATE, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.cli.workers import Cell
@@ -93,6 +94,15 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     multirun = "-m" in arguments or "--multirun" in arguments
     config = parse(resolved(tree))
     assert config.study is not None
+    kept: list[str] = []
+    if (packed := config.study.packed) is not None:
+        if not Path(packed).is_dir():
+            raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
+        plain = [str(o.input_line) for o in others if not _of_hydra(o)]
+        kept = protocol(Path(packed), plain, last, {o.key_or_group for o in others})
+        tree = composed_tree([*plain, *kept, *last])
+        config = parse(resolved(tree))
+    assert config.study is not None
     study = study_design(config)
     arms = [find_arm_of(study, name) for name in _values(given, ARM)]
     seeds = [_seed(value) for value in _values(given, SEED)]
@@ -111,8 +121,6 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         )
     seeds = seeds or [config.seed]
     check_arms(study, tree)
-    if config.study.packed is not None and not Path(config.study.packed).is_dir():
-        raise ConfigError(f"study.packed={config.study.packed}: no such folder; status --pack writes it; null: none")
     if multirun:
         check_power(study, config, seeds)
     registration = register_plan(study, config, seeds, multirun)
@@ -125,13 +133,15 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         f"in {config.runs_dir}/{config.study_name}",
         flush=True,
     )
+    if kept:
+        print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
     if registration.decides:
         print(f"registered {registration.digest[:12]}: {registration.decides}", flush=True)
     drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
     sweep = Sweep(
         config,
         tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
-        (*(a for a in arguments if a not in drop), *last),
+        (*(a for a in arguments if a not in drop), *kept, *last),
         any(o.key_or_group == "hydra/launcher" for o in given),
     )
     return sweep.hydra_arguments(), sweep if multirun else None, registration

@@ -86,10 +86,9 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     """
     section = config.study
     assert section is not None
-    if section.underpowered:
+    if section.underpowered or _registered_plan(config):  # further pairs of a registered study are never too few
         return
-    before = _registered_plan(config)
-    every = {*seeds, *(before.seeds if before else ())}
+    every = set(seeds)
     units = _units(config, every)
     decided = [(len(family.contrasts), family.alpha) for family in families(study, config)]
     for comparisons, alpha in decided or ([(1, section.alpha)] if section.event else []):
@@ -182,7 +181,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             event=section.event.model_dump() if section.event else None,
         )
         try:
-            register(folder, plan)
+            register(folder, plan, Path(section.packed) if section.packed else None)
         except StudyError as error:
             raise ConfigError(str(error)) from None
         decides = "; ".join(f"{f.name} ({len(f.contrasts)} at {f.alpha:g})" for f in plan.families)
@@ -195,13 +194,15 @@ def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
 
 
 def _registered_plan(config: Config) -> Plan | None:
-    """The plan that the study's folder has.
+    """The plan that the study's folder has, or that is packed with the cells that it extends.
 
     Raises:
         ConfigError: it cannot be read.
     """
     try:
-        return last_plan(Path(config.runs_dir) / config.study_name)
+        packed = config.study.packed if config.study else None
+        own = last_plan(Path(config.runs_dir) / config.study_name)
+        return own or (last_plan(Path(packed)) if packed else None)
     except StudyError as error:
         raise ConfigError(str(error)) from None
 

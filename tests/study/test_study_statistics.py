@@ -14,7 +14,6 @@ from scipy import stats
 
 from dapo_lit.study import designs
 from dapo_lit.study.compare import decision, questions, statistics
-from dapo_lit.study.compare.contrasts import compare_all, contrasts
 from dapo_lit.study.compare.decision import holm, mcnemar_p, pairs_needed, sign_flip_p
 from dapo_lit.study.compare.statistics import (
     iqm,
@@ -212,21 +211,20 @@ def test_two_levels_cover_other_questions_and_the_evaluations_share_of_the_varia
     assert np.median(shares) == pytest.approx(sampling / (sampling + 0.03**2), abs=0.12)
 
 
-def test_the_decision_rule_errs_in_at_most_6_percent_of_simulated_studies_as_its_record_says() -> None:
-    """Normal, skewed and one-sided bistable noise; benchmarks/results/decision_rule.json is what the script wrote."""
+def test_the_rules_keep_their_error_as_the_record_of_20000_studies_says() -> None:
+    """benchmarks/results/decision_rule.json is what the script wrote; a small part of it is made again."""
     spec = importlib.util.spec_from_file_location("decision_rule", BENCHMARKS / "decision_rule.py")
     assert spec
     assert spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    outcomes = script.simulated("skewed", studies=5)
-    for study, p in zip(outcomes, script.p_values(outcomes), strict=True):  # it tests the rule, and not a copy of it
-        scores = {arm: dict(enumerate(row)) for arm, row in zip(script.ARMS, study, strict=True)}
-        results = compare_all(contrasts(script.ARMS), scores, script.BASE_OF, "settings")
-        assert [r.p for r in results] == pytest.approx(list(p))
-        assert [r.p_holm for r in results] == pytest.approx(holm(p))
-    found = script.false_decisions()
-    assert found == json.loads((BENCHMARKS / "results" / "decision_rule.json").read_text())["false_decisions"]
-    assert set(found) == {"normal", "skewed", "one_sided_bistable"}
-    assert max(found.values()) <= 0.06
-    assert min(found.values()) > 0.005  # a rule that never decides would pass as well
+    record = json.loads((BENCHMARKS / "results" / "decision_rule.json").read_text())
+    assert record["studies"] == 20_000
+    for setting, rules in record["false_decisions"].items():
+        for rule in ("12 bases", "spending 1", "spending 1, last of four", "e-values"):
+            assert max(bound for _, bound in rules[rule].values()) <= 0.055, (setting, rule)
+    assert record["false_decisions"]["normal, tau 1"]["3 bases x 4 seeds, runs as units"]["12"][0] > 0.2
+    values = script.differences("skewed", 1.0, 0.0, studies=300)
+    rejected = script.stops(values[..., :12], (12,), 0.05 / 4)
+    for study, found in zip(values[:20, :, :12], rejected[:20], strict=True):  # the rule itself, and not a copy of it
+        assert [p <= 0.05 / 4 for p in map(sign_flip_p, study)] == [look == 12 for look in found]

@@ -117,13 +117,17 @@ def digest(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def register(folder: Path, plan: Plan) -> None:
+def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
     """Writes the plan into the study's folder; where one is registered, appends further seeds.
+
+    Args:
+        packed: the packed cells that the study extends; their registration is taken over.
 
     Raises:
         StudyError: the folder has another registration, or it cannot be read.
     """
-    entries, tree = read_entries(folder), as_tree(plan)
+    own = read_entries(folder)
+    entries, tree = own or (read_entries(packed) if packed else []), as_tree(plan)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     if entries:
         registered = entries[-1]["plan"]
@@ -136,6 +140,8 @@ def register(folder: Path, plan: Plan) -> None:
             )
         tree = {**registered, "seeds": tree["seeds"]}
         if tree == registered:
+            if not own:
+                write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
             return
     write_text(
         folder / FILE, json.dumps([*entries, {"at": now, "digest": digest(tree), "plan": tree}], indent=1) + "\n"
