@@ -9,16 +9,20 @@ Plain spellings are read too (`sqrt(2)`, `2*x`, `x**2`, `pi`, `ln(x)`). What is 
 Integrals, limits and derivatives are left out on purpose: an answer that restates the question is no answer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dapo_lit.answers import expression as tree
 from dapo_lit.answers.calls import function_name, read_letters
 from dapo_lit.answers.commands import read_command, read_matrix
 from dapo_lit.answers.literals import mixed_number, number
-from dapo_lit.answers.reader import Reader
 from dapo_lit.answers.tokens import ParseError, Token, words
 from dapo_lit.answers.vocabulary import CLOSING, GREEK
 
 MAX_POSTFIXES = 8
 """Powers, factorials, degrees, primes and subscripts of one atom, in a row."""
+MAX_NESTING = 40
+"""More nested brackets, arguments and signs than this are no answer."""
 MAX_DEPTH = 200
 """Of a tree; everything that walks over trees is recursive."""
 
@@ -36,11 +40,49 @@ _STARTING = words("overline bar hat frac sqrt binom pi infty sum prod imath")
 """Commands that start a factor, besides Greek letters and functions."""
 
 
-class Grammar(Reader):
+class Grammar:
+    """A position in a list of tokens; the rules in other files use it as a `reader.Reader`."""
+
     def __init__(self, tokens: list[Token]):
-        super().__init__(tokens)
+        self.tokens = list(tokens)
+        self.index = 0
+        self._nesting = 0
         self.bars = 0
         """How many absolute values are open: inside, a bar closes."""
+
+    def peek(self, offset: int = 0) -> Token | None:
+        position = self.index + offset
+        return self.tokens[position] if position < len(self.tokens) else None
+
+    def at(self, *texts: str) -> bool:
+        """Whether the next token is one of these signs or commands."""
+        token = self.peek()
+        return token is not None and token.kind in ("sign", "command") and token.text in texts
+
+    def take(self) -> Token:
+        token = self.peek()
+        if token is None:
+            raise ParseError("ends too early")
+        self.index += 1
+        return token
+
+    def take_if(self, *texts: str) -> bool:
+        """Whether the next token was one of these, which is then behind the reader."""
+        found = self.at(*texts)
+        self.index += found
+        return found
+
+    def expect(self, text: str) -> None:
+        if not self.take_if(text):
+            raise ParseError(f"{text!r} is missing")
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise ParseError("nested too deep")
+        yield
+        self._nesting -= 1
 
     def expression(self) -> tree.Node:
         with self.nested():

@@ -145,8 +145,7 @@ class Verifier:
 
     def score(self, pairs: Sequence[tuple[Reference, str]]) -> list[Score]:
         """The scores of `pairs`, in their order. No other response may be pending."""
-        if self._ready or self._tasks:
-            raise RuntimeError("score() while other responses are pending: call drain() first")
+        self._refuse_pending()
         for index, (reference, text) in enumerate(pairs):
             self.submit(index, reference, text)
         scores = dict(self.drain())
@@ -157,8 +156,7 @@ class Verifier:
 
         No other response may be pending.
         """
-        if self._ready or self._tasks:
-            raise RuntimeError("equivalent() while responses are pending: call drain() first")
+        self._refuse_pending()
         unweighted = dict.fromkeys(self.weights or (), 0.0)
         for index, (a, b) in enumerate(pairs):
             response = _Response(index, Reference("", b), a, a, values=dict(unweighted))
@@ -173,8 +171,7 @@ class Verifier:
         Raises ValueError, with the reason, if a function cannot be loaded, raises, takes longer than the deadline
         allows, or returns something that is no score.
         """
-        if self._ready or self._tasks:
-            raise RuntimeError("try_functions() while responses are pending: call drain() first")
+        self._refuse_pending()
         responses = [_Response(index, reference, text, None) for index, (reference, text) in enumerate(pairs)]
         found = {}
         for path in self._functions():
@@ -192,6 +189,10 @@ class Verifier:
                 raise ValueError(f"{path}: {fault}")
             found[path] = scores
         return found
+
+    def _refuse_pending(self) -> None:
+        if self._ready or self._tasks:
+            raise RuntimeError("other responses are pending: call drain() first")
 
     def check_answer(self, answer: str) -> str | None:
         """None if `answer` can serve as a reference under the rule, else what is wrong with it."""

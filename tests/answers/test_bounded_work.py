@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dapo_lit.answers.compare import compare_answers
 from dapo_lit.answers.expression import canonical
 from dapo_lit.answers.fast import FastComparer, value
+from dapo_lit.answers.grammar import MAX_NESTING
 from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
-from dapo_lit.answers.reader import MAX_NESTING
 
 MAX_CALLS = 600_000
 """Calls of functions, Python's own included: some 200 ms. An ordinary verdict takes about 1,000."""
