@@ -71,9 +71,10 @@ def _source(entry: str) -> Path | None:
 
 
 def _target(source: Path, link: str) -> Path | None:
-    """The file that a link leads to, of a folder its README.md, study.json or the first README.md below it; or None."""
+    """The file that a link leads to, of a folder its README.md, study.json, or the next README.md below or above."""
     target = Path(os.path.normpath(source.parent / link))
     inside = [target / "README.md", target / "study.json", *sorted(target.glob("*/README.md"))]
+    inside += [above / "README.md" for above in target.parents if above.is_relative_to(ROOT)]
     candidates = inside if target.is_dir() else [target]
     return next((path for path in candidates if path.is_file() and path.is_relative_to(ROOT)), None)
 
