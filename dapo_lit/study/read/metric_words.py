@@ -2,6 +2,8 @@
 
 WORDS = {
     "rollout/accuracy": "training accuracy",
+    "rollout/accuracy_low": "training accuracy, missing verdicts as wrong",
+    "rollout/accuracy_high": "training accuracy, missing verdicts as right",
     "rollout/reward": "reward",
     "rollout/reward_shaped": "shaped reward",
     "rollout/length_mean": "response length",
