@@ -23,7 +23,6 @@ from lightning import Callback
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 from vs_trl_sides import Work, config_of, quiet
 
-from dapo_lit.commands.train import arm_of
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
@@ -33,6 +32,7 @@ from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.batch import RolloutStep
+from dapo_lit.train import arm_of
 
 PHASES = ("generate", "verify", "score", "train", "sync")
 ADAMW_PASSES = 7

@@ -17,7 +17,6 @@ import torch
 from lightning import Callback
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.commands.train import arm_of
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -27,6 +26,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
+from dapo_lit.train import arm_of
 
 PLAIN = (
     "algorithm.techniques.dynamic_sampling=false",

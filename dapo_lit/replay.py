@@ -5,18 +5,137 @@ algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is com
 step, train with replay.record=[10]. Exit code 2: refused, with the reason.
 """
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import reported
 from dapo_lit.cli.overrides import check_overrides, parsed
-from dapo_lit.config import ConfigError
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.shipped import switches_of
+from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER
+
+if TYPE_CHECKING:
+    from dapo_lit.replays.recorded_step import Recording
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The config with some keys changed.
+
+    Raises:
+        ConfigError: a value that does not fit.
+    """
+    tree = OmegaConf.create(config.model_dump(mode="json"))
+    for key, value in changes.items():
+        OmegaConf.update(tree, key, value)
+    container = OmegaConf.to_container(tree)
+    assert isinstance(container, dict)
+    return parse({str(key): value for key, value in container.items()})
+
+
+def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
+    """The recorded arm first, then the arm that was asked for, or one per technique, keyed by name."""
+    config = recording.config
+    evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # not needed here, and they would be loaded
+    config = config.model_copy(update={"evaluation": evaluation})
+    techniques = config.algorithm.techniques.model_dump()
+    wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in REGISTER]
+    arms = {named(config, {}): config}
+    for change in wanted:
+        other = changed(config, change)
+        name = named(other, change)
+        if name in arms:
+            raise ConfigError(f"{', '.join(f'{k}={v}' for k, v in change.items())}: that is the recorded arm, {name}")
+        arms[name] = other
+    return arms
+
+
+def named(config: Config, change: Mapping[str, Any]) -> str:
+    """An arm's name from its switches, with the changed settings after @."""
+    algorithm = config.algorithm
+    techniques = algorithm.techniques.model_dump()
+    settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
+    suffix = Arm(frozenset(), settings).name.partition("@")
+    return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
+
+
+def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
+    """Replays, writes the tables and prints one."""
+    import pandas as pd
+    import torch
+
+    from dapo_lit.cli.quiet import silence_libraries
+    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.replays.recorded_step import Replayed, open_recording, replay
+    from dapo_lit.replays.tables import summary_row, token_table
+
+    silence_libraries()
+    recording = open_recording(run, step)
+    arms = arms_of(recording, changes)
+    torch.set_num_threads(recording.config.trainer.threads)
+    out = run / "replay" / f"step_{recording.step:06d}"
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = Parts(recording.config).tokenizer
+    rows = {}
+    recorded: Replayed | None = None
+    for name, config in arms.items():
+        arm = replay(recording, config)
+        recorded = recorded or arm
+        tokens = token_table(arm, lambda ids: str(tokenizer.decode(ids)))
+        tokens.to_parquet(out / f"{name}.parquet", index=False, compression="zstd")
+        rows[name] = summary_row(arm, recorded, tokens)
+        if arm is not recorded:
+            arm.log.first = arm.log.summed = None  # each is as large as the weights
+    pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
+    print(f"{run}, step {recording.step}: {recording.num_groups} groups were generated")
+    print_summary(rows)
+    print(f"tables  {out}/summary.csv, and one row per token: {out}/<arm>.parquet")
+
+
+QUANTITIES = (
+    ("groups kept", "groups_kept", "d"),
+    ("  not in the recorded batch", "groups_in", "d"),
+    ("  missing from it", "groups_out", "d"),
+    ("completions with another reward", "rewards_changed", "d"),
+    ("tokens in the loss", "loss_tokens", ",d"),
+    ("|advantage change|, mean", "advantage_change_mean", ".4f"),
+    ("|advantage change|, max", "advantage_change_max", ".4f"),
+    ("loss, mean of the updates", "loss", "+.5f"),
+    ("gradient norm, mean of the updates", "grad_norm", ".4f"),
+    ("cosine to recorded, first update", "cosine_first", ".4f"),
+    ("cosine to recorded, sum of updates", "cosine_step", ".4f"),
+    ("updates", "updates", "d"),
+    ("tokens clipped at 1 - low", "clipped_low", "d"),
+    ("tokens clipped at 1 + high", "clipped_high", "d"),
+    ("tokens clipped at dual", "clipped_dual", "d"),
+)
+
+
+def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """One column per arm, the recorded one first."""
+    from dapo_lit.study.figures.style import short
+
+    table = Table()
+    table.add_column("")
+    for place, name in enumerate(rows):
+        words = short(name).split(" ", 1)
+        table.add_column("\n".join([*words, "(recorded)"] if place == 0 else words), justify="right")
+    for label, key, form in QUANTITIES:
+        values = [row[key] for row in rows.values()]
+        table.add_row(label, *("" if value is None else format(value, form) for value in values))
+    Console().print(table)
+
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")
 FIXED = {
@@ -70,12 +189,6 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
             )
         changes[key] = change.value()
     return step, changes
-
-
-def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
-    from dapo_lit.commands.replay import replay_run  # loads torch, so only once the command line has been checked
-
-    replay_run(run, step, changes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

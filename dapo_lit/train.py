@@ -3,41 +3,245 @@
 Prints a table of the policy before and after, and the paths of the run and its figure.
 """
 
+from __future__ import annotations
+
+import shlex
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dapo_lit.cli.command import reported, run_command
 from dapo_lit.cli.workers import in_child
 from dapo_lit.config import Config
+from dapo_lit.config.shipped import switches_of
+from dapo_lit.errors import HeldError, UserError
+from dapo_lit.files import write_text
+from dapo_lit.run_files import read_metrics
+from dapo_lit.runs.extensions import built
+from dapo_lit.runs.heartbeat import beating
+from dapo_lit.runs.preemption import requeue
+from dapo_lit.study.designs import arm_name
+
+if TYPE_CHECKING:
+    from dapo_lit.lit.processes import RunStart
+    from dapo_lit.ranks import Ranks
+    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.runs.loggers import Loggers
+    from dapo_lit.runs.run_folder import RunFolder
 
 
 def train(config: Config, overrides: list[str]) -> None:
-    from dapo_lit.commands.train import train  # loads torch, so only once the command line has been checked
+    """Runs or resumes one training; does nothing if it is done or if another process is running it.
 
-    train(config, overrides)
+    Raises:
+        HeldError: another process is running it, and resume is not auto.
+        ExhaustedError: it has ended and learned nothing. An arm of a study may, and prints the reason only.
+        SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
+    """
+    import torch
+
+    from dapo_lit.cli.quiet import silence_libraries
+    from dapo_lit.cli.run_summary import nothing_learned
+    from dapo_lit.lit.processes import RunStart, joined
+    from dapo_lit.rollout.collect import ExhaustedError
+    from dapo_lit.runs.run_folder import run_path
+
+    silence_libraries()
+    with joined(config.trainer) as ranks:
+        torch.set_num_threads(config.trainer.threads)
+        torch.set_float32_matmul_precision(config.trainer.float32_matmul_precision)
+        if ranks.rank > 0:
+            follow(config, ranks)
+            return
+        run_start = RunStart(ranks)
+        try:
+            train_first(config, overrides, run_start)
+        finally:
+            run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
+    path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
+    if (path / "DONE.json").is_file() and (reason := nothing_learned(path, config.task.label)):
+        if config.study is None:
+            raise ExhaustedError(reason)
+        print(f"warning: {reason}")
 
 
-def check_study(configs: Iterable[Config]) -> int:
-    from dapo_lit.commands.train import check_study  # here, so that the processes of the cells inherit the imports
+def check_study(configs: Iterable[Config]) -> None:
+    """Tries out the first cell of a study that is not done yet.
+
+    Raises:
+        ConfigError, DataError, OSError: with what to do.
+    """
+    import torch
+
+    from dapo_lit.cli.quiet import silence_libraries
+    from dapo_lit.cli.run_lock import packed_cell
+    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.runs.run_folder import is_done
+
+    silence_libraries()
+    for config in configs:
+        arm = arm_of(config)
+        if config.preflight and not is_done(config, arm) and not packed_cell(config, arm):
+            torch.set_num_threads(config.trainer.threads)
+            parts = Parts(config)
+            with parts.verifier:
+                parts.check()
+            return
+
+
+def check_study_apart(configs: Iterable[Config]) -> int:
+    """`check_study` in a process of its own; the imports are done before, so that the cells' processes inherit them."""
+    import dapo_lit.lit.fit  # noqa: F401
 
     return in_child(lambda: reported(lambda: check_study(configs)))
 
 
-def print_findings(config: Config) -> int:
-    from dapo_lit.commands.train import print_findings
+def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
+    """Rank 0: finds out whether there is something to do, and locks the run while it trains."""
+    from dapo_lit.cli.run_lock import held, packed_cell
+    from dapo_lit.runs.run_folder import run_path
 
-    return print_findings(config)
+    arm = arm_of(config)
+    path = run_path(config, arm)
+    if packed := packed_cell(config, arm):
+        print(f"{path}: done, packed in {packed}; nothing to do")
+        return
+    with held(path) as holder:
+        if holder is None:
+            train_held(config, overrides, arm, run_start)
+        elif config.resume == "auto":
+            print(f"{path}: {holder} is running it; skipping it")
+        else:
+            raise HeldError(f"{path}: {holder} is running it; wait for it, or give this run another study_name")
+
+
+def follow(config: Config, ranks: Ranks) -> None:
+    """The other ranks: train with rank 0 and write only their shards."""
+    from dapo_lit.lit.fit import fit
+    from dapo_lit.recipe.parts import Parts
+
+    start = ranks.first(lambda: None)
+    if start is not None:
+        fit(config, Parts(config, ranks), start, None, ranks)
+
+
+def arm_of(config: Config) -> str:
+    """The arm's name: the study's, or that of the switches."""
+    if config.study and config.study.arm:
+        return config.study.arm
+    family = config.algorithm.family
+    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
+
+
+def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
+    """Runs one training whose lock this process holds."""
+    from dapo_lit.lit.fit import own_callbacks
+    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.runs.run_folder import is_done, open_run, run_path
+
+    path = run_path(config, arm)
+    if is_done(config, arm):
+        print(f"{path} is finished (resume=auto); nothing to do")
+        return
+    # Everything that can be wrong is checked before the run's folder is touched: no mistake moves an older run aside.
+    parts = Parts(config, run_start.ranks)
+    parts.check()
+    own_callbacks(config, path)
+    if config.logger.lightning:
+        built("logger.lightning", config.logger.lightning, path)
+    folder = open_run(config, overrides, arm)
+    for line in read_metrics(folder.path).damaged if folder.resumes else ():
+        print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
+    with beating(folder.path):
+        train_in(folder, config, parts, run_start)
+
+
+def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
+    """Trains in an open run folder, and records in run.json how the training ended."""
+    from dapo_lit.lit.fit import fit
+    from dapo_lit.lit.processes import StartPoint
+    from dapo_lit.runs.checkpoint_files import newest_good
+    from dapo_lit.runs.loggers import Loggers
+
+    loggers = None
+    try:
+        start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)
+        run_start.broadcast(start)
+        if not folder.resumes:
+            folder.write_run(base_weights=parts.base_weights)
+        loggers = Loggers(config, folder)
+        module, stop = fit(config, parts, start, loggers, run_start.ranks)
+    except BaseException as error:
+        # Lightning turns Ctrl-C into SystemExit.
+        cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
+        folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
+        if status == "stopped" and folder.checkpoints:
+            print(
+                f"stopped by Ctrl-C; continue from {folder.checkpoints[-1].name} with resume=true (run: {folder.path})"
+            )
+        if loggers:
+            loggers.close(exit_code=1)
+        raise
+    if stop.requested:
+        loggers.close()
+        folder.write_run(status="preempted")
+        print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
+        stop.hand_over()
+        if stop.wants_requeue:
+            requeue()
+        raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
+    finish(folder, config, loggers)
+
+
+def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
+    """Marks the run as done, draws its figure and prints its summary."""
+    from dapo_lit.cli.run_summary import print_summary
+    from dapo_lit.study.figures.curve_figures import plot_run
+
+    loggers.display.close()
+    status = folder.read_run()["status"]
+    folder.write_run(status="finished" if status == "running" else status)
+    write_text(folder.path / "DONE.json", (folder.path / "run.json").read_text())
+    figure = plot_run(folder.path)
+    if loggers.wandb:
+        loggers.wandb.figures(figure.parent)
+    loggers.close()
+    print_summary(folder, config)
+    print(f"run     {folder.path}\nfigure  {figure}", flush=True)
+
+
+def print_findings(config: Config) -> int:
+    """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
+    from dapo_lit.study.report.closing import close
+
+    assert config.study is not None
+    folders = study_folders(config)
+    try:
+        print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
+    except UserError as reason:
+        print(f"no findings: {reason}")
+        return 2
+    return 0
 
 
 def is_decided(config: Config) -> bool:
-    from dapo_lit.commands.train import is_decided
+    """Whether every registered comparison of a study is decided by the cells that have ended."""
+    from dapo_lit.study.report.closing import all_decided
 
-    return is_decided(config)
+    assert config.study is not None
+    return all_decided(study_folders(config))
+
+
+def study_folders(config: Config) -> list[Path]:
+    assert config.study is not None
+    return [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
 
 
 def main() -> None:
     renamed = {"regime.bases": "study.bases"}  # as the commands of committed studies have it
-    sys.exit(run_command(train, Config, "config", None, renamed, check_study, print_findings, is_decided))
+    sys.exit(run_command(train, Config, "config", None, renamed, check_study_apart, print_findings, is_decided))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.commands.plan import plan
 from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
 from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
 from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
+from dapo_lit.plan import plan
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.wrap import run, wrap_layers

@@ -53,7 +53,6 @@ ARROWS = {
         "techniques",
     },
 }
-ARROWS["commands"] = set(ARROWS)
 LOWEST = {"errors", "files", "run_files"}
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files"} for name in LOWEST}
@@ -129,7 +128,7 @@ def test_lightning_is_imported_by_the_room_of_its_name_and_the_commands_alone():
         room = file.relative_to(PACKAGE).parts[0]
         if room == "lit":
             assert "lightning" in names or file.stem == "__init__", file
-        elif file.parent != PACKAGE and room not in ("replays", "commands"):
+        elif file.parent != PACKAGE and room != "replays":
             assert "lightning" not in names, file
 
 

@@ -88,8 +88,8 @@ def main() -> None:
         there, version = importable(name)
         modules[name] = {"there": there, "version": version}
         rows.append([name, "yes" if there else "NO" if name in NEEDED else "no (optional)", version])
-    there, error = importable("dapo_lit.commands.train")
-    rows.append(["dapo_lit.commands.train", "yes" if there else "NO", error])
+    there, error = importable("dapo_lit.lit.fit")
+    rows.append(["dapo_lit.lit.fit", "yes" if there else "NO", error])
     operations = works()
     rows += [[f"operation: {name}", "yes", f"{value:.3g}"] for name, value in operations.items()]
     finish("a_environment", args, ["module", "there", "version"], rows, {"modules": modules, "operations": operations})

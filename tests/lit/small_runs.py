@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.commands.train import arm_of
 from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
@@ -21,6 +20,7 @@ from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.batch import RolloutStep, TokenBatch
 from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.scoring import score
+from dapo_lit.train import arm_of
 
 
 class Run:

@@ -7,12 +7,12 @@ import pytest
 import torch
 import yaml
 
-from dapo_lit.commands.train import arm_of, run_path, train
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.run_files import read_metrics
-from dapo_lit.runs.run_folder import is_done, open_run
+from dapo_lit.runs.run_folder import is_done, open_run, run_path
+from dapo_lit.train import arm_of, train
 
 QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dapo_lit.commands.train import is_decided
 from synthetic_runs import write_run
 
 from dapo_lit.cli.command import run_study
 from dapo_lit.cli.study_launch import prepare, study_design
-from dapo_lit.commands.train import is_decided
 from dapo_lit.config import Config
 from dapo_lit.study.arm_names import find_arm
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections

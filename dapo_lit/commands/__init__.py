@@ -1,1 +1,0 @@
-"""The work of each command, started by the file of its name above once the command line has been checked."""
