@@ -12,6 +12,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
+from dapo_lit.study.compare.calibration import PLACEBO
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.sequential import planned_looks
@@ -37,6 +38,8 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
     """
     section = config.study
     assert section is not None
+    if config.regime and study.name == CALIBRATE:
+        return _calibrated(study, config)
     found = contrasts(study.names, study.reference)
     first = primary_family(found)
     asked = section.families or ({} if first is None or section.event else {first: section.alpha})
@@ -54,6 +57,27 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
             raise ConfigError(f"study.families: study {study.name} has no comparisons {name!r}; {hint}")
         made.append(Family(name, alpha, members, margin))
     return tuple(made)
+
+
+def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
+    """Placebo and extreme doses, on the outcomes that the regime names and on accuracy where its studies claim it."""
+    assert config.study is not None
+    assert config.regime is not None
+    metric, words = config.study.metric, in_words(config.study.metric, config.evaluation.final_samples)
+    reference, controls = study.reference, config.regime.techniques
+    outcomes = dict.fromkeys((c.outcome, in_words(c.outcome), c.steps) for c in controls.values())
+    extremes = {name: {control.doses[-1]: 1.0, control.doses[0]: -1.0} for name, control in controls.items()}
+    doses = [
+        Registered(name, name, extremes[name], c.outcome, in_words(c.outcome), c.direction, c.steps)
+        for name, c in controls.items()
+    ]
+    pair = {reference + PLACEBO: 1.0, reference: -1.0}
+    nulls = [Registered("placebo", None, pair, key, text, "either", steps) for key, text, steps in outcomes]
+    if config.regime.accuracy:
+        doses += [Registered(name, name, weights, metric, words) for name, weights in extremes.items()]
+        nulls.append(Registered("placebo", None, pair, metric, words))
+    half = config.study.alpha / 2
+    return Family("controls", half, tuple(doses)), Family("placebo", half, tuple(nulls))
 
 
 def _registered(contrast: Contrast, outcome: str, words: str) -> Registered:
@@ -172,7 +196,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             arms=study.names,
             seeds=tuple(sorted(registered)),
             bases=section.bases if config.policy.path is None else (),
-            families=() if study.name == CALIBRATE else families(study, config),
+            families=families(study, config),
             rule=RULE.format(units="runs of one base policy" if one else "base policies"),
             stopping=_stopping(config, before, registered),
             budget=config.budget.model_dump(),

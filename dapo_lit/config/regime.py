@@ -29,6 +29,8 @@ class Regime(Section):
     """The horizon of its studies, in rollout steps."""
     reference: str
     """The arm that is run twice as the placebo."""
+    accuracy: bool = False
+    """Studies in this regime claim held-out accuracy, so placebo and controls are judged on it as well."""
     techniques: dict[str, Control]
     """The techniques that the regime is meant for."""
 

@@ -42,7 +42,7 @@ NOT_SCIENCE = {
         "study.families", "study.margin", "study.until", "study.max_pairs",
         "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
         "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
-        "regime.name", "regime.page", "regime.steps", "regime.reference",
+        "regime.name", "regime.page", "regime.steps", "regime.reference", "regime.accuracy",
         "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
         "regime.techniques.doses", "callbacks",
         "rollout.mismatch_alarm",

@@ -90,3 +90,15 @@ def test_a_calibration_writes_its_answer_and_an_unfinished_one_says_what_is_miss
     folder = write(tmp_path / "other", REGIME, {FREE: 5, BOUND: 15})
     with pytest.raises(StudyError, match=r"no finished run of dapo@clip.high=5@rollout.noise_stream=1"):
         close_calibration([folder])
+
+
+def test_where_studies_claim_accuracy_placebo_and_control_are_judged_on_it(tmp_path: Path) -> None:
+    regime = {**REGIME, "accuracy": True}
+    runs = write(tmp_path, regime, {FREE: 5, f"{FREE}@rollout.noise_stream=1": 5, BOUND: 15})
+    (verdict,) = calibrate(load(runs), regime, "eval/chain_sum/avg@4").techniques
+    assert verdict.admitted  # by the written share
+    assert verdict.accuracy is not None
+    assert not verdict.accuracy.excludes_zero  # the bound does nothing to the synthetic accuracy
+    assert verdict.accuracy_reason == "its extreme dose does not move eval/chain_sum/avg@4"
+    text = close_calibration([runs])
+    assert "by eval/chain_sum/avg@4: its extreme dose does not move" in text

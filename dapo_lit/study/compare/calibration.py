@@ -5,7 +5,7 @@ difference, in the direction that was named, with an interval that excludes 0, a
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dapo_lit.study.compare.contrasts import by_seed, difference
@@ -50,10 +50,13 @@ class Effect:
     """The mean over the standard deviation of the differences between base policies."""
 
     @property
+    def excludes_zero(self) -> bool:
+        return self.low is not None and self.high is not None and self.low * self.high > 0
+
+    @property
     def stands_out(self) -> bool:
         """Large, with an interval on one side of 0."""
-        sided = self.low is not None and self.high is not None and self.low * self.high > 0
-        return sided and self.d is not None and abs(self.d) >= LEAST_D
+        return self.excludes_zero and self.d is not None and abs(self.d) >= LEAST_D
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class Verdict:
     doses: tuple[Effect, ...]
     """Each dose minus the first; the last is the extreme one."""
     placebo: Effect | None
+    accuracy: Effect | None = None
+    """The extreme dose minus the first, on the primary metric, where the regime's studies claim it."""
+    accuracy_reason: str | None = None
+    """Why the regime cannot tell the technique by that metric; empty: it can; None: not asked."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,9 @@ def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration
         if not usable.of(arm):
             raise StudyError(f"the calibration of {regime['name']} has no finished run of {arm}")
     verdicts = [_verdict(usable, reference, name, control) for name, control in regime["techniques"].items()]
+    if regime.get("accuracy"):
+        placebo = _effect(usable, reference + PLACEBO, reference, metric, None)
+        verdicts = [_on_accuracy(usable, verdict, placebo, metric) for verdict in verdicts]
     pairs = {(reference + PLACEBO, reference), *(e.arms for v in verdicts for e in v.doses)}
     spreads = [e.sd for a, b in sorted(pairs) if (e := _estimate(usable, a, b, metric, None)) and e.sd]
     sd = (sum(s**2 for s in spreads) / len(spreads)) ** 0.5 if spreads else None
@@ -130,6 +140,20 @@ def _verdict(runs: Runs, reference: str, technique: str, control: Mapping[str, A
     return Verdict(
         technique, reason is None, reason or f"its extreme dose moves {key} and the placebo does not", doses, placebo
     )
+
+
+def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Effect | None, metric: str) -> Verdict:
+    """The same on the metric that studies claim: the control's interval excludes 0, and the placebo's does not."""
+    if not verdict.doses or placebo is None:
+        return replace(verdict, accuracy_reason=f"no pair of runs logged {metric}")
+    treated, control = verdict.doses[-1].arms
+    found = _effect(runs, treated, control, metric, None)
+    reason = ""
+    if found is None or not found.excludes_zero:
+        reason = f"its extreme dose does not move {metric}"
+    elif placebo.excludes_zero:
+        reason = f"the placebo moves {metric} as well"
+    return replace(verdict, accuracy=found, accuracy_reason=reason)
 
 
 def _against(extreme: Effect | None, placebo: Effect | None, direction: str, key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dapo_lit.study.read.runs import Runs, StudyError
@@ -18,6 +18,8 @@ class Admitted:
     pairs: int
     verdicts: Mapping[str, str]
     """Technique -> why the regime cannot tell; empty: it can."""
+    on_accuracy: Mapping[str, str] = field(default_factory=dict)
+    """The same for held-out accuracy, where the regime's studies claim it."""
 
 
 def read_calibration(runs: Runs, study: Path) -> Admitted | None:
@@ -41,7 +43,12 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
     try:
         tree = json.loads(file.read_text())
         verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in tree["techniques"]}
-        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts)
+        accuracy = {
+            row["technique"]: row["accuracy_reason"]
+            for row in tree["techniques"]
+            if row.get("accuracy_reason") is not None
+        }
+        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy)
     except (ValueError, KeyError, TypeError) as error:
         raise StudyError(
             f"{file}: cannot be read ({type(error).__name__}: {error}); +study=calibrate writes it"

@@ -46,6 +46,8 @@ def _answers(found: Calibration) -> list[str]:
     return [
         f"{v.technique}: {'can be told apart here' if v.admitted else 'phenomenon absent'}: {v.reason}"
         + (f" ({effect_text(v.doses[-1])})" if v.doses else "")
+        + (f"; by {found.metric}: {v.accuracy_reason or 'yes'}" if v.accuracy_reason is not None else "")
+        + (f" ({effect_text(v.accuracy)})" if v.accuracy else "")
         for v in found.techniques
     ]
 

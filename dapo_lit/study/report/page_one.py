@@ -59,7 +59,8 @@ def can_tell(results: Results) -> str:
     else:
         names: dict[str, list[str]] = {"yes": [], "no": [], "decided": []}
         decided = {effect.contrast.technique for effect in results.effects if effect.decided}
-        for switch, why in found.verdicts.items():
+        claimed = found.on_accuracy if results.metric.startswith("eval/") else {}
+        for switch, why in {**found.verdicts, **claimed}.items():
             label = REGISTER[switch].label if switch in REGISTER else switch
             place = "yes" if not why else "decided" if switch in decided else "no"
             names[place].append(f"{label} ({why})" if why else label)
