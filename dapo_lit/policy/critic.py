@@ -23,4 +23,4 @@ class Critic(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[n] fp32 values of the states [n, hidden] of the backbone."""
-        return self.head(hidden.float()).squeeze(-1)
+        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)

@@ -150,7 +150,7 @@ class StepUpdates:
                 losses = losses * known.corrections
             (slopes,) = torch.autograd.grad((losses * known.weights).sum(), variable)
         whole_losses, whole_slopes = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
-        whole_losses[places], whole_slopes[places] = losses.detach().float(), slopes
+        whole_losses[places], whole_slopes[places] = losses.detach().to(slopes.dtype), slopes
         return whole_losses.to(device), whole_slopes.to(device)
 
     def _accumulate(self, micro: MicroBatch, known: TokenAxis, epoch: int, counts: bool, fills_old: bool) -> Tensor:

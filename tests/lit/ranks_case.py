@@ -51,16 +51,7 @@ SHRUNKEN = (
 """What makes the experiments at the paper's size small; all their other keys stay."""
 BESIDE = ("critic", "shared", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
-CLIPPED = (
-    "+experiment=four_sums",
-    "algorithm.optimizer.grad_clip=0.05",
-    "algorithm.optimizer.eps=1.0",
-    "algorithm.optimizer.lr=0.5",
-)
-"""A clip well below the norm, and steps in proportion to the gradient: eps=1 keeps AdamW from dividing by it."""
 CASES = {
-    "clipped": CLIPPED,
-    "clipped_unsharded": (*CLIPPED, "trainer.strategy=single", "trainer.checkpoint_in_background=false"),
     "tied": ("+experiment=four_sums",),
     "ahead": ("+experiment=four_sums", "rollout.overlap=true"),
     "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
@@ -244,8 +235,6 @@ if __name__ == "__main__":
         sys.exit()
     for size in SIZES:
         forked(out, size, ("tied", "ahead", *BESIDE))
-        forked(out, size, ("clipped",))
-    forked(out, 1, ("clipped_unsharded",))
     forked(out, 2, ("paper", "verl"))
     forked(out, 4, ("copies", "tensor"))
     forked(out, 1, ("tied", "critic", "lora"), resumes=2)
