@@ -35,9 +35,13 @@ def cost_of(model: PretrainedConfig) -> CostModel:
     of the gated MLP. Causal attention takes s^2 / 2 products of head_dim per head, for the scores and for the values.
     """
     head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    projections = model.hidden_size * head_dim * (2 * model.num_attention_heads + 2 * model.num_key_value_heads)
+    keys = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+    # GPT-2 and OPT have other names for the width of the MLP, and GPT-2 may leave it at four times the hidden size.
+    widths = (getattr(model, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
+    width = next(filter(None, widths), 4 * model.hidden_size)
+    projections = model.hidden_size * head_dim * (2 * model.num_attention_heads + 2 * keys)
     return CostModel(
-        linear=float(model.num_hidden_layers * (projections + 3 * model.hidden_size * model.intermediate_size)),
+        linear=float(model.num_hidden_layers * (projections + 3 * model.hidden_size * width)),
         quadratic=float(model.num_hidden_layers * model.num_attention_heads * head_dim),
     )
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
 from dapo_lit.step.balance import CostModel, balance, balance_frac, cost_of, first_fit
 
@@ -66,3 +66,11 @@ def test_the_linear_cost_is_the_number_of_weights_outside_embedding_and_norms():
     weights = sum(p.numel() for n, p in model.named_parameters() if "layers" in n and p.ndim == 2)
     # causal attention of s tokens: s^2 / 2 pairs, two products of 6 for each, 4 heads, 3 layers
     assert cost_of(config) == CostModel(linear=float(weights), quadratic=3 * 4 * 6)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt"])
+def test_a_family_with_other_names_has_the_cost_of_its_sizes(family):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    wide = {"gpt2": "n_inner", "gpt_neox": "intermediate_size", "opt": "ffn_dim"}[family]
+    # Four projections of 8 x 8 and three matrices of 8 x 20, in two layers.
+    assert cost_of(AutoConfig.for_model(family, **sizes, **{wide: 20})).linear == 2 * (4 * 64 + 3 * 160)
