@@ -11,7 +11,7 @@ from dapo_lit.techniques import REGISTER
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENTRIES = yaml.safe_load((DOCS / "evidence.yaml").read_text())
-FIELDS = ("about", "result", "model", "task", "runs", "source", "url", "read")
+FIELDS = ("about", "result", "model", "task", "runs", "sign", "source", "url", "read")
 URL = (
     r"https://(arxiv\.org/abs/\d\d(0[1-9]|1[0-2])\.\d{5}|github\.com/[\w-]+/[\w.-]+/(tree/[\w/.-]+|(pull|issues)/\d+))"
 )
@@ -22,6 +22,7 @@ def test_every_entry_names_model_task_runs_source_and_what_was_read_of_it():
     for row in ENTRIES:
         assert tuple(row) == FIELDS, row
         assert row["read"] in ("paper", "abstract", "thread", "docs", "second-hand")
+        assert row["sign"] in ("+", "-", "0", "mixed", None), row
         assert row["runs"] is None or row["runs"] >= 1
         assert re.fullmatch(URL, row["url"]), row
         assert url_of.setdefault(row["source"].removesuffix(", Table 1"), row["url"]) == row["url"], row

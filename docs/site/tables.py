@@ -84,10 +84,15 @@ def evidence() -> str:
     parts = []
     for about in dict.fromkeys(row["about"] for row in entries):
         label = REGISTER[about].label.capitalize() if about in REGISTER else about
-        lines = [f"## {label}", "", "| result | model | task | runs | source | read |", "|---|---|---|---|---|---|"]
+        lines = [
+            f"## {label}",
+            "",
+            "| sign | result | model | task | runs | source | read |",
+            "|---|---|---|---|---|---|---|",
+        ]
         for row in (row for row in entries if row["about"] == about):
             read = f"**{row['read']}**" if row["read"] == "second-hand" else row["read"]
-            cells = (row["result"], row["model"], row["task"], row["runs"] or "not stated")
+            cells = (row["sign"] or "", row["result"], row["model"], row["task"], row["runs"] or "not stated")
             lines.append("| " + " | ".join(map(str, cells)) + f" | [{row['source']}]({row['url']}) | {read} |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
