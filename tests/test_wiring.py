@@ -21,6 +21,7 @@ from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.kinds import HORIZON, SCIENCE
+from dapo_lit.errors import UserError
 from dapo_lit.recipe.base_policy import policy_folder
 
 BASE = {
@@ -274,7 +275,7 @@ def observed(settings: Mapping[str, str], folder: Path) -> dict[str, Any]:
     try:
         run = Run(config)
         problems = [(problem.id, problem.problem) for problem in run.parts.problems.train]
-    except ValueError as error:
+    except (ValueError, UserError) as error:
         return {"ended": type(error).__name__}
     gradients, steps = Gradients(), []
     run.module.observer = gradients  # type: ignore[assignment]
@@ -289,7 +290,7 @@ def observed(settings: Mapping[str, str], folder: Path) -> dict[str, Any]:
     ended: Any = None
     try:
         run.fit()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, UserError) as error:
         ended = type(error).__name__
     rows = pd.read_json(run.folder.path / "metrics.jsonl", lines=True).to_dict("records")
     tables = sorted(run.folder.path.glob("eval/*/*.parquet"))
