@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import ks_2samp
 
-from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate, groups_in_flight
+from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate, groups_in_flight
 
 CAP = 20_480
 MEDIAN = 3_000.0
@@ -150,7 +150,7 @@ class Outcome:
 
 def stream(work: Workload, wanted: int, slots: int, rate: KeepRate, margin: float, by_completion: bool) -> Outcome:
     """`ours`, or the same submissions accepted in the order of completion."""
-    rules = AdmissionRules(wanted, allowance=len(work.mixed), margin=margin, window=4 * wanted)
+    rules = CollectionRules(wanted, max_rounds=len(work.mixed), max_groups=len(work.mixed), margin=margin)
     admission, engine = Admission(rules, rate), Engine(work, slots)
     ended: list[int] = []
     cut = None

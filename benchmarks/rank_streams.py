@@ -20,7 +20,7 @@ from statistics import fmean
 
 from dynamic_sampling import Engine, Workload, workload
 
-from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
+from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.rank_sampling import TICK_STEPS
 
 
@@ -62,7 +62,7 @@ def measure(way: str, keep_rate: float, margin: float, settings: argparse.Namesp
     for seed in range(settings.steps):
         work = workload(seed, keep_rate, 9 * settings.prompts, settings.samples)
         rate = KeepRate(kept=settings.prompts, generated=settings.prompts / keep_rate)
-        rules = AdmissionRules(settings.prompts, len(work.mixed), margin=margin, window=4 * settings.prompts)
+        rules = CollectionRules(settings.prompts, max_rounds=9, margin=margin)
         engines = [Engine(work, settings.slots or 10**9) for _ in range(settings.ranks)]
         WAYS[way](work, Admission(rules, rate), engines)
         steps.append(max(engine.clock for engine in engines))

@@ -61,13 +61,13 @@ FAULTS = (
     Fault(
         "request_groups ignored",
         "recipe/switches.py",
-        "request_groups=sampling.request_groups,",
+        "request_groups=sampling.request_groups if algorithm.techniques.dynamic_sampling else None,",
         "",
         ("tests/recipe/test_switches.py", "-k", "rules_of_a_step"),
     ),
     Fault(
         "a group's age is that of its newest tokens",
-        "rollout/open_groups.py",
+        "rollout/records.py",
         "min((versions[0][0] for versions",
         "max((versions[-1][0] for versions",
         ("tests/rollout/test_carry_over.py", "-k", "oldest_token"),
@@ -81,7 +81,7 @@ FAULTS = (
     ),
     Fault(
         "a missing verdict counts as wrong",
-        "rollout/open_groups.py",
+        "rollout/step_collection.py",
         "[c for c in ended if not c.score.missing]",
         "ended",
         ("tests/rollout/test_missing_verdicts.py", "-k", "compared_without"),

@@ -104,7 +104,7 @@ def test_ranks_that_stream_or_sample_in_rounds_accept_the_same_groups(monkeypatc
     work = engines.workload(0, keep_rate=0.5, num_groups=90, samples=2)
     accepted, ticks = [], []
     for way in (script.in_rounds, script.as_stream):
-        admission = script.Admission(script.AdmissionRules(10, allowance=90), script.KeepRate(10, 20))
+        admission = script.Admission(script.CollectionRules(10, max_rounds=9), script.KeepRate(10, 20))
         made = [engines.Engine(work, slots=4) for _ in range(3)]
         way(work, admission, made)
         accepted.append(admission.accepted)

@@ -30,6 +30,7 @@ from dapo_lit.recipe.parts import Parts
 from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
+from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.rollout.step_collection import StopRequestedError
@@ -135,9 +136,8 @@ class RolloutDataModule(LightningDataModule):
         self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
         self.selection = found.selection.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
         self.benchmarks = parts.benchmarks
-        self.collector = Collector(
+        setup = CollectionSetup(
             prompts=train,
-            order=ProblemOrder(len(train), config.seed),
             engine=parts.engine(),
             verifier=parts.verifier,
             decode=parts.decode,
@@ -152,6 +152,7 @@ class RolloutDataModule(LightningDataModule):
             ranks=self._ranks_of_sampling(),
             progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
+        self.collector = Collector(setup=setup, order=ProblemOrder(len(train), config.seed))
         if self._restored is not None:
             self._restore(self._restored)
 
@@ -182,7 +183,7 @@ class RolloutDataModule(LightningDataModule):
             return 0.0
         started = time.perf_counter()
         assert self.collector is not None
-        engine = self.collector.engine
+        engine = self.collector.setup.engine
         tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
         if self._ahead is not None and engine.rereads_weights:
             tensors = PolicyTensors(module.policy).copied()
@@ -247,9 +248,9 @@ class RolloutDataModule(LightningDataModule):
             found[self.config.task.label] = evaluate(
                 self.heldout,
                 settings.samples,
-                collector.engine,
+                collector.setup.engine,
                 self.parts.verifier,
-                collector.decode,
+                collector.setup.decode,
                 sampling,
                 self.ranks,
                 settings.final_samples if final else None,
@@ -259,7 +260,7 @@ class RolloutDataModule(LightningDataModule):
             found[b.settings.name] = evaluate(
                 b.prompts,
                 b.settings.samples,
-                collector.engine,
+                collector.setup.engine,
                 b.verifier,
                 b.decode,
                 b.sampling,
@@ -290,7 +291,7 @@ class RolloutDataModule(LightningDataModule):
         assert self.collector is not None
         self.collector.load_state_dict(state["collector"])
         if self._ahead:
-            known = {prompt.problem.id: prompt.problem for prompt in self.collector.prompts}
+            known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
             self._ahead.restore(state["ahead"] and state["ahead"].mapped(lambda stub: known[stub.id]))
 
     def on_exception(self, exception: BaseException) -> None:
@@ -314,4 +315,4 @@ class RolloutDataModule(LightningDataModule):
         for verifier in verifiers:
             verifier.close()
         if self.collector is not None:  # last: one that has failed may fail here as well
-            self.collector.engine.close()
+            self.collector.setup.engine.close()

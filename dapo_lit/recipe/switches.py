@@ -176,5 +176,5 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         carry_over=sampling.carry_over,
         filter_on=sampling.filter_on,
         max_staleness=sampling.max_staleness,
-        request_groups=sampling.request_groups,
+        request_groups=sampling.request_groups if algorithm.techniques.dynamic_sampling else None,
     )

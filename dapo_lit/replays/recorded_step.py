@@ -222,7 +222,7 @@ class _OneStep(Callback):
         collector = trainer.datamodule.collector
         for completion in (c for group in collector.carried for c in group.scored.values()):
             # The checkpoint has their rewards under the recorded switches.
-            completion.length_penalty, completion.reward_shaped = collector.reward(
+            completion.length_penalty, completion.reward_shaped = collector.setup.reward(
                 completion.score, completion.num_tokens, completion.truncated
             )
 
@@ -241,14 +241,14 @@ def replay(recording: Recording, config: Config) -> Replayed:
     parts = Parts(config)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")
-    collector = datamodule.collector
-    assert collector is not None
-    collector.engine = PlaybackEngine(recording.samples)
+    assert datamodule.collector is not None
+    setup = datamodule.collector.setup
+    setup.engine = PlaybackEngine(recording.samples)
     if config.reward == recording.config.reward:
-        collector.verifier = RecordedVerdicts(recording.scores)
-    exhausted = collector.rules.on_exhausted
-    collector.rules = replace(
-        collector.rules,
+        setup.verifier = RecordedVerdicts(recording.scores)
+    exhausted = setup.rules.on_exhausted
+    setup.rules = replace(
+        setup.rules,
         max_groups=recording.num_groups,
         on_exhausted="train_smaller" if exhausted == "error" else exhausted,
     )

@@ -15,9 +15,8 @@ from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.errors import UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
-from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
 from dapo_lit.rollout.rank_sampling import CollectionSetup
-from dapo_lit.rollout.records import CollectedStep, Group
+from dapo_lit.rollout.records import CollectedStep, Group, OpenGroup
 from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, StopRequestedError, UnfinishedStep
 
 
@@ -27,13 +26,14 @@ class ExhaustedError(UserError):
 
 
 @dataclass(kw_only=True)
-class Collector(CollectionSetup):
+class Collector:
     """Collects rollout steps.
 
     Its state (order, keep rate, carried and returned groups, interrupted step) is the same on every rank and part of a
     checkpoint.
     """
 
+    setup: CollectionSetup
     order: ProblemOrder
     keep_rate: KeepRate = field(default_factory=KeepRate)
     carried: list[OpenGroup] = field(default_factory=list)
@@ -63,28 +63,27 @@ class Collector(CollectionSetup):
             raise
 
     def _collect(self, step: int, policy_version: int) -> CollectedStep:
-        start = self._take_unfinished(policy_version - self.rules.max_staleness)
-        collection = StepCollection(self, step, start, self.keep_rate, self._next_position)
+        start = self._take_unfinished(policy_version - self.setup.rules.max_staleness)
+        collection = StepCollection(self.setup, step, start, self.keep_rate, self._next_position)
         try:
             collection.run()
         except (StopRequestedError, EngineFailedError, LostSampleError) as error:
             # Several ranks hold the same groups when they stop, but not when an engine fails.
             stopped = isinstance(error, StopRequestedError)
-            if not self.engine.reproducible and (stopped or self.ranks.size == 1):
+            if not self.setup.engine.reproducible and (stopped or self.setup.ranks.size == 1):
                 collection.drain(engine_failed=not stopped)
                 self.interrupted = collection.unfinished()
             raise
         collection.drain()
-        groups = collection.groups
-        accepted, generated = groups.accepted, [g.group for g in groups.examined]
-        if not groups.admission.full:
+        accepted, generated = collection.accepted, [g.group for g in collection.examined]
+        if not collection.admission.full:
             accepted = self._fill(accepted, generated, step)
-        surplus = self._settle(groups)
-        metrics = sampling_metrics(groups, accepted, self.carried, policy_version)
+        surplus = self._settle(collection)
+        metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
-        self.engine.rest()  # before anything is returned: if it fails, the state goes back
+        self.setup.engine.rest()  # before anything is returned: if it fails, the state goes back
         metrics |= collection.timings()
-        return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, groups.tokens_generated)
+        return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, collection.tokens_generated)
 
     def _take_unfinished(self, oldest_version: int) -> UnfinishedStep:
         """Takes what an earlier step or an interrupted attempt left; groups with older tokens expire."""
@@ -104,17 +103,18 @@ class Collector(CollectionSetup):
         self.returned = again + self.returned
         return start
 
-    def _settle(self, groups: OpenGroups) -> list[Group]:
+    def _settle(self, collection: StepCollection) -> list[Group]:
         """Carries the groups after the last accepted one over or drops them; returns the finished dropped ones."""
-        mode = self.rules.carry_over
+        rules = self.setup.rules
+        mode = rules.carry_over
         dropped: list[OpenGroup] = []
         self.carried = []
-        for group in groups.leftover:
-            keeps = (mode != "none" and group.group.passes(self.rules.filter_on)) if group.finished else mode == "all"
+        for group in collection.leftover:
+            keeps = (mode != "none" and group.group.passes(rules.filter_on)) if group.finished else mode == "all"
             (self.carried if keeps else dropped).append(group)
         again = [g.position for g in dropped if mode == "none" or not g.finished]
         self.returned = again + self.returned
-        self.keep_rate.update(*groups.admission.counts)
+        self.keep_rate.update(*collection.admission.counts)
         self.keep_rate.end_step()
         return [g.group for g in dropped if g.finished]
 
@@ -122,7 +122,7 @@ class Collector(CollectionSetup):
         return self.returned.pop(0) if self.returned else self.order.next(1)[0]
 
     def _fill(self, accepted: list[Group], generated: Sequence[Group], step: int) -> list[Group]:
-        rules = self.rules
+        rules = self.setup.rules
         match rules.on_exhausted:
             case "error":
                 raise ExhaustedError(
@@ -154,7 +154,7 @@ class Collector(CollectionSetup):
 
     def _restored(self, saved: OpenGroup) -> OpenGroup:
         """A copy of a saved group with its problem. Raises DataError if the data has another one in its place."""
-        problem, name = self.prompts[saved.position].problem, saved.group.problem.id
+        problem, name = self.setup.prompts[saved.position].problem, saved.group.problem.id
         if problem.id != name:
             raise DataError(
                 f"the checkpoint has unfinished responses to {name}, and the data has {problem.id} there; use the same "

@@ -1,9 +1,9 @@
 """Dynamic sampling (DAPO 3.2, Eq. 11): which groups are trained on, and when to ask for more.
 
 A step accepts the first `num_prompts` mixed groups in the order of submission, never in the order of completion: short
-answers end first, and a batch filled by whoever ends first would favour them. So what is accepted depends neither on
-timing nor on how many groups were under way; those numbers only decide the price. Nothing here knows of engines,
-tokens or text: the simulation in benchmarks/dynamic_sampling.py runs on these very classes.
+answers end first, and a batch filled by whoever ends first would favour them. Acceptance depends neither on timing
+nor on how many groups are in flight; those affect only the cost. Engines, tokens and text do not occur here, so that
+the simulation in benchmarks/dynamic_sampling.py runs on the same classes.
 """
 
 import math
@@ -55,34 +55,17 @@ def groups_in_flight(missing: int, keep_rate: float, margin: float) -> int:
 
 
 @dataclass(frozen=True)
-class AdmissionRules:
-    """What bounds the groups of a step."""
-
-    num_prompts: int
-    """Groups wanted."""
-    allowance: int
-    """Groups that may be submitted in the step; those carried over from an earlier one do not count."""
-    dynamic_sampling: bool = True
-    """Only mixed groups are kept; off: every group is."""
-    filter_on: Literal["correctness", "shaped_reward"] = "correctness"
-    """What must differ within a group that is kept."""
-    margin: float = 1.0
-    """Standard deviations in `groups_in_flight`."""
-    window: int | None = None
-    """Submission runs at most this many groups ahead of the oldest unfinished one. It never decides acceptance."""
-    request_groups: int | None = None
-    """Not None: batches of this many groups, each waited for, whatever the keep rate (as in the authors' script)."""
-
-
-@dataclass(frozen=True)
 class CollectionRules:
     """The switches of a rollout step as plain values."""
 
     num_prompts: int
-    samples_per_prompt: int
-    dynamic_sampling: bool
+    """Groups wanted."""
     max_rounds: int
-    on_exhausted: Literal["error", "train_smaller", "top_up"]
+    """Groups submitted in a step are at most this many times `num_prompts`."""
+    samples_per_prompt: int = 1
+    dynamic_sampling: bool = True
+    """Only mixed groups are kept; off: every group is, and one round is submitted."""
+    on_exhausted: Literal["error", "train_smaller", "top_up"] = "error"
     carry_over: Literal["none", "finished", "all"] = "none"
     """Which groups after the last accepted one go into the next step: none, the finished mixed ones, or those and all
     unfinished ones. Problems whose group is dropped unfinished, and under `none` all of them, are asked again first.
@@ -92,33 +75,26 @@ class CollectionRules:
     max_staleness: int = 2
     """A group is dropped once any of its tokens is more than this many weight updates old."""
     margin: float = 1.0
-    """Standard deviations of the number of mixed groups that are asked for in addition."""
+    """Standard deviations in `groups_in_flight`."""
     window: float = 4.0
-    """Submission runs at most this many times `num_prompts` groups ahead of the oldest unfinished one."""
-
+    """Submission runs at most this many times `num_prompts` groups ahead of the oldest unfinished one. It never decides
+    acceptance."""
     request_groups: int | None = None
-    """Groups submitted at once and waited for, as a fixed multiple of the batch; None: streaming."""
+    """Not None: batches of this many groups, each waited for, whatever the keep rate (as in the authors' script)."""
     max_groups: int | None = None
-    """No more groups than this are generated in a step; None: what max_rounds allow."""
+    """No more groups than this are submitted in a step; None: what max_rounds allow."""
 
     @property
-    def admission(self) -> AdmissionRules:
+    def allowance(self) -> int:
+        """Groups that may be submitted in a step; those carried over from an earlier one do not count."""
         allowance = (self.max_rounds if self.dynamic_sampling else 1) * self.num_prompts
-        return AdmissionRules(
-            num_prompts=self.num_prompts,
-            allowance=min(allowance, self.max_groups or allowance),
-            dynamic_sampling=self.dynamic_sampling,
-            filter_on=self.filter_on,
-            margin=self.margin,
-            window=max(1, round(self.window * self.num_prompts)),
-            request_groups=self.request_groups if self.dynamic_sampling else None,
-        )
+        return min(allowance, self.max_groups or allowance)
 
 
 class Admission:
     """The groups of one step by place, 0, 1, 2, ... in order of submission: which are in, and how many to ask for.
 
-    >>> step = Admission(AdmissionRules(num_prompts=1, allowance=4, margin=0.0), KeepRate())
+    >>> step = Admission(CollectionRules(num_prompts=1, max_rounds=4, margin=0.0), KeepRate())
     >>> first, second = step.submit(), step.submit()
     >>> step.resolve(second, mixed=True)
     >>> step.full, step.cut     # the first one may still be mixed, and is then accepted instead
@@ -128,7 +104,7 @@ class Admission:
     (True, [1])
     """
 
-    def __init__(self, rules: AdmissionRules, keep_rate: KeepRate) -> None:
+    def __init__(self, rules: CollectionRules, keep_rate: KeepRate) -> None:
         self.rules = rules
         self._outcomes: list[bool | None] = []  # None: unfinished
         self._rate = KeepRate(keep_rate.kept, keep_rate.generated)
@@ -183,10 +159,8 @@ class Admission:
         if self._rate.generated < min(RELIABLE_GROUPS, rules.num_prompts / 2):
             in_flight = min(in_flight, rules.num_prompts)
         ahead = len(self._outcomes) - self.front
-        room = rules.allowance - self._submitted
-        if rules.window is not None:
-            room = min(room, rules.window - ahead)
-        return max(0, min(in_flight - self._open, room))
+        window = max(1, round(rules.window * rules.num_prompts))
+        return max(0, min(in_flight - self._open, rules.allowance - self._submitted, window - ahead))
 
     def _rest_of_batch(self, size: int) -> int:
         if not self._open and self._batch_end <= len(self._outcomes):

@@ -6,8 +6,8 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from dapo_lit.engines.samples import TokenIds
-from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
-from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.rollout.records import Completion, Group, OpenGroup
+from dapo_lit.rollout.step_collection import StepCollection
 
 NGRAM = 4
 """Tokens of an n-gram in repetition_frac."""
@@ -103,7 +103,7 @@ def repetition(ids: TokenIds) -> float:
 
 
 def sampling_metrics(
-    step: OpenGroups, accepted: Sequence[Group], carried_out: Sequence[OpenGroup], policy_version: int
+    step: StepCollection, accepted: Sequence[Group], carried_out: Sequence[OpenGroup], policy_version: int
 ) -> dict[str, float | None]:
     """`sampling/*`: what became of the groups of a step, and what they cost.
 

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import ArrayRecord, Sample, TokenIds
+from dapo_lit.engines.protocol import SampleRequest
+from dapo_lit.engines.samples import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, TokenIds
 from dapo_lit.rewards.score import Score
 
 FilterOn = Literal["correctness", "shaped_reward"]
@@ -40,7 +41,7 @@ class Completion:
 
     @property
     def correct(self) -> bool:
-        """The rule's verdict on the text: what metrics and, unless told otherwise, dynamic sampling go by."""
+        """The rule's verdict. Metrics use it; so does dynamic sampling, unless filter_on=shaped_reward."""
         return self.score.correct
 
     @property
@@ -113,8 +114,8 @@ class IdenticalSamplesError(RuntimeError):
 def check_independent(samples: Sequence[Sample]) -> None:
     """Raises IdenticalSamplesError where independent samples would hardly be identical.
 
-    If the first response has probability p, the G - 1 others equal it with probability p^(G - 1). A group of a nearly
-    certain answer is identical by right.
+    If the first response has probability p, the G - 1 others equal it with probability p^(G - 1). If the answer
+    is nearly certain, identical samples are expected.
     """
     first = samples[0]
     if len(samples) < 2 or any(not np.array_equal(s.response_ids, first.response_ids) for s in samples[1:]):
@@ -128,8 +129,65 @@ def check_independent(samples: Sequence[Sample]) -> None:
 
 
 @dataclass
+class OpenGroup:
+    """A submitted group with the samples it has so far. A checkpoint holds it, and collection continues from there."""
+
+    group: Group
+    """Its completions are empty until all of them are scored."""
+    position: int
+    """Position of the problem among the run's prompts."""
+    num_samples: int
+    scored: dict[int, Completion] = field(default_factory=dict)
+    """By sample index."""
+    partial: dict[int, PartialSample] = field(default_factory=dict)
+    """Interrupted samples, by sample index."""
+    carried: bool = False
+    """Submitted in an earlier step."""
+    ended_earlier: bool = False
+    """All of its samples ended before this step."""
+
+    @property
+    def finished(self) -> bool:
+        return len(self.scored) == self.num_samples
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens so far."""
+        ended = sum(c.num_tokens for c in self.scored.values())
+        return ended + sum(len(p.response_ids) for p in self.partial.values())
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of the weights that sampled any of its tokens; None: there is no token yet."""
+        runs = [c.sample.versions for c in self.scored.values()] + [p.versions for p in self.partial.values()]
+        return min((versions[0][0] for versions in runs if versions), default=None)
+
+    def key(self, index: int) -> SampleKey:
+        return SampleKey(self.group.step, self.group.problem.id, self.group.attempt, index)
+
+    def copy(self) -> "OpenGroup":
+        """An independent copy; the samples themselves are shared."""
+        group = replace(self.group, completions=list(self.group.completions), missing=list(self.group.missing))
+        return replace(self, group=group, scored=dict(self.scored), partial=dict(self.partial))
+
+    def saved(self) -> "OpenGroup":
+        """A copy for a checkpoint."""
+        copy = self.copy()
+        copy.group.problem = copy.group.problem.stub
+        return copy
+
+    def requests(self) -> list[SampleRequest]:
+        """For the samples that have not ended."""
+        return [
+            SampleRequest(self.key(i), self.group.prompt_ids, self.partial.get(i, NO_TOKENS))
+            for i in range(self.num_samples)
+            if i not in self.scored
+        ]
+
+
+@dataclass
 class CollectedStep:
-    """The result of a rollout step: the groups to train on, those examined for them, and the price."""
+    """The result of a rollout step: the groups to train on, those examined for them, and the cost."""
 
     step: int
     policy_version: int

@@ -12,15 +12,16 @@ deadline may pass on one rank and not on another.
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from dapo_lit.engines.protocol import EngineError
-from dapo_lit.rollout.dynamic_sampling import KeepRate
-from dapo_lit.rollout.open_groups import OpenGroup, OpenGroups
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import EngineError, SampleRequest
+from dapo_lit.engines.samples import NO_TOKENS, PartialSample, SampleKey
+from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.progress import Progress, listed
 from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
-from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.records import Completion, Group, OpenGroup, check_independent
 
 TAIL_FROM = 0.9
 """`time/tail_s` starts when this share of the batch is there."""
@@ -49,7 +50,7 @@ class UnfinishedStep:
 
 
 class StepCollection:
-    """Submits groups and takes in their samples until the batch is full. Owns everything about the step under way.
+    """Submits groups and takes in their samples, in any order, until the batch is full.
 
     Args:
         start: groups that are part of the step from its start.
@@ -71,10 +72,17 @@ class StepCollection:
         self._num_submitted = 0
         self._exchange_s = self._tail_s = 0.0
         self._tail_started: float | None = None
-        self.groups = OpenGroups(setup.rules.admission, keep_rate)
-        self.groups.tokens_generated, self.groups.expired = start.tokens_generated, list(start.expired)
-        self._progress = Progress(step, self.groups.admission, setup.stall_s, setup.progress_s)
-        self._own = RankSampling(setup, self._progress, self.groups.problem)
+        self.admission = Admission(setup.rules, keep_rate)
+        self.groups: list[OpenGroup] = []
+        """By place, in order of submission."""
+        self.tokens_generated = start.tokens_generated
+        """In this step."""
+        self.expired = list(start.expired)
+        """Carried into this step and dropped for their age; they have no place."""
+        self._places: dict[SampleKey, int] = {}  # of the samples that are not scored
+        self._withdrawn_from: int | None = None
+        self._progress = Progress(step, self.admission, setup.stall_s, setup.progress_s)
+        self._own = RankSampling(setup, self._progress, self._problem)
         self._engines: list[int] = []  # that sample the groups, by place
         self._pending = [0] * setup.ranks.num_engines
         for group in start.groups:
@@ -85,7 +93,7 @@ class StepCollection:
 
     def run(self) -> None:
         """Collects until the batch is full or the allowance is spent."""
-        setup, groups, admission = self._setup, self.groups, self.groups.admission
+        setup, admission = self._setup, self.admission
         while True:
             stops = self._exchange(setup.stop_requested())
             self._progress.report()
@@ -96,18 +104,18 @@ class StepCollection:
             self._check_none_lost()
             while admission.wanted and min(self._pending) < setup.engine.concurrency:
                 self._add(self._next_group())
-            self._own.tick(groups.keys_beyond_cut() if setup.rules.carry_over != "all" else [])
+            self._own.tick(self._keys_beyond_cut() if setup.rules.carry_over != "all" else [])
         if self._tail_started is not None and admission.full:
             self._tail_s = time.perf_counter() - self._tail_started
 
     def drain(self, engine_failed: bool = False) -> None:
         """Takes everything out of the verifiers and, unless it failed, out of the engine."""
-        self._own.end([] if engine_failed else self.groups.waiting_for())
+        self._own.end([] if engine_failed else self._waiting_for())
         self._exchange()
 
     def unfinished(self) -> UnfinishedStep:
         """What another attempt at this step can continue from."""
-        return UnfinishedStep(self.groups.groups, self.groups.tokens_generated, self.groups.expired)
+        return UnfinishedStep(self.groups, self.tokens_generated, self.expired)
 
     def timings(self) -> dict[str, float | None]:
         return {
@@ -115,6 +123,20 @@ class StepCollection:
             "time/verify_s": self._own.verify_s,
             "time/tail_s": self._tail_s,
         }
+
+    @property
+    def examined(self) -> list[OpenGroup]:
+        return self.groups[: self.admission.num_examined]
+
+    @property
+    def accepted(self) -> list[Group]:
+        """At most `num_prompts`."""
+        return [g for place in self.admission.accepted if (g := self.groups[place].group).comparable]
+
+    @property
+    def leftover(self) -> list[OpenGroup]:
+        """Groups after the last accepted one."""
+        return self.groups[self.admission.num_examined :]
 
     def _next_group(self) -> OpenGroup:
         position = self._next_position()
@@ -127,7 +149,7 @@ class StepCollection:
 
     def _add(self, group: OpenGroup) -> None:
         """Gives a group to the engine that has the fewest samples to give: the same one on every rank."""
-        requests = self.groups.add(group)
+        requests = self._place(group)
         engine = min(range(len(self._pending)), key=self._pending.__getitem__)
         self._engines.append(engine)
         self._pending[engine] += len(requests)
@@ -146,9 +168,9 @@ class StepCollection:
         self._pending = [report.pending for report in of_engines]
         for report in of_engines:
             for completion in report.completions:
-                self.groups.take_completion(completion)
-            self.groups.take_withdrawn(report.withdrawn)
-        admission = self.groups.admission
+                self._take_completion(completion)
+            self._take_withdrawn(report.withdrawn)
+        admission = self.admission
         if self._tail_started is None and admission.kept >= TAIL_FROM * admission.rules.num_prompts:
             self._tail_started = time.perf_counter()
         failure, self._own.failure = self._own.failure, None
@@ -163,9 +185,68 @@ class StepCollection:
         """Raises LostSampleError on all ranks if an engine has nothing to give, but its groups lack samples."""
         if all(self._pending):
             return
-        cut = self.groups.admission.cut  # what is beyond it has been withdrawn
-        placed = zip(self.groups.groups[: None if cut is None else cut + 1], self._engines, strict=False)
-        missing = self.groups.waiting_for(group for group, engine in placed if not self._pending[engine])
+        cut = self.admission.cut  # what is beyond it has been withdrawn
+        placed = zip(self.groups[: None if cut is None else cut + 1], self._engines, strict=False)
+        missing = self._waiting_for(group for group, engine in placed if not self._pending[engine])
         if missing:
             names = sorted({key.problem_id for key in missing})
             raise LostSampleError(f"step {self._step}: the engine has nothing under way, but lacks {listed(names)}")
+
+    def _place(self, group: OpenGroup) -> list[SampleRequest]:
+        """Gives a group its place; returns requests for the samples it lacks."""
+        place = self.admission.submit(carried=group.carried)
+        self.groups.append(group)
+        requests = group.requests()
+        self._places |= {request.key: place for request in requests}
+        if group.finished:
+            self._resolve(place)
+        return requests
+
+    def _problem(self, key: SampleKey) -> Problem:
+        """The problem that a sample answers."""
+        return self.groups[self._places[key]].group.problem
+
+    def _take_completion(self, completion: Completion) -> None:
+        """Takes a scored sample; the last one closes its group."""
+        key = completion.sample.key
+        self.tokens_generated += completion.sample.num_new_tokens
+        place = self._places.pop(key)
+        group = self.groups[place]
+        group.scored[key.sample_index] = completion
+        group.partial.pop(key.sample_index, None)
+        if group.finished:
+            ended = [group.scored[i] for i in range(group.num_samples)]
+            group.group.completions = [c for c in ended if not c.score.missing]
+            group.group.missing = [c for c in ended if c.score.missing]
+            check_independent([completion.sample for completion in ended])
+            self._resolve(place)
+
+    def _resolve(self, place: int) -> None:
+        self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules.filter_on))
+
+    def _take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample]) -> None:
+        """Takes the tokens of samples that were stopped before their end."""
+        for key, partial in withdrawn.items():
+            group = self.groups[self._places[key]]
+            before = group.partial.get(key.sample_index, NO_TOKENS)
+            self.tokens_generated += len(partial.response_ids) - len(before.response_ids)
+            group.partial[key.sample_index] = partial
+
+    def _keys_beyond_cut(self) -> list[SampleKey]:
+        """Samples whose group can no longer be accepted; empty where the cut has not moved since the last call."""
+        cut = self.admission.cut
+        if self.admission.rules.request_groups is not None or cut is None or cut == self._withdrawn_from:
+            return []
+        self._withdrawn_from = cut
+        return self._waiting_for(self.groups[cut + 1 :])
+
+    def _waiting_for(self, groups: Iterable[OpenGroup] | None = None) -> list[SampleKey]:
+        """Samples of `groups` (None: of all) that are not scored."""
+        chosen = self.groups if groups is None else groups
+        return [
+            group.key(i)
+            for group in chosen
+            if not group.finished
+            for i in range(group.num_samples)
+            if group.key(i) in self._places
+        ]

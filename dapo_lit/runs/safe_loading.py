@@ -27,8 +27,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.open_groups import OpenGroup
-from dapo_lit.rollout.records import CollectedStep, Completion, Group
+from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 from dapo_lit.rollout.step_collection import UnfinishedStep
 
 STATE_TYPES: list[Any] = [

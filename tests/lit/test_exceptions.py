@@ -83,7 +83,7 @@ def asked_in_the_middle(step: int, error: BaseException, patch: pytest.MonkeyPat
                 raise error
             return False
 
-        self.collector.stop_requested = stop_requested
+        self.collector.setup.stop_requested = stop_requested
 
     patch.setattr(RolloutDataModule, "setup", with_error)
 

@@ -11,7 +11,7 @@ from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.errors import DamagedError
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.rollout.open_groups import OpenGroup
+from dapo_lit.rollout.records import OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs import safe_loading
@@ -50,7 +50,7 @@ def stop_in(step: int, patch: pytest.MonkeyPatch, failure: Exception | None = No
             self.stop_requested.requested = asked > 5
             return asked > 5
 
-        self.collector.stop_requested = stop_requested
+        self.collector.setup.stop_requested = stop_requested
 
     patch.setattr(RolloutDataModule, "setup", stops)
 

@@ -237,8 +237,7 @@ def test_a_truncated_answer_is_punished_with_the_value_of_a_wrong_one(compose, w
 def test_the_rules_of_a_step_are_those_of_the_config(compose):
     sampling = A + "dynamic_sampling."
     rules = collection_rules(compose(sampling + "filter_on=shaped_reward", sampling + "request_groups=6").algorithm)
-    assert (rules.filter_on, rules.admission.filter_on) == ("shaped_reward",) * 2
-    assert (rules.request_groups, rules.admission.request_groups) == (6, 6)
+    assert (rules.filter_on, rules.request_groups) == ("shaped_reward", 6)
 
 
 def test_dynamic_sampling_changes_which_groups_are_accepted_and_no_completion(compose, monkeypatch):

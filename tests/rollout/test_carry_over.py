@@ -13,10 +13,9 @@ from dapo_lit.data.rows import DataError
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
+from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.metrics import rollout_metrics
-from dapo_lit.rollout.open_groups import OpenGroup
-from dapo_lit.rollout.records import CollectedStep, Completion, Group
+from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 
 MODES = ["none", "finished", "all"]
 
@@ -37,10 +36,10 @@ def five_steps(carry_over: str, max_staleness: int = 2) -> tuple[Collector, list
     made.keep_rate = KeepRate(kept=20.0, generated=60.0)  # more are under way than it takes
     steps, ended, left = [], [], {}
     for step in range(1, 6):
-        made.engine.sync_weights([], version=step)
-        before = len(made.engine.yielded)
+        made.setup.engine.sync_weights([], version=step)
+        before = len(made.setup.engine.yielded)
         steps.append(made.collect(step, policy_version=step))
-        for key in made.engine.yielded[before:]:
+        for key in made.setup.engine.yielded[before:]:
             group = (key.step, key.problem_id, key.attempt)
             left[group] = left.get(group, RULES.samples_per_prompt) - 1
         ended.append(sum(count == 0 and int(name[1][1:]) % 4 > 0 for name, count in left.items()))
@@ -100,7 +99,7 @@ def test_the_keep_rate_goes_by_the_groups_that_a_step_submitted(carry_over):
 
 
 def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed():
-    step = Admission(AdmissionRules(num_prompts=4, allowance=100, margin=0.0), KeepRate(kept=1, generated=7))
+    step = Admission(CollectionRules(num_prompts=4, max_rounds=25, margin=0.0), KeepRate(kept=1, generated=7))
     assert step.wanted == 16  # (1 + 1) / (7 + 1) = 1/4 are kept
     step.resolve(step.submit(carried=True), mixed=True)
     assert step.wanted == 12
@@ -117,10 +116,10 @@ def test_a_checkpoint_names_the_problems_of_carried_groups_and_the_data_gives_th
     problems = [group.group.problem for group in made.carried]
     assert problems
     assert [group.group.problem for group in saved["carried"]] == [Problem(p.id, "", "") for p in problems]
-    again = collector(uneven, made.rules, problems=30)
+    again = collector(uneven, made.setup.rules, problems=30)
     again.load_state_dict(saved)
     assert [group.group.problem for group in again.carried] == problems
-    again.prompts = again.prompts[::-1]
+    again.setup.prompts = again.setup.prompts[::-1]
     with pytest.raises(DataError, match=problems[0].id):
         again.load_state_dict(saved)
 

@@ -15,6 +15,7 @@ from dapo_lit.engines.samples import SampleKey
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight
+from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import Group, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
 
@@ -34,9 +35,8 @@ def collector(
 ) -> Collector:
     engine = ScriptedEngine(script)
     engine.sync_weights([], version=0)
-    return Collector(
+    setup = CollectionSetup(
         prompts=[Prompt(Problem(f"p{i}", "1=", "1"), (7,)) for i in range(problems)],
-        order=ProblemOrder(problems, seed=0),
         engine=engine,
         verifier=Verifier(rule="numeric", extraction="hash"),
         decode=lambda ids: "#" + "".join(str(i) for i in ids if i != END),
@@ -44,6 +44,7 @@ def collector(
         rules=rules,
         sampling=Sampling(max_response_tokens=4),
     )
+    return Collector(setup=setup, order=ProblemOrder(problems, seed=0))
 
 
 def answers(*tokens: int, ends_at: float = 0.0) -> ScriptedResponse:
@@ -114,14 +115,14 @@ def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
         return answers(*[END] * key.sample_index, RIGHT if right else WRONG)  # END changes the length and not the text
 
     made = collector(script, problems=12)
-    made.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+    made.setup.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
     step = made.collect(1, 0)
     assert any(g.num_correct == 0 for g in step.generated)
     assert all(g.completions[0].reward_shaped != g.completions[1].reward_shaped for g in step.generated)
     assert step.accepted
     assert {int(g.problem.id[1:]) % 3 for g in step.accepted} == {0}
     made = collector(script, replace(RULES, filter_on="shaped_reward"), problems=12)
-    made.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+    made.setup.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
     step = made.collect(1, 0)
     assert indices(step.accepted) == [0, 1, 2]  # whatever their verdicts, because their lengths differ
     assert any(not g.mixed for g in step.accepted)
@@ -193,12 +194,12 @@ def test_finished_groups_carried_over_come_first_in_the_next_step():
     assert first.metrics["sampling/groups_carried_out"] == 1
     assert first.metrics["sampling/groups_surplus"] == 2
     carried, stopped = made.carried[0].group, list(made.returned)
-    made.engine.sync_weights([], version=1)
+    made.setup.engine.sync_weights([], version=1)
     second = made.collect(2, policy_version=1)
     assert second.accepted[0] is carried
     assert second.metrics["sampling/groups_carried_in"] == 1
     assert [g.step for g in second.accepted] == [1, 2, 2]
-    assert [made.prompts[p].problem.id for p in stopped] == [g.problem.id for g in second.accepted[1:]]
+    assert [made.setup.prompts[p].problem.id for p in stopped] == [g.problem.id for g in second.accepted[1:]]
     assert second.metrics["sampling/staleness_max"] == 1
     assert second.metrics["sampling/stale_tokens_frac"] == pytest.approx(1 / 3)
 
@@ -208,7 +209,7 @@ def test_a_group_counts_in_the_step_that_submits_it_wherever_it_ends_up(carry):
     made = surplus_after_one_step(carry)
     steps = [made.collect(step, policy_version=step - 1) for step in (1, 2, 3)]
     for collected in steps:
-        submitted = {request.key for request in made.engine.submitted if request.key.step == collected.step}
+        submitted = {request.key for request in made.setup.engine.submitted if request.key.step == collected.step}
         assert collected.metrics["sampling/groups_generated"] == len(submitted) / RULES.samples_per_prompt
         assert collected.metrics["sampling/rounds"] == len(submitted) / RULES.samples_per_prompt / RULES.num_prompts
     assert steps[0].metrics["sampling/groups_generated"] == 6
@@ -228,7 +229,7 @@ def test_without_carry_over_the_surplus_is_dropped_counted_and_asked_again_first
 def test_a_problem_that_comes_twice_in_a_step_gets_other_noise():
     made = collector(ALL_WRONG, problems=3)
     made.collect(1, 0)
-    keys = [request.key for request in made.engine.submitted]
+    keys = [request.key for request in made.setup.engine.submitted]
     assert len(set(keys)) == len(keys) == 24
     assert max(key.attempt for key in keys) == 3
 
@@ -237,7 +238,7 @@ def test_a_stop_request_gives_the_step_up_and_restores_the_position():
     made = collector(ALL_WRONG)
     made.collect(1, 0)
     before = made.state_dict()
-    made.stop_requested = lambda: True
+    made.setup.stop_requested = lambda: True
     with pytest.raises(StopRequestedError):
         made.collect(2, 0)
     assert made.state_dict() == before
@@ -248,7 +249,7 @@ def test_ctrl_c_in_the_middle_of_a_step_restores_the_position_and_what_was_carri
     made.collect(1, 0)
     before = made.state_dict()
     assert before["carried"]
-    made.stop_requested = Mock(side_effect=KeyboardInterrupt)
+    made.setup.stop_requested = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         made.collect(2, 1)
     assert made.state_dict() == before

@@ -33,9 +33,9 @@ class FailingEngine(ScriptedEngine):
 
 def with_failing_engine(failure: Exception, gives: int = 1) -> Collector:
     made = half_done("none")
-    made.engine = FailingEngine(made.engine.response, reproducible=False)
-    made.engine.failure, made.engine.gives = failure, gives
-    made.engine.sync_weights([], version=0)
+    made.setup.engine = FailingEngine(made.setup.engine.response, reproducible=False)
+    made.setup.engine.failure, made.setup.engine.gives = failure, gives
+    made.setup.engine.sync_weights([], version=0)
     return made
 
 
@@ -49,14 +49,14 @@ def test_an_engine_that_is_gone_takes_no_sample_with_it_that_had_ended(failure):
     resumed = half_done("none")
     resumed.load_state_dict(made.state_dict())
     step = resumed.collect(1, 0)
-    assert resumed.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
+    assert resumed.setup.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
     uninterrupted = half_done("none").collect(1, 0)
     assert [c.sample for c in step.accepted[0].completions] == [c.sample for c in uninterrupted.accepted[0].completions]
 
 
 def test_an_engine_that_can_repeat_its_samples_leaves_the_state_as_it_was():
     made = with_failing_engine(EngineFailedError("twice"))
-    made.engine.reproducible = True
+    made.setup.engine.reproducible = True
     before = made.state_dict()
     with pytest.raises(EngineFailedError):
         made.collect(1, 0)
@@ -72,7 +72,7 @@ def test_a_resumed_half_that_fails_in_another_way_is_as_before_with_its_price():
     resumed.load_state_dict(state)
     with pytest.raises(ValueError, match="refused"):
         resumed.collect(1, 0)
-    assert resumed.engine.yielded  # the half had gone on
+    assert resumed.setup.engine.yielded  # the half had gone on
     assert resumed.interrupted.tokens_generated == 0
     assert [len(g.scored) for g in resumed.interrupted.groups] == [0, 0, 0]
     assert [len(g.scored) for g in state["interrupted"].groups] == [0, 0, 0]

@@ -18,8 +18,8 @@ ORDERS = {RIGHT: "right", WRONG: "wrong", RAISES: "raise", SLEEPS: "sleep"}
 def with_orders(monkeypatch, script, rules: CollectionRules, deadline_s: float = 5.0):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
     made = collector(lambda key: answers(script(key)), rules)
-    made.decode = lambda ids: ORDERS[ids[0]]
-    made.verifier = Verifier(
+    made.setup.decode = lambda ids: ORDERS[ids[0]]
+    made.setup.verifier = Verifier(
         rule="numeric", extraction="hash", function="reward_functions.obey_or_judge", deadline_s=deadline_s
     )
     return made
@@ -37,10 +37,12 @@ def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_few
             return RAISES
         return RIGHT if key.sample_index == 3 else WRONG
 
-    rules = CollectionRules(3, 4, dynamic_sampling, max_rounds=1, on_exhausted="train_smaller")
+    rules = CollectionRules(
+        3, samples_per_prompt=4, dynamic_sampling=dynamic_sampling, max_rounds=1, on_exhausted="train_smaller"
+    )
     made = with_orders(monkeypatch, script, rules)
-    made.prompts, made.order = made.prompts[:3], ProblemOrder(3, seed=0)
-    with made.verifier:
+    made.setup.prompts, made.order = made.setup.prompts[:3], ProblemOrder(3, seed=0)
+    with made.setup.verifier:
         step = made.collect(1, 0)
     assert {g.problem.id: len(g.completions) for g in step.accepted} == {"p0": 3, "p2": 4}
     assert {g.problem.id: len(g.missing) for g in step.generated} == lost
@@ -50,8 +52,8 @@ def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_few
 def test_a_stop_is_seen_while_the_reward_is_waited_for(monkeypatch):
     made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
     started = time.monotonic()
-    made.stop_requested = lambda: time.monotonic() - started > 1.0
-    with made.verifier, pytest.raises(StopRequestedError):
+    made.setup.stop_requested = lambda: time.monotonic() - started > 1.0
+    with made.setup.verifier, pytest.raises(StopRequestedError):
         made.collect(1, 0)
     assert time.monotonic() - started < 3.0
 
@@ -60,7 +62,7 @@ def test_a_step_that_waits_for_its_reward_says_so(monkeypatch, capsys):
     monkeypatch.setattr("dapo_lit.rollout.progress.REWARD_S", 0.5)
     made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
     started = time.monotonic()
-    made.stop_requested = lambda: time.monotonic() - started > 2.0
-    with made.verifier, pytest.raises(StopRequestedError):
+    made.setup.stop_requested = lambda: time.monotonic() - started > 2.0
+    with made.setup.verifier, pytest.raises(StopRequestedError):
         made.collect(1, 0)
     assert "step 1: " in capsys.readouterr().out

@@ -60,7 +60,7 @@ def together(made: list[Collector], act: Callable[[Collector], Any], per_engine:
     meeting = Meeting(len(made))
 
     def on_rank(rank: int) -> Any:
-        made[rank].ranks = Threads(rank, len(made), per_engine=per_engine, meeting=meeting)
+        made[rank].setup.ranks = Threads(rank, len(made), per_engine=per_engine, meeting=meeting)
         try:
             return act(made[rank])
         except BaseException:
@@ -95,7 +95,7 @@ def made_for(rules: CollectionRules = RULES) -> Collector:
 
 def test_ranks_that_share_an_engine_accept_the_same_groups_whatever_the_second_one_would_say_of_them():
     made = [made_for(), made_for()]
-    made[1].decode = lambda ids: "no answer"  # as if its deadlines had passed
+    made[1].setup.decode = lambda ids: "no answer"  # as if its deadlines had passed
     steps = together(made, lambda c: [step_of(c.collect(step, step)) for step in (1, 2)], per_engine=2)
     assert steps[0] == steps[1]
     alone = made_for()
@@ -115,9 +115,9 @@ def test_every_token_counts_once_on_every_rank():
 
 def test_a_stall_is_told_by_the_rank_that_waits_and_names_its_own_prompts(capsys):
     made = [made_for(replace(RULES, num_prompts=4, dynamic_sampling=False)) for _ in range(2)]
-    made[1].engine = SlowEngine(script)
-    made[1].engine.sync_weights([], version=0)
-    made[1].stall_s = 1e-9
+    made[1].setup.engine = SlowEngine(script)
+    made[1].setup.engine.sync_weights([], version=0)
+    made[1].setup.stall_s = 1e-9
     steps = together(made, lambda c: c.collect(1, 0))
     said = capsys.readouterr().out.splitlines()
     names = ", ".join(sorted(group.problem.id for group in steps[0].generated[1::2]))
@@ -128,8 +128,8 @@ def test_a_stall_is_told_by_the_rank_that_waits_and_names_its_own_prompts(capsys
 def test_samples_that_one_ranks_engine_lost_are_named_by_all():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(4)]
     for one in made:
-        one.engine = ForgetfulEngine(script)
-        one.engine.sync_weights([], version=0)
+        one.setup.engine = ForgetfulEngine(script)
+        one.setup.engine.sync_weights([], version=0)
 
     def error_of(one: Collector) -> str:
         with pytest.raises(LostSampleError) as raised:
@@ -157,8 +157,8 @@ def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(
     monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)  # one sample a tick
     made = [mixed_but([1], num_prompts=3) for _ in range(2)]
     for one, asked in zip(made, (True, False), strict=True):
-        one.engine.reproducible = False
-        one.stop_requested = iter([False, False, asked]).__next__
+        one.setup.engine.reproducible = False
+        one.setup.stop_requested = iter([False, False, asked]).__next__
 
     def stopped(one: Collector) -> dict[str, Any]:
         with pytest.raises(StopRequestedError):
@@ -173,7 +173,7 @@ def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(
     for one in resumed:
         one.load_state_dict(pickle.loads(pickle.dumps(first)))
     found = together(resumed, lambda c: step_of(c.collect(1, 0)))
-    assert not {request.key for one in resumed for request in one.engine.submitted} & sampled
+    assert not {request.key for one in resumed for request in one.setup.engine.submitted} & sampled
     whole = together([mixed_but([1], num_prompts=3) for _ in range(2)], lambda c: step_of(c.collect(1, 0)))
     assert len(whole[0]["groups"]) == 3
     for step in found:
@@ -191,9 +191,9 @@ def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
     alone, *made = [half_done("all") for _ in range(3)]
     for one in (alone, *made):
         one.load_state_dict(pickle.loads(pickle.dumps(state)))
-        one.engine.sync_weights([], version=1)
+        one.setup.engine.sync_weights([], version=1)
     steps = together(made, lambda c: c.collect(2, policy_version=1))
-    submitted = [request.key for one in made for request in one.engine.submitted]
+    submitted = [request.key for one in made for request in one.setup.engine.submitted]
     assert sorted(submitted, key=str) == sorted(waiting, key=str)
     expected = step_of(alone.collect(2, policy_version=1))
     assert [step_of(step)["groups"] for step in steps] == [expected["groups"]] * 2
@@ -248,9 +248,9 @@ def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(rep
     monkeypatch.setattr(rank_sampling, "TICK_S", 0.001)
     made, ended = [mixed_but([1, 2, 3], num_prompts=3) for _ in range(size)], []
     for one in made:
-        one.engine = WaitingEngine(one.engine.response, reproducible=reproducible)
-        one.engine.ended = ended
-        one.engine.sync_weights([], version=0)
+        one.setup.engine = WaitingEngine(one.setup.engine.response, reproducible=reproducible)
+        one.setup.engine.ended = ended
+        one.setup.engine.sync_weights([], version=0)
     steps = together(made, lambda c: step_of(c.collect(1, 0)))
     alone = step_of(mixed_but([1, 2, 3], num_prompts=3).collect(1, 0))
     for step in steps:
@@ -268,10 +268,10 @@ def test_with_reproducible_engines_no_number_depends_on_how_fast_a_rank_is(mixed
     def collected(slow: int | None) -> list[Any]:
         made = [collector(timed(mixed, seconds), rules, problems=PROBLEMS) for _ in range(size)]
         for rank, one in enumerate(made):
-            one.engine.concurrency = concurrency
+            one.setup.engine.concurrency = concurrency
             if rank == slow:
-                one.decode = pausing(one.decode)
-                one.verifier = SlowVerifier(rule="numeric", extraction="hash")
+                one.setup.decode = pausing(one.setup.decode)
+                one.setup.verifier = SlowVerifier(rule="numeric", extraction="hash")
         steps = together(made, lambda c: [step_of(c.collect(step, step)) for step in (1, 2)])
         assert all(step == steps[0] for step in steps)
         assert all(one.state_dict() == made[0].state_dict() for one in made)
@@ -303,9 +303,9 @@ def pausing(decode: Callable[..., str]) -> Callable[..., str]:
 
 def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
-    made[1].engine = FailingEngine(script)
-    made[1].engine.failure = RuntimeError("out of memory")
-    made[1].engine.sync_weights([], version=0)
+    made[1].setup.engine = FailingEngine(script)
+    made[1].setup.engine.failure = RuntimeError("out of memory")
+    made[1].setup.engine.sync_weights([], version=0)
 
     def error_of(one: Collector) -> tuple[str, str]:
         before = one.state_dict()

@@ -13,7 +13,7 @@ from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.dynamic_sampling import Admission, AdmissionRules, KeepRate
+from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 
 PROBLEMS = 12
@@ -41,9 +41,9 @@ def timed(mixed: list[bool], seconds: list[float]) -> Callable[[SampleKey], Scri
 @given(**WORK, margin=st.floats(0, 3), window=st.floats(1, 5))
 def test_neither_timing_nor_the_number_under_way_changes_what_is_accepted(mixed, seconds, concurrency, margin, window):
     made = collector(timed(mixed, seconds), replace(RULES, margin=margin, window=window), problems=PROBLEMS)
-    made.engine.concurrency = concurrency
+    made.setup.engine.concurrency = concurrency
     one_by_one = collector(timed(mixed, [0.0] * PROBLEMS), replace(RULES, margin=0.0, window=1.0), problems=PROBLEMS)
-    one_by_one.engine.concurrency = 1
+    one_by_one.setup.engine.concurrency = 1
     for step in (1, 2, 3):
         got, want = made.collect(step, step), one_by_one.collect(step, step)
         assert [g.problem.id for g in got.accepted] == [g.problem.id for g in want.accepted]
@@ -63,11 +63,11 @@ def test_short_groups_are_not_favoured_where_acceptance_by_completion_would():
         return ScriptedResponse((*[END] * (length - 1), answer), (-0.5,) * length, ends_at=float(length))
 
     made = collector(script, replace(RULES, num_prompts=20, max_rounds=4), problems=200)
-    made.sampling = Sampling(max_response_tokens=100)
+    made.setup.sampling = Sampling(max_response_tokens=100)
     made.keep_rate = KeepRate(kept=50, generated=100)  # twice as many are under way as it takes
     step = made.collect(1, 0)
     by_number = [int(g.problem.id[1:]) % 2 for g in step.accepted]
-    first_to_end = [int(key.problem_id[1:]) % 2 for key in made.engine.yielded[:40:2]]
+    first_to_end = [int(key.problem_id[1:]) % 2 for key in made.setup.engine.yielded[:40:2]]
     assert sum(first_to_end) == 0
     assert 5 <= sum(by_number) <= 15
     assert step.metrics["sampling/length_ks"] < 0.25
@@ -83,7 +83,7 @@ def half_done(carry_over: str, **rules) -> Collector:
         return ScriptedResponse((answer, END, END, END), (-0.1, -0.2, -0.3, -0.4), ends_at=8.0 if slow else 4.0)
 
     made = collector(script, replace(RULES, num_prompts=1, max_rounds=9, carry_over=carry_over, margin=0.0, **rules))
-    first = made.prompts[made.order._permutation(0)[0]].problem.id
+    first = made.setup.prompts[made.order._permutation(0)[0]].problem.id
     made.keep_rate = KeepRate(kept=1.0, generated=5.0)  # three under way for one wanted
     return made
 
@@ -93,7 +93,7 @@ def test_under_carry_over_all_an_unfinished_response_goes_on_with_the_new_weight
     first = made.collect(1, policy_version=0)
     assert [g.partial[0].versions for g in made.carried] == [((0, 2),), ((0, 2),)]
     assert first.tokens_generated == 2 * 4 + 4 * 2
-    made.engine.sync_weights([], version=1)
+    made.setup.engine.sync_weights([], version=1)
     second = made.collect(2, policy_version=1)
     sample = second.accepted[0].completions[0].sample
     assert (second.accepted[0].step, sample.versions) == (1, ((0, 2), (1, 2)))
@@ -106,7 +106,7 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
     made = half_done("all", max_staleness=1)
     made.collect(1, policy_version=0)
     waiting = [g.group.problem.id for g in made.carried]
-    made.engine.sync_weights([], version=2)
+    made.setup.engine.sync_weights([], version=2)
     step = made.collect(2, policy_version=2)
     assert step.metrics["sampling/groups_expired"] == 2
     assert step.accepted[0].problem.id == waiting[0]
@@ -116,16 +116,16 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
 
 def test_what_was_sampled_before_a_stop_is_part_of_the_state_where_it_could_not_be_sampled_again():
     made = half_done("none")
-    made.engine.reproducible = False
+    made.setup.engine.reproducible = False
     checks = iter([False, True])
-    made.stop_requested = lambda: next(checks)
+    made.setup.stop_requested = lambda: next(checks)
     with pytest.raises(StopRequestedError):
         made.collect(1, 0)
-    assert made.engine.yielded == [SampleKey(1, made.interrupted.groups[0].group.problem.id, 0, 0)]
+    assert made.setup.engine.yielded == [SampleKey(1, made.interrupted.groups[0].group.problem.id, 0, 0)]
     resumed = half_done("none")
     resumed.load_state_dict(made.state_dict())
     step = resumed.collect(1, 0)
-    assert resumed.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
+    assert resumed.setup.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
     uninterrupted = half_done("none").collect(1, 0)
     assert [c.sample for c in step.accepted[0].completions] == [
         replace(c.sample, earlier_versions=got.sample.earlier_versions)
@@ -149,8 +149,8 @@ class ForgetfulEngine(ScriptedEngine):
 
 def test_a_sample_that_the_engine_lost_is_named():
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=8))
-    made.engine = ForgetfulEngine(made.engine.response)
-    made.engine.sync_weights([], version=0)
+    made.setup.engine = ForgetfulEngine(made.setup.engine.response)
+    made.setup.engine.sync_weights([], version=0)
     with pytest.raises(LostSampleError, match=r"step 1: .* lacks 1 prompt: p3"):
         made.collect(1, 0)
 
@@ -172,9 +172,9 @@ class SlowEngine(ScriptedEngine):
 
 def test_a_stall_names_the_prompts_it_waits_for(capsys):
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
-    made.engine = SlowEngine(made.engine.response)
-    made.engine.sync_weights([], version=0)
-    made.stall_s = 1e-9
+    made.setup.engine = SlowEngine(made.setup.engine.response)
+    made.setup.engine.sync_weights([], version=0)
+    made.setup.stall_s = 1e-9
     step = made.collect(1, 0)
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("step 1: no sample has ended for ")
@@ -185,7 +185,7 @@ def test_a_long_step_says_how_far_it_is(capsys):
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=2), problems=4)
     made.collect(1, 0)
     assert not capsys.readouterr().out  # nothing is said unless it was asked for
-    made.progress_s = 1e-9
+    made.setup.progress_s = 1e-9
     made.collect(2, 0)
     said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"step 2: \d of 2 groups kept, \d sampled, 0 s(, eta 0 s)?", said[0]), said
@@ -193,7 +193,7 @@ def test_a_long_step_says_how_far_it_is(capsys):
 
 
 def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
-    step = Admission(AdmissionRules(num_prompts=4, allowance=100, window=6, margin=0.0), KeepRate(10, 39))
+    step = Admission(CollectionRules(num_prompts=4, max_rounds=25, window=1.5, margin=0.0), KeepRate(10, 39))
     assert step.wanted == 6  # a quarter is kept: 16 are wanted, 6 allowed
     places = [step.submit() for _ in range(6)]
     for place in places[1:]:
@@ -204,7 +204,7 @@ def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinishe
 
 
 def test_the_cut_moves_forward_as_earlier_groups_turn_out_mixed():
-    step = Admission(AdmissionRules(num_prompts=2, allowance=9), KeepRate())
+    step = Admission(CollectionRules(num_prompts=2, max_rounds=5), KeepRate())
     for _ in range(5):
         step.submit()
     step.resolve(4, mixed=True)

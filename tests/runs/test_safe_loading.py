@@ -19,8 +19,7 @@ from dapo_lit.evaluate import evaluate
 from dapo_lit.export import export
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.open_groups import OpenGroup
-from dapo_lit.rollout.records import CollectedStep, Completion, Group
+from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 from dapo_lit.rollout.step_collection import UnfinishedStep
 from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights
 from dapo_lit.runs.safe_loading import load_file
