@@ -49,6 +49,7 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "tensor parallel": (2, (*FSDP, "trainer.sharding.tensor_parallel=2")),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
     "compiled": (1, ("trainer.compile=true",)),
+    "shared prefixes": (1, ("trainer.shared_prompt=prefixes",)),
     "checkpointing": (1, ("trainer.activation_checkpointing=full",)),
 }
 """Way to compute -> (processes, overrides)."""

@@ -1,5 +1,5 @@
-"""The equivalence matrix: {one process, FSDP on one and two, tensor parallel, 16-bit copies, compiled, checkpointing} x
-{the algorithms, with critic, reference and LoRA} against a float64 computation of the same rollout step.
+"""The equivalence matrix: {one process, FSDP on one and two, tensor parallel, 16-bit copies, compiled, checkpointing,
+shared prefixes} x {the algorithms, with critic, reference and LoRA} against float64, on the same rollout step.
 
 Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW
 would divide a wrong scale out again. `make test` runs the diagonal, DAPO_LIT_MATRIX=1 (`make sweeps`) every cell.
@@ -15,7 +15,8 @@ from equivalence_case import ALGORITHMS, CLIP, WAYS
 
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
-    "single:dapo", "fsdp 1:dapo", "fsdp 2:reference model", "tensor parallel:dapo", "checkpointing:gspo",
+    "shared prefixes:dapo", "shared prefixes:gspo", "single:dapo", "fsdp 1:dapo",
+    "fsdp 2:reference model", "tensor parallel:dapo", "checkpointing:gspo",
     "fsdp 2:critic", "fsdp 2:shared critic", "fsdp 2:lora", "single:naive grpo", "single:all five",
     "single:exact divergence", "fsdp 2:gmpo", "single:cispo", "single:dr_grpo", "single:rloo", "single:reinforce++",
     "fsdp 2:entropy bonus", "16-bit copies:dapo",
