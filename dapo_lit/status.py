@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.progress import CellProgress, progress, summary
 from dapo_lit.study.read.registration import FILE, read_plan
@@ -32,12 +31,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def expected(runs: Runs, home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Arms and seeds that the study should have: the registered ones, else those of its design."""
+def expected(home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Arms and seeds that the study should have: the registered ones."""
     plan, _ = read_plan(home)
-    studies = [plan.study] if plan else runs.studies
-    arms = design(studies[0], techniques=runs.techniques or None).names if studies[0] in DESIGNS else ()
-    return (plan.arms or arms, plan.seeds) if plan else (arms, ())
+    return (plan.arms, plan.seeds) if plan else ((), ())
 
 
 def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
@@ -83,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
-        table = progress(runs, *expected(runs, home))
+        table = progress(runs, *expected(home))
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

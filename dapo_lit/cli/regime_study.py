@@ -24,4 +24,4 @@ def regime_design(config: Config) -> Design:
         arms = tuple(read_arm(name) for name in dict.fromkeys(names))
     except ValueError as error:
         raise ConfigError(f"regime {regime.name}: {error}") from None
-    return Design(study.name, f"What can the regime {regime.name} tell?", regime.reference, arms)
+    return Design(study.name, regime.reference, arms)

@@ -1,12 +1,12 @@
 """Launches a study: writes its arms and seeds out on the command line, checks them and registers the plan.
 
-`+study=<name>` chooses a file in conf/study/; dapo_lit/study/designs.py defines its arms. Hydra sweeps over `study.arm`
-and `seed`, and `with_arm` turns the arm's name into config values when a cell's config is composed.
+`+study=<name>` chooses a file in conf/study/, which lists the arms. `with_arm` turns the arm's name into config values
+when a cell's config is composed.
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -23,9 +23,9 @@ from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
-from dapo_lit.study.arm_names import find_arm, read_arm
+from dapo_lit.study.arm_names import find_arm, read_arms
 from dapo_lit.study.compare.sequential import planned_looks
-from dapo_lit.study.designs import DESIGNS, Arm, Design, design
+from dapo_lit.study.designs import Arm, Design
 from dapo_lit.study.read.guard import composed_refusals
 
 ARM, SEED = "study.arm", "seed"
@@ -174,43 +174,32 @@ def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
 
 
 def study_design(config: Config) -> Design:
-    """The config's study: the design of that name, or one made from study.arms.
+    """The arms and the reference of the config's study; a calibration's are those of its regime.
 
     Raises:
-        ConfigError: neither, or both.
+        ConfigError: no arms, one arm, a name that is not an arm's, or an algorithm that the names do not describe.
     """
     study = config.study
     assert study is not None
     if study.name == CALIBRATE:
         return regime_design(config)
-    if study.arms is not None:
-        if study.name in DESIGNS:
-            raise ConfigError(f"study.arms: the design {study.name} has arms of its own; choose another study.name")
-        try:
-            arms = tuple(read_arm(name) for name in study.arms)
-        except ValueError as error:
-            raise ConfigError(f"study.arms: {error}") from None
-        if len(arms) < 2:
-            raise ConfigError(f"study.arms: a study compares two arms or more, got {list(study.arms)}")
-        own = Design(study.name, "", study.reference or arms[0].name, arms)
-        find_arm_of(own, own.reference)
-        return replace(own)
-    if study.name not in DESIGNS:
-        hint = suggestion(study.name, DESIGNS)
-        raise ConfigError(f"study.name={study.name} is no design; {hint}. A study of your own names its study.arms")
-    algorithm = config.algorithm
-    if algorithm.family != "dapo":
+    if study.arms is None:
+        raise ConfigError(f"study.arms: study {study.name} names none, such as [dapo, dapo-clip_higher]")
+    if config.algorithm.family != "dapo":
         raise ConfigError(
-            f"study {study.name} names its arms from DAPO's switches, and algorithm.family={algorithm.family} differs "
-            "in more than those; leave `algorithm` at dapo, or compare algorithms by "
+            f"study {study.name} names its arms from DAPO's switches, and algorithm.family={config.algorithm.family} "
+            "differs in more than those; leave `algorithm` at dapo, or compare algorithms by "
             "python -m dapo_lit.train -m algorithm=dapo,grpo,ppo 'seed=range(0,5)'"
         )
-    return design(
-        study.name,
-        lr=algorithm.optimizer.lr,
-        completions=algorithm.num_prompts * algorithm.samples_per_prompt,
-        updates=algorithm.num_prompts // algorithm.minibatch_prompts,
-    )
+    try:
+        arms = read_arms(study.arms)
+    except ValueError as error:
+        raise ConfigError(f"study.arms: {error}") from None
+    if len(arms) < 2:
+        raise ConfigError(f"study.arms: a study compares two arms or more, got {list(study.arms)}")
+    made = Design(study.name, study.reference or arms[0].name, arms)
+    find_arm_of(made, made.reference)
+    return made
 
 
 def check_arms(study: Design, tree: DictConfig) -> None:

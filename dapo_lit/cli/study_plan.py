@@ -20,7 +20,6 @@ from dapo_lit.study.designs import Design
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, last_plan, register
 from dapo_lit.study.read.runs import StudyError
-from dapo_lit.techniques import REGISTER
 
 LOCK = ".study.lock"
 
@@ -232,8 +231,6 @@ def _registered_plan(config: Config) -> Plan | None:
 
 
 def declared_keys(study: Design, config: Config) -> set[str]:
-    """Config keys in which the arms may differ. Arms from study.arms declare only their switches."""
+    """Config keys in which the arms may differ: what the names of the arms set, and study.declared."""
     assert config.study is not None
-    switches = {f"algorithm.techniques.{technique}" for technique in REGISTER}
-    own = config.study.arms is not None
-    return {key for key in study.declared if not own or key in switches} | set(config.study.declared)
+    return {*study.declared, *config.study.declared}

@@ -22,13 +22,14 @@ class Event(Section):
 
 class Study(Section):
     name: str
-    """A design in dapo_lit/study/designs.py, or your own name together with `arms`."""
+    """The study's name, which its runs record."""
     arm: str | None
     """The arm of this run; a multirun runs all arms unless some are named."""
     arms: tuple[str, ...] | None
-    """Arms of your own study by name (dapo, dapo-clip_higher, dapo@clip.high=0.5); null: the design's."""
+    """Arms by name (dapo, dapo-clip_higher, dapo@clip.high=0.5), or words for several: ladder, cube, half_fraction,
+    leave_one_out, add_one_in. null: a calibration, whose arms the regime names."""
     reference: str | None
-    """The arm that the others are compared with; null: the design's, or the first of `arms`."""
+    """The arm that the others are compared with; null: the first of `arms`."""
     metric: str
     """The primary metric."""
     seeds: tuple[int, ...]
@@ -39,7 +40,8 @@ class Study(Section):
     """Error of the whole study."""
     families: dict[str, Annotated[float, Field(gt=0, lt=1)]] | None
     """The families of comparisons that are decided, each with its share of alpha: names as a report gives them (main
-    effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the design's first."""
+    effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the first that the arms
+    allow."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     until: Literal["decided"] | None

@@ -1,9 +1,11 @@
 """Reads an arm's name back into its switches and settings; a mistyped name gets the nearest one as a hint."""
 
+from collections.abc import Iterable
+
 import yaml
 
 from dapo_lit.errors import suggestion
-from dapo_lit.study.designs import Arm, Design, Setting
+from dapo_lit.study.designs import ARMS, Arm, Design, Setting
 from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
 
 OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.", "budget.")
@@ -35,6 +37,32 @@ def read_arm(name: str) -> Arm:
     if arm.name != name:
         raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
     return arm
+
+
+def read_arms(words: Iterable[str]) -> tuple[Arm, ...]:
+    """The arms of a list of names and of words that stand for several (`ladder`), each once.
+
+    Raises:
+        ValueError: not the name of an arm.
+    """
+    arms = [arm for word in words for arm in (ARMS[word]() if word in ARMS else (read_arm(word),))]
+    return tuple({arm.name: arm for arm in arms}.values())
+
+
+def in_order(names: Iterable[str], registered: Iterable[str] = ()) -> list[str]:
+    """Names of arms in the order of a plan; then those of a ladder, left out, added and combined; then by name."""
+    usual = (arm.name for arm in read_arms(["ladder", "leave_one_out", "add_one_in", "cube"]))
+    known = dict.fromkeys([*registered, *usual])
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(dict.fromkeys(names), key=lambda name: (place.get(name, len(place)), name))
+
+
+def settings_of(name: str) -> frozenset[str]:
+    """The config keys that an arm's name sets; none where it is the name of another algorithm's run."""
+    try:
+        return frozenset(read_arm(name).settings)
+    except ValueError:
+        return frozenset()
 
 
 def find_arm(study: Design, name: str) -> Arm:

@@ -1,11 +1,11 @@
-"""Which arms a study has: switches and settings, and the one name of each arm. Descriptions only, no runs.
+"""Arms: the one name of each, and the sets of arms that a study's file can name by a word (`ARMS`).
 
 An arm is the set of techniques that are on plus, in studies of other settings, the config values it changes. Its name
 is computed from these (`arm_name`, `Arm.name`): two arms that differ never share a folder, and nobody invents a label.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
@@ -98,7 +98,6 @@ class Design:
     """The arms of a study in the order of its tables; all others are compared with `reference`."""
 
     name: str
-    question: str
     reference: str
     arms: tuple[Arm, ...]
 
@@ -118,15 +117,27 @@ def ladder() -> tuple[Arm, ...]:
     return tuple(Arm(frozenset(LADDER[:rungs])) for rungs in range(len(LADDER) + 1))
 
 
-def cube(techniques: Iterable[str]) -> tuple[Arm, ...]:
-    """All combinations of these techniques, every other one off."""
-    names = tuple(techniques)
+def leave_one_out() -> tuple[Arm, ...]:
+    """DAPO, DAPO without each of its techniques, and DAPO with each of the others added."""
+    parts = [t for t in REGISTER if t in DAPO]
+    others = [t for t in REGISTER if t not in DAPO]
+    return Arm(DAPO), *(Arm(DAPO - {t}) for t in parts), *(Arm(DAPO | {t}) for t in others)
+
+
+def add_one_in() -> tuple[Arm, ...]:
+    """Naive GRPO, and naive GRPO with each technique by itself."""
+    return Arm(NAIVE_GRPO), *(Arm(NAIVE_GRPO | {t}) for t in REGISTER)
+
+
+def cube(techniques: Iterable[str] | None = None) -> tuple[Arm, ...]:
+    """All combinations of these techniques (all that are registered), every other one off."""
+    names = tuple(REGISTER if techniques is None else techniques)
     return tuple(
         Arm(frozenset(itertools.compress(names, on))) for on in itertools.product((False, True), repeat=len(names))
     )
 
 
-def half_fraction(techniques: Iterable[str]) -> tuple[Arm, ...]:
+def half_fraction(techniques: Iterable[str] | None = None) -> tuple[Arm, ...]:
     """The half of the cube with an even number of techniques on: of five, defining relation I = -ABCDE, resolution V.
 
     It holds both `dapo` (four on) and `naive_grpo` (none), so both references are arms of the study.
@@ -134,134 +145,11 @@ def half_fraction(techniques: Iterable[str]) -> tuple[Arm, ...]:
     return tuple(arm for arm in cube(techniques) if len(arm.on) % 2 == 0)
 
 
-def design(
-    name: str, lr: float = 1e-4, completions: int = 512, updates: int = 4, techniques: Sequence[str] | None = None
-) -> Design:
-    """The study `name`.
-
-    Args:
-        lr: learning rate of the experiment, which `lr_sensitivity` multiplies.
-        completions: samples of a rollout step, which `group_size` holds constant.
-        updates: updates of a rollout step, likewise.
-        techniques: those that leave_one_out, add_one_in and the factorials vary; None: all that are registered.
-
-    Raises:
-        ValueError: an unknown study, with the known ones.
-    """
-    known = tuple(REGISTER if techniques is None else techniques)
-    parts = [t for t in known if t in DAPO]
-    dapo, grpo = Arm(DAPO), Arm(NAIVE_GRPO)
-    match name:
-        case "table1":
-            return Design(name, "What does each rung of the paper's ladder add?", grpo.name, (*ladder(), dapo))
-        case "leave_one_out":
-            arms = (dapo, *map(_without, parts), *(Arm(DAPO | {t}) for t in known if t not in DAPO))
-            return Design(name, "What does DAPO lose without each technique?", "dapo", arms)
-        case "add_one_in":
-            arms = (grpo, *(Arm(NAIVE_GRPO | {t}) for t in known))
-            return Design(name, "What does each technique add to naive GRPO alone?", grpo.name, arms)
-        case "factorial":
-            return Design(name, "Effects and all interactions of the techniques", grpo.name, cube(known))
-        case "factorial_half":
-            arms = half_fraction(known)
-            return Design(name, f"Main effects and pairwise interactions in {len(arms)} arms", grpo.name, arms)
-        case "emergence":
-            without = _without("clip_higher")
-            return Design(name, "Does clip-higher let rare reasoning emerge?", without.name, (without, dapo))
-        case "emergence_token_level_loss":
-            without = _without("token_level_loss")
-            return Design(name, "Does the token-level loss keep rare reasoning down?", without.name, (without, dapo))
-        case _:
-            return _settings_design(name, lr, completions, updates, parts)
-
-
-def _without(technique: str, settings: Mapping[str, Setting] | None = None) -> Arm:
-    return Arm(DAPO - {technique}, settings or {})
-
-
-def _dapo_with(key: str, *values: Setting) -> list[Arm]:
-    """DAPO with one setting changed, an arm for each value."""
-    return [Arm(DAPO, {key: value}) for value in values]
-
-
-def _settings_design(name: str, lr: float, completions: int, updates: int, parts: Sequence[str]) -> Design:
-    """Studies of other settings than switches; the reference is `dapo`."""
-    low, high, hard = "algorithm.clip.low", "algorithm.clip.high", "algorithm.overlong.hard_punishment"
-    token, sample = "algorithm.token_level_denominator", "algorithm.completion_level_denominator"
-    dapo = Arm(DAPO)
-    arms: list[Arm]
-    match name:
-        case "clip_sweep":
-            question = "Which bound of the clip matters?"
-            bounds = [*_dapo_with(high, 0.24, 0.35, 0.5), *_dapo_with(low, 0.1, 0.28)]
-            arms = [dapo, _without("clip_higher"), *bounds, Arm(DAPO, {low: 0.4, high: 0.5})]
-        case "overlong_modes":
-            question = "Truncated answers: none, hard, filter, soft, both"
-            plain, filtering = DAPO - {"soft_overlong_punishment"}, {"overlong_filtering"}
-            arms = [
-                Arm(plain, {hard: False}),
-                Arm(plain, {hard: True}),
-                Arm(plain | filtering, {hard: False}),
-                dapo,
-                Arm(DAPO | filtering),
-            ]
-        case "kl_sweep":
-            question = "Is the KL term needed?"
-            arms = [dapo, *_dapo_with("algorithm.kl.beta", 0.001, 0.01, 0.04, 0.2)]
-        case "group_size":
-            question = f"Group size at {completions} completions a step"
-            arms = [dapo, *(_group_size(size, completions // size, updates) for size in (4, 8, 32))]
-        case "lr_sensitivity":
-            question = "Does the sign of an effect survive another learning rate?"
-            rates: list[dict[str, Setting]] = [
-                {} if factor == 1 else {"algorithm.optimizer.lr": float(f"{lr * factor:g}")} for factor in (1, 1 / 3, 3)
-            ]
-            arms = [Arm(base, rate) for rate in rates for base in (DAPO, *(DAPO - {t} for t in parts))]
-        case "carry_over":
-            question = "Groups sampled ahead: dropped, or used in the next step"
-            arms = [dapo, *_dapo_with("algorithm.dynamic_sampling.carry_over", "finished", "all")]
-        case "overlap":
-            question = "What do rollouts cost that are one rollout step old?"
-            arms = [dapo, *_dapo_with("rollout.overlap", True)]
-        case "aggregation":
-            question = "Which denominator of the loss?"
-            per_sample = [_without("token_level_loss"), _without("token_level_loss", {sample: "constant"})]
-            arms = [dapo, *_dapo_with(token, "group"), *per_sample, *_dapo_with(token, "microbatch")]
-        case "long_chains":
-            question = "From which share of long chains in the base policy do they take over?"
-            arms = [Arm(DAPO, {"task.base.long_chains": share / 100}) for share in (1, 2, 4, 8, 16, 32)]
-            return Design(name, question, arms[0].name, tuple(arms))
-        case "placebo":
-            question = "How often does the report call two identical arms different?"
-            arms = [dapo, *_dapo_with("rollout.noise_stream", 1)]
-        case _:
-            raise ValueError(f"unknown study {name!r}; known: {', '.join(DESIGNS)}")
-    return Design(name, question, "dapo", tuple(arms))
-
-
-def _group_size(size: int, prompts: int, updates: int) -> Arm:
-    """DAPO with groups of this size; the completions of a step and its updates are held constant."""
-    keys = ("samples_per_prompt", "num_prompts", "minibatch_prompts")
-    values = (size, prompts, max(1, prompts // updates))
-    return Arm(DAPO, {f"algorithm.{key}": value for key, value in zip(keys, values, strict=True)})
-
-
-DESIGNS = (
-    "table1",
-    "leave_one_out",
-    "add_one_in",
-    "factorial",
-    "factorial_half",
-    "emergence",
-    "emergence_token_level_loss",
-    "clip_sweep",
-    "overlong_modes",
-    "kl_sweep",
-    "group_size",
-    "lr_sensitivity",
-    "carry_over",
-    "overlap",
-    "aggregation",
-    "long_chains",
-    "placebo",
-)
+ARMS = {
+    "ladder": ladder,
+    "cube": cube,
+    "half_fraction": half_fraction,
+    "leave_one_out": leave_one_out,
+    "add_one_in": add_one_in,
+}
+"""Words that stand for several arms in `study.arms`."""

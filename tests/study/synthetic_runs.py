@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from shipped import design
 
 from dapo_lit.run_files import metrics_line
-from dapo_lit.study.designs import Arm, design
+from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO
 
 EFFECTS = {

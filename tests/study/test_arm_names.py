@@ -1,9 +1,10 @@
 """An arm's name says all that is set, so it can be read back; a mistyped one is told with the nearest."""
 
 import pytest
+from shipped import DESIGNS, design
 
-from dapo_lit.study.arm_names import find_arm, read_arm
-from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.arm_names import find_arm, in_order, read_arm, read_arms
+from dapo_lit.study.designs import ladder
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -12,9 +13,18 @@ def test_every_arm_of_every_design_is_read_back_from_its_name(name: str) -> None
         assert read_arm(arm.name) == arm
 
 
-def test_a_learning_rate_in_a_name_is_the_learning_rate_that_is_set() -> None:
-    arms = design("lr_sensitivity", lr=2e-4).arms
-    assert {arm.settings.get("algorithm.optimizer.lr") for arm in arms} == {None, 6.66667e-05, 0.0006}
+def test_words_stand_for_several_arms_and_no_arm_is_named_twice() -> None:
+    assert [arm.name for arm in read_arms(["dapo", "ladder", "dapo@clip.high=0.5"])] == [
+        "dapo",
+        *(arm.name for arm in ladder()),
+        "dapo@clip.high=0.5",
+    ]
+
+
+def test_arms_stand_in_the_order_of_the_plan_before_that_of_the_usual_studies() -> None:
+    names = ["zzz", "dapo", "naive_grpo", "dapo@clip.high=0.5", "dapo-clip_higher"]
+    assert in_order(names) == ["naive_grpo", "dapo", "dapo-clip_higher", "dapo@clip.high=0.5", "zzz"]
+    assert in_order(names, ["dapo@clip.high=0.5", "dapo-clip_higher"])[:2] == ["dapo@clip.high=0.5", "dapo-clip_higher"]
 
 
 @pytest.mark.parametrize(

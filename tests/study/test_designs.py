@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from shipped import DESIGNS, design
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.designs import DESIGNS, Arm, arm_name, cube, design, half_fraction, ladder, switches
+from dapo_lit.study.designs import Arm, arm_name, cube, half_fraction, ladder, switches
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 
@@ -64,7 +65,7 @@ def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:
 
 
 def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> None:
-    assert design("leave_one_out", techniques=LADDER).names == (
+    assert design("leave_one_out").names == (
         "dapo",
         "dapo-clip_higher",
         "dapo-soft_overlong_punishment",
@@ -84,26 +85,8 @@ def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() ->
     assert {"dapo", "naive_grpo"} <= set(design("factorial_half").names)
 
 
-def test_group_sizes_hold_the_completions_and_updates_of_a_step() -> None:
-    for arm in design("group_size", completions=512, updates=4).arms[1:]:
-        size, prompts, mini = (
-            arm.settings[f"algorithm.{k}"] for k in ("samples_per_prompt", "num_prompts", "minibatch_prompts")
-        )
-        assert isinstance(size, int)
-        assert isinstance(prompts, int)
-        assert isinstance(mini, int)
-        assert size * prompts == 512
-        assert prompts % mini == 0
-        assert prompts // mini == 4
-
-
 def test_settings_stand_in_the_name_and_in_the_overrides() -> None:
     arm = Arm(DAPO, {"algorithm.clip.high": 0.5})
     assert arm.name == "dapo@clip.high=0.5"
     assert "algorithm.clip.high=0.5" in arm.overrides()
     assert "algorithm.techniques.overlong_filtering=false" in arm.overrides()
-
-
-def test_an_unknown_study_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="leave_one_out"):
-        design("ladder")

@@ -47,6 +47,9 @@ def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -
         write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
     write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 0, study="leave_one_out", steps=6, every=3)
     write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 1, study="leave_one_out", steps=6, every=3, status="failed")
+    plan = {"study": "leave_one_out", "arms": ["dapo", "dapo-clip_higher", "dapo-dynamic_sampling"], "seeds": [0, 1, 2]}
+    entry = {"at": "2026-01-01T00:00:00+00:00", "plan": plan}
+    (tmp_path / "leave_one_out" / "study.json").write_text(json.dumps([entry]))
     assert report([str(tmp_path / "leave_one_out"), *QUICK]) == 3
     text = (tmp_path / "leave_one_out" / "report" / "report.md").read_text()
     assert "unequal numbers of seeds (dapo 3, dapo-clip_higher 1)" in text
@@ -133,8 +136,8 @@ def test_the_command_names_the_study_and_sweeps_over_what_the_runs_were_started_
     assert "false,true" in train_command(runs) or "true,false" in train_command(runs)
 
 
-@pytest.mark.parametrize("name", ["factorial_half", "clip_sweep"])
+@pytest.mark.parametrize("name", ["factorial_half", "clip_dose"])
 def test_other_designs_are_reported_too(tmp_path: Path, name: str) -> None:
     text = text_of(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2))
     assert ("interactions" in text) == (name == "factorial_half")
-    assert ("settings" in text) == (name == "clip_sweep")
+    assert ("settings" in text) == (name == "clip_dose")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dapo_lit.commands.train import is_decided
 from synthetic_runs import write_run
 
 from dapo_lit.cli.command import run_study
@@ -15,6 +14,7 @@ from dapo_lit.config import Config
 from dapo_lit.study.arm_names import find_arm
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
 from dapo_lit.study.read.runs import load
+from dapo_lit.train import is_decided
 
 
 def by_brute_force(values: list[float], looks: list[int], level: float) -> int | None:

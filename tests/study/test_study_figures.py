@@ -9,10 +9,11 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
+from shipped import DESIGNS, design
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.run_files import metrics_line
-from dapo_lit.study.designs import DESIGNS, Arm, design
+from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.paper_figures import paper_figures

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from shipped import design
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
 from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
-from dapo_lit.study.designs import Arm, design
+from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.packed_cells import pack, packed_config
 from dapo_lit.study.read.progress import progress
 from dapo_lit.study.read.registration import Plan, register
@@ -184,6 +185,8 @@ def test_status_tells_done_running_lost_failed_and_missing_apart(
         path = write_run(tmp_path, seed=seed, study="placebo", steps=10, every=5, status="running")
         (path / "run.json").write_text(json.dumps(json.loads((path / "run.json").read_text()) | {"pid": pid}))
     write_run(tmp_path, seed=3, study="placebo", steps=4, every=2, status="failed")
+    plan = {"study": "placebo", "arms": design("placebo").names, "seeds": [0, 1, 2, 3]}
+    (tmp_path / "placebo" / "study.json").write_text(json.dumps([{"at": "2026-01-01T00:00:00+00:00", "plan": plan}]))
     states = {cell.seed: cell for cell in progress(load(tmp_path)) if cell.arm == "dapo"}
     assert [states[seed].state for seed in range(4)] == ["done", "running", "lost", "failed"]
     assert states[1].eta_s == pytest.approx(26.0 / 10 * 30)  # 10 of 40 steps in 26 s

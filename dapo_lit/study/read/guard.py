@@ -8,7 +8,7 @@ from typing import Any
 
 from dapo_lit.config.identity import PACKING, hash_of, identity, kind_of
 from dapo_lit.config.kinds import HORIZON, SCIENCE
-from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.arm_names import settings_of
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
@@ -46,9 +46,9 @@ def decides(override: str) -> bool:
 
 
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:
-    """Config keys in which the arms may differ: the switches, what the study's design sets, what was registered."""
+    """Config keys in which the arms may differ: the switches, and what was registered or else what their names set."""
     keys = {f"algorithm.techniques.{t}" for t in REGISTER} | set(registered)
-    return keys.union(*(design(study).declared for study in runs.studies if study in DESIGNS))
+    return keys if registered else keys.union(*map(settings_of, runs.arms))
 
 
 def config_differences(runs: Runs) -> dict[str, dict[str, Any]]:

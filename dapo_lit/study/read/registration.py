@@ -9,14 +9,14 @@ date; one that promises anything else is refused. The digest is the SHA-256 of t
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from dapo_lit.files import write_text
-from dapo_lit.study.read.runs import Runs, StudyError
+from dapo_lit.study.read.run import Run, StudyError
 
 FILE = "study.json"
 
@@ -203,7 +203,7 @@ def last_plan(folder: Path) -> Plan | None:
     return Plan.read(entries[-1]["plan"]) if entries else None
 
 
-def late_registration(folder: Path, runs: Runs) -> str | None:
+def late_registration(folder: Path, runs: Iterable[Run]) -> str | None:
     """A sentence if the plan was registered after the first run had started."""
     entries = read_entries(folder)
     if not entries:

@@ -20,15 +20,16 @@ import pandas as pd
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.errors import DamagedError
 from dapo_lit.run_files import RECORD, RESTORE, read_config, read_metrics, read_record, read_table
-from dapo_lit.study.designs import DESIGNS, design
+from dapo_lit.study.arm_names import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
+from dapo_lit.study.read.registration import last_plan
 from dapo_lit.study.read.run import USABLE, Run, StudyError
 from dapo_lit.techniques import REGISTER
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a study, arms in the order of its design, seeds ascending."""
+    """The runs of a study, arms in the order of its plan, seeds ascending."""
 
     runs: tuple[Run, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -149,8 +150,10 @@ def load(*paths: str | Path) -> Runs:
     """
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
+    homes: set[Path] = set()
     for path in map(Path, paths):
         folders, tables = run_folders(path), packed_folders(path)
+        homes |= {folder.parent.parent for folder in folders} | set(tables)
         if not folders and not tables:
             raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json or {CELLS} below it")
         for run in chain(_readable(folders, unreadable), *map(read_packed, tables)):
@@ -163,8 +166,9 @@ def load(*paths: str | Path) -> Runs:
     if not found:
         reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())
         raise StudyError(f"none of the run folders can be read: {reasons}")
-    order = {arm: place for place, arm in enumerate(_design_order(found))}
-    runs = sorted(found.values(), key=lambda run: (run.study, order.get(run.arm, len(order)), run.arm, run.seed))
+    plans = [last_plan(home) for home in sorted(homes)]
+    order = in_order((run.arm for run in found.values()), [arm for plan in plans if plan for arm in plan.arms])
+    runs = sorted(found.values(), key=lambda run: (run.study, order.index(run.arm), run.seed))
     return Runs(tuple(runs), unreadable)
 
 
@@ -188,12 +192,6 @@ def study_folder(path: Path) -> Path:
         return tables[0]
     folders = run_folders(path)
     return folders[0].parent.parent if folders else path
-
-
-def _design_order(cells: Iterable[tuple[str, str, int]]) -> list[str]:
-    """Arm names in the order of the designs: the study's own first, then as any other design lists them."""
-    studies = [study for study, _, _ in cells if study in DESIGNS]
-    return list(dict.fromkeys(arm for study in [*studies, *DESIGNS] for arm in design(study).names))
 
 
 def run_folders(path: Path) -> list[Path]:

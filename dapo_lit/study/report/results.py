@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
 from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
 from dapo_lit.study.compare.emergence import emergence
-from dapo_lit.study.designs import DESIGNS, design
 from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
@@ -104,12 +103,8 @@ def _awaited(runs: Runs, plan: Plan | None, registered: Sequence[Effect]) -> tup
 
 
 def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
-    """Arms that the study should have, and its reference: the registered ones, else those of its design."""
-    study = runs.studies[0]
-    known = design(study, techniques=runs.techniques or None) if study in DESIGNS else None
-    arms, reference = (known.names, known.reference) if known else ((), None)
-    if plan:
-        arms, reference = plan.arms or arms, plan.reference or reference
+    """Arms that the study should have, and its reference: the registered ones, else the first there is."""
+    arms, reference = (plan.arms, plan.reference) if plan else ((), None)
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
 
 
