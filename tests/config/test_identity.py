@@ -19,7 +19,7 @@ from dapo_lit.config.identity import (
     same_experiment,
     with_defaults,
 )
-from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE, Kind
+from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
 from dapo_lit.config.sections import Section, section_of
 from dapo_lit.config.shipped import default_run
 
@@ -67,11 +67,6 @@ def test_every_key_has_the_kind_that_was_decided_for_it():
     found = {key: kind for key, kind in kinds().items() if key in leaves(Config)}
     decided = {key: kind for kind, keys in NOT_SCIENCE.items() for key in keys}
     assert found == dict.fromkeys(leaves(Config), SCIENCE) | decided
-
-
-def test_every_top_level_key_is_tagged_where_it_is_declared():
-    untagged = [n for n, f in Config.model_fields.items() if not any(isinstance(tag, Kind) for tag in f.metadata)]
-    assert untagged == []
 
 
 def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins():

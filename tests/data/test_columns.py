@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.sources import load_heldout, load_with_selection
 
@@ -25,41 +26,42 @@ def problems(path: str, columns: dict | None = None):
     return load_with_selection(path, "train", columns=columns)[0]
 
 
-def test_columns_are_renamed_and_the_others_are_kept(tmp_path):
-    path = written(tmp_path / "sums.jsonl", {"prompt": "2 + 3?", "solution": 5, "uid": "a", "level": 2})
-    (problem,) = problems(path, {**COLUMNS, "id": "uid"})
-    assert (problem.problem, problem.answer, problem.id) == ("2 + 3?", "5", "a")
-    assert problem.meta == {"level": 2}
+@pytest.mark.parametrize(
+    ("row", "columns", "expected"),
+    [
+        (
+            {"prompt": "2 + 3?", "solution": 5, "uid": "a", "level": 2},
+            {**COLUMNS, "id": "uid"},
+            Problem("a", "2 + 3?", "5", {"level": 2}),
+        ),
+        (
+            {"question": "2 + 3?", "target": {"value": "5"}},
+            {"answer": "target.value"},
+            Problem("sums-0", "2 + 3?", "5", {"target": {"value": "5"}}),
+        ),
+        ({"prompt": CHAT, "solution": "5"}, COLUMNS, Problem("sums-0", "2 + 3?", "5", before=tuple(CHAT[:1]))),
+    ],
+    ids=["renamed, the others kept", "a dot into an object", "a chat"],
+)
+def test_columns_are_read_under_their_names(tmp_path, row, columns, expected):
+    assert problems(written(tmp_path / "sums.jsonl", row), columns) == [expected]
 
 
-def test_a_dot_leads_into_an_object(tmp_path):
-    path = written(tmp_path / "sums.jsonl", {"question": "2 + 3?", "target": {"value": "5"}})
-    (problem,) = problems(path, {"answer": "target.value"})
-    assert (problem.problem, problem.answer) == ("2 + 3?", "5")
+@pytest.mark.parametrize(
+    ("row", "columns", "named"),
+    [
+        ({"prompt": "2 + 3?", "solution": 5}, {}, r"task\.columns"),
+        ({"prompt": "2 + 3?", "solutions": 5}, COLUMNS, "`solution`.*`solutions`"),
+    ],
+)
+def test_a_missing_column_is_named(tmp_path, row, columns, named):
+    with pytest.raises(DataError, match=named):
+        problems(written(tmp_path / "sums.jsonl", row), columns)
 
 
 def test_a_file_with_the_usual_names_is_read_whatever_the_columns_say(tmp_path):
     path = written(tmp_path / "heldout.jsonl", {"problem": "2 + 3?", "answer": "5"})
     assert load_heldout(path, COLUMNS)[0].answer == "5"
-
-
-def test_without_columns_the_message_says_how_to_name_them(tmp_path):
-    path = written(tmp_path / "sums.jsonl", {"prompt": "2 + 3?", "solution": 5})
-    with pytest.raises(DataError, match=r"task.columns=\{problem: ..., answer: ...\} names yours"):
-        problems(path, {})
-
-
-def test_a_missing_column_of_ones_own_is_named(tmp_path):
-    path = written(tmp_path / "sums.jsonl", {"prompt": "2 + 3?", "solutions": 5})
-    with pytest.raises(DataError, match=r"has no `solution`; did you mean `solutions`.*needs `prompt`"):
-        problems(path, COLUMNS)
-
-
-def test_a_chat_is_its_last_message_and_the_ones_before(tmp_path):
-    path = written(tmp_path / "chats.jsonl", {"prompt": CHAT, "solution": "5"})
-    (problem,) = problems(path, COLUMNS)
-    assert problem.problem == "2 + 3?"
-    assert problem.before == tuple(CHAT[:1])
 
 
 @pytest.mark.parametrize(

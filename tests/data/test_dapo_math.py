@@ -42,14 +42,6 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
-def test_the_whole_set_published_and_as_jsonl_holds_the_same_problems(dapo_math, tmp_path):
-    plain = dapo_math
-    path = write_parquet(tmp_path / "dapo.parquet", [published(p.problem, p.answer, p.id) for p in plain])
-    kept, report = deduplicate(plain)
-    assert [(p.id, p.problem, p.answer) for p in load_problems(path)] == [(p.id, p.problem, p.answer) for p in kept]
-    assert len(kept) == report.num_kept == len(plain) - sum(bool(p.meta["dup_of"] or p.meta["conflict"]) for p in plain)
-
-
 def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_others(dapo_math):
     problems = dapo_math
     kept, report = deduplicate(problems)
@@ -84,46 +76,39 @@ def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "reason"),
+    ("key", "value", "named"),
     [
-        ("prompt", "What is 2 + 3?", "`prompt` must be a list of chat messages"),
-        ("prompt", [], "`prompt` must be a list of chat messages"),
-        ("prompt", [{"role": "assistant", "content": "5"}], "`prompt` must be a list of chat messages"),
-        ("reward_model", "5", "`reward_model` must be an object"),
-        ("reward_model", {"style": "rule"}, "has no `reward_model.ground_truth`"),
-        ("reward_model", {"ground_truth": ["5"]}, "`reward_model.ground_truth` is a list"),
-        ("extra_info", 3, "`extra_info` must be an object"),
-        ("extra_info", {"index": "u-1"}, "the id 'u-1' is already used at train.jsonl, line 1"),
+        ("prompt", "What is 2 + 3?", "`prompt`"),
+        ("prompt", [], "`prompt`"),
+        ("prompt", [{"role": "assistant", "content": "5"}], "`prompt`"),
+        ("reward_model", "5", "`reward_model`"),
+        ("reward_model", {"style": "rule"}, "`reward_model.ground_truth`"),
+        ("reward_model", {"ground_truth": ["5"]}, "`reward_model.ground_truth`"),
+        ("extra_info", 3, "`extra_info`"),
+        ("extra_info", {"index": "u-1"}, "'u-1'"),
     ],
 )
-def test_a_bad_row_of_the_published_schema_is_named(tmp_path, key, value, reason):
+def test_a_bad_row_of_the_published_schema_is_named(tmp_path, key, value, named):
     file = tmp_path / "train.jsonl"
     rows = [published("What is 1 + 1?", "2", "u-1"), {**published("What is 2 + 3?", "5", "u-2"), key: value}]
     file.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"train.jsonl, line 2: .*{named}"):
         load_problems(str(file))
-    assert "train.jsonl, line 2: " in str(caught.value)
-    assert reason in str(caught.value)
 
 
-def test_statements_that_differ_in_a_sign_are_two_problems():
-    problems = [Problem("a", "What is 2 - 3?", "-1"), Problem("b", "What is 2 + 3?", "5")]
-    assert deduplicate(problems)[0] == problems
-
-
-def test_three_rows_of_which_one_disagrees_are_all_dropped():
-    problems = [Problem("a", "x?", "1"), Problem("b", "X ?", "1"), Problem("c", "x?", "2"), Problem("d", "y?", "3")]
-    kept, report = deduplicate(problems)
-    assert [p.id for p in kept] == ["d"]
-    assert report.conflicts == [[("a", "1"), ("b", "1"), ("c", "2")]]
-
-
-def test_repeated_and_restated_problems_are_counted_separately():
-    problems = [Problem("a", "x?", "1"), Problem("b", "x ?", "1"), Problem("c", "x ?", "1"), Problem("d", "x?", "1")]
-    kept, report = deduplicate(problems)
-    assert [p.id for p in kept] == ["a"]
-    assert report.restated == [("a", "b")]
-    assert report.num_repeated == 2
+@pytest.mark.parametrize(
+    ("rows", "kept", "restated", "repeated", "conflicts"),
+    [
+        ([("2 - 3?", "-1"), ("2 + 3?", "5")], "01", [], 0, []),
+        ([("x?", "1"), ("X ?", "1"), ("x?", "2"), ("y?", "3")], "3", [], 0, [[("0", "1"), ("1", "1"), ("2", "2")]]),
+        ([("x?", "1"), ("x ?", "1"), ("x ?", "1"), ("x?", "1")], "0", [("0", "1")], 2, []),
+    ],
+    ids=["a sign", "one of three disagrees", "repeated and restated"],
+)
+def test_duplicates_and_conflicts_by_hand(rows, kept, restated, repeated, conflicts):
+    found, report = deduplicate([Problem(str(i), text, answer) for i, (text, answer) in enumerate(rows)])
+    assert "".join(p.id for p in found) == kept
+    assert (report.restated, report.num_repeated, report.conflicts) == (restated, repeated, conflicts)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", "X", "x ", "y", "Y y", "z"]), st.sampled_from("12")), max_size=12))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from dapo_lit.data.overlap import Overlap, find_overlaps
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
-from dapo_lit.data.templates import PromptTemplate
 
 
 def problems(*texts: str, name: str = "p") -> list[Problem]:
@@ -39,6 +38,7 @@ def test_case_punctuation_and_latex_commands_do_not_hide_a_copy():
 def test_a_problem_shorter_than_n_words_overlaps_only_its_copy():
     train = problems("What is 2 + 3?", "What is 2 + 3, and why?", "What is 3 + 2?")
     assert find_overlaps(train, problems("What is $2+3$?", name="e")).excluded == {"p0"}
+    assert find_overlaps(problems("$+$", ""), problems("", "$+$", name="e")).overlaps == []
 
 
 def test_text_without_blanks_between_words_is_compared_by_character():
@@ -47,40 +47,9 @@ def test_text_without_blanks_between_words_is_compared_by_character():
     assert find_overlaps(problems("求所有满足条件的素数"), problems(statement, name="e")).excluded == set()
 
 
-def test_a_statement_without_words_overlaps_nothing():
-    assert find_overlaps(problems("$+$", ""), problems("", "$+$", name="e")).overlaps == []
-
-
-def test_dapo_math_contains_most_of_amc23_and_nothing_of_aime_2024(data_file, dapo_math):
-    train = dapo_math
-    amc = find_overlaps(train, load_problems(str(data_file("amc23.jsonl"))))
-    assert len(amc.covered) == 25
-    assert len(amc.excluded) == 34
-    assert str(amc) == (
-        "25 of 40 evaluation problems (62%) are in the training set; 34 of 17917 training problems overlap"
-    )
-    assert len(amc.without_overlap(train)) == 17_917 - 34
-    assert find_overlaps(train, load_problems(str(data_file("aime_2024.jsonl")))).overlaps == []
-
-
-def test_every_training_problem_that_is_an_evaluation_problem_to_the_letter_is_found(data_file, dapo_math):
-    train = [problem for problem in dapo_math if problem.meta["lang"] == "en"]
-    evaluation = load_problems(str(data_file("math500.jsonl"))) + load_problems(str(data_file("amc23.jsonl")))
-    statements = {problem.problem for problem in evaluation}
-    copies = {problem.id for problem in train if problem.problem in statements}
-    assert len(copies) >= 5
-    assert copies <= find_overlaps(train, evaluation).excluded
-
-
-@pytest.mark.parametrize("name", ["gsm8k_few_shot", "gsm8k_chat"])
-def test_the_worked_examples_of_the_gsm8k_templates_are_no_problems_of_gsm8k(data_file, name):
-    template = PromptTemplate.load(name)
-    examples = template.text.split("\n") if template.text else [message["content"] for message in template.messages]
-    shown = problems(*(text.removeprefix("Question: ") for text in examples if "?" in text))
-    assert len(shown) >= 3
-    for split in ("train", "test"):
-        gsm8k = load_problems(str(data_file(f"gsm8k_{split}.jsonl")))
-        assert find_overlaps(gsm8k, shown).overlaps == [], split
+def test_dapo_math_contains_most_of_amc23(data_file, dapo_math):
+    amc = find_overlaps(dapo_math, load_problems(str(data_file("amc23.jsonl"))))
+    assert (len(amc.covered), len(amc.excluded)) == (25, 34)
 
 
 @pytest.mark.parametrize("options", [{"n": 0}, {"threshold": 1.0}, {"threshold": -0.1}])

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
@@ -43,23 +43,6 @@ def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path)
         assert load_problems(str(tmp_path / name)) == expected, name
 
 
-def test_the_shared_gsm8k_file_loads_with_its_ids_answers_and_further_columns(data_file, data_rows):
-    problems = load_problems(str(data_file("gsm8k_train.jsonl")))
-    assert len(problems) == data_rows["gsm8k_train.jsonl"]
-    first = problems[0]
-    assert (first.id, first.answer) == ("gsm8k-train-0", "72")
-    assert first.problem.startswith("Natalia sold clips to 48 of her friends")
-    assert set(first.meta) == {"source", "solution"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["aime_2024.jsonl", "aime_2025.jsonl", "amc23.jsonl", "math500.jsonl", "gsm8k_test.jsonl", "math_train.jsonl"],
-)
-def test_every_shared_benchmark_loads(data_file, data_rows, name):
-    assert len(load_problems(str(data_file(name)))) == data_rows[name]
-
-
 def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):
     answers = [72, 72.0, -0.5, 10**20, " 7 "]
     path = write_jsonl(*({"problem": "?", "answer": answer} for answer in answers))
@@ -72,26 +55,29 @@ def test_a_problem_without_id_is_named_by_file_and_row_whatever_the_limit(write_
     assert [p.id for p in load_problems(path, limit=2)] == ["sums-0", "sums-1"]
 
 
-def test_the_limit_does_not_hide_a_bad_row_behind_it(write_jsonl):
-    path = write_jsonl(SUM, PRODUCT, {"problem": "What is 1 + 1?"})
-    assert "line 3" in message_of(path, limit=1)
+WORKED = "He has 540 * 2 = <<540*2=1080>>1080."
 
 
-def test_gsm8k_as_published_is_split_at_its_hashes(write_jsonl):
-    path = write_jsonl({"question": "How many?", "answer": "He has 540 * 2 = <<540*2=1080>>1080.\n#### 1,080"})
-    (problem,) = load_problems(path)
-    assert (problem.problem, problem.answer) == ("How many?", "1080")
-    assert problem.meta["solution"] == "He has 540 * 2 = <<540*2=1080>>1080."
-
-
-def test_hashes_in_a_custom_problem_are_not_changed(write_jsonl):
-    (problem,) = load_problems(write_jsonl({"problem": "Write a heading", "answer": "#### Title"}))
-    assert problem.answer == "#### Title"
-
-
-def test_columns_are_found_whatever_their_case(write_jsonl):
-    (problem,) = load_problems(write_jsonl({"ID": "2024-I-1", "Problem": "?", "Answer": 204, "Solution": "..."}))
-    assert problem == Problem("2024-I-1", "?", "204", {"Solution": "..."})
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            {"question": "How many?", "answer": f"{WORKED}\n#### 1,080"},
+            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+        ),
+        (
+            {"problem": "Write a heading", "answer": "#### Title"},
+            Problem("rows-0", "Write a heading", "#### Title"),
+        ),
+        (
+            {"ID": "2024-I-1", "Problem": "?", "Answer": 204, "Solution": "..."},
+            Problem("2024-I-1", "?", "204", {"Solution": "..."}),
+        ),
+    ],
+    ids=["GSM8K as published", "hashes of one's own", "columns in another case"],
+)
+def test_a_row_is_read_as_it_is_meant(write_jsonl, row, problem):
+    assert load_problems(write_jsonl(row)) == [problem]
 
 
 BAD_LINES = {
@@ -123,80 +109,60 @@ def test_a_bad_line_is_named_with_its_file_its_number_and_the_reason(write_jsonl
     assert reason in message
 
 
-def test_two_rows_with_one_id_are_refused_with_both_places(write_jsonl):
+FILES: dict[str, tuple[str, bytes]] = {
+    "rows.jsonl, line 2": ("rows.jsonl", json.dumps(SUM).encode() + b'\n{"problem": "gro\xdf", "answer": "5"}\n'),
+    "rows.csv, line 4: has": ("rows.csv", b'problem,answer\n"two\nlines",5\nno answer,\n'),
+    "rows.csv, line 4: 3": ("rows.csv", b'problem,answer\n"two\nlines",5\nWhat is 2, or 3?,5\n'),
+    "rows.csv, line 2": ("rows.csv", b'problem,answer\n"never closed,5\n'),
+    "rows.parquet": ("rows.parquet", b"not parquet at all"),
+    "rows.jsonl": ("rows.jsonl", b"\n\n"),
+    ".jsonl, .parquet, .csv": ("rows.xlsx", b""),
+    "task.path": ("rows.jsonl", None),
+}
+
+
+@pytest.mark.parametrize("named", FILES)
+def test_a_file_that_cannot_be_read_is_named_with_the_place(tmp_path, named):
+    name, content = FILES[named]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert named in message_of(str(tmp_path / name))
+
+
+def test_a_row_of_parquet_is_named_by_its_number_and_an_id_by_both_places(tmp_path, write_jsonl):
+    pq.write_table(pa.Table.from_pylist([SUM, {"problem": "?", "answer": None}]), tmp_path / "rows.parquet")
+    assert "rows.parquet, row 2: " in message_of(str(tmp_path / "rows.parquet"))
     message = message_of(write_jsonl({**SUM, "id": "x"}, {**PRODUCT, "id": "y"}, {**SUM, "id": "x"}))
     assert "rows.jsonl, line 3" in message
-    assert "the id 'x' is already used at rows.jsonl, line 1" in message
-
-
-def test_text_that_is_not_utf8_is_named_by_line_and_byte(tmp_path):
-    file = tmp_path / "latin.jsonl"
-    file.write_bytes(json.dumps(SUM).encode() + b'\n{"problem": "gro\xdf", "answer": "5"}\n')
-    assert "line 2: not UTF-8 (byte 0xdf)" in message_of(str(file))
-
-
-def test_a_csv_record_is_named_by_its_first_line(tmp_path):
-    file = tmp_path / "rows.csv"
-    file.write_text('problem,answer\n"two\nlines",5\nno answer,\n')
-    assert "rows.csv, line 4: has no `answer`" in message_of(str(file))
-    file.write_text('problem,answer\n"two\nlines",5\nWhat is 2, or 3?,5\n')
-    assert "rows.csv, line 4: 3 cells where the header has 2" in message_of(str(file))
-    file.write_text('problem,answer\n"never closed,5\n')
-    assert "rows.csv, line 2: not valid CSV" in message_of(str(file))
-
-
-def test_a_parquet_row_is_named_by_its_number(tmp_path):
-    file = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist([SUM, {"problem": "?", "answer": None}]), file)
-    assert "rows.parquet, row 2: has no `answer`" in message_of(str(file))
-    file.write_bytes(b"not parquet at all")
-    assert "not readable as Parquet" in message_of(str(file))
-
-
-def test_missing_empty_and_unknown_files_have_different_messages(tmp_path):
-    missing = message_of(str(tmp_path / "nowhere.jsonl"))
-    assert "no such file" in missing
-    assert "task.path" in missing
-    (tmp_path / "empty.jsonl").write_text("\n\n")
-    assert "holds no rows" in message_of(str(tmp_path / "empty.jsonl"))
-    (tmp_path / "rows.xlsx").write_text("")
-    assert ".jsonl, .parquet, .csv" in message_of(str(tmp_path / "rows.xlsx"))
-
-
-def test_a_limit_below_one_is_refused(write_jsonl):
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    assert "'x'" in message
+    assert "rows.jsonl, line 1" in message
+    with pytest.raises(ValueError, match="0"):
         load_problems(write_jsonl(SUM), limit=0)
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip)
 
 
-@given(
-    rows=st.lists(st.fixed_dictionaries({"problem": texts, "answer": texts | st.integers()}), min_size=1, max_size=6)
-)
+@settings(max_examples=30)
+@given(st.lists(st.fixed_dictionaries({"problem": texts, "answer": texts | st.integers()}), min_size=1, max_size=6))
 def test_any_text_survives_jsonl_and_parquet(tmp_path_factory, rows):
     folder: Path = tmp_path_factory.mktemp("rows")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    pq.write_table(
-        pa.table({key: [str(row[key]) for row in rows] for key in ("problem", "answer")}), folder / "rows.parquet"
-    )
+    columns = {key: [str(row[key]) for row in rows] for key in ("problem", "answer")}
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
     expected = [(row["problem"], str(row["answer"]).strip()) for row in rows]
     for name in ("rows.jsonl", "rows.parquet"):
         assert [(p.problem, p.answer) for p in load_problems(str(folder / name))] == expected
 
 
-def test_all_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_count(write_jsonl):
-    bad = ["{", {"problem": "?"}, {**SUM, "answer": ["5"]}]
-    assert message_of(write_jsonl(SUM, *bad)).splitlines() == [
-        message_of(write_jsonl(SUM, bad[0], name="rows.jsonl")),
-        message_of(write_jsonl(SUM, "", bad[1], name="rows.jsonl")),
-        message_of(write_jsonl(SUM, "", "", bad[2], name="rows.jsonl")),
-        "3 of 4 rows cannot be used; correct or delete them",
-    ]
+def test_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_count(write_jsonl):
     many = message_of(write_jsonl(SUM, *[{"problem": "?"}] * 25)).splitlines()
     assert len(many) == 22
-    assert "line 21: has no `answer`" in many[19]
-    assert many[20:] == ["... and 5 more bad rows", "25 of 26 rows cannot be used; correct or delete them"]
+    assert [line.partition(": ")[0].rpartition("/")[2] for line in many[:20]] == [
+        f"rows.jsonl, line {number}" for number in range(2, 22)
+    ]
+    assert " 5 " in many[20]
+    assert "25 of 26" in many[21]
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
@@ -215,32 +181,6 @@ def test_a_share_of_bad_rows_is_skipped_and_counted_and_the_other_problems_keep_
         load_with_selection(str(file), "train", skip_bad_rows=0.24)
     assert "1 of 4 rows cannot be used" in str(caught.value)
     assert "task.skip_bad_rows (now 0.24)" in str(caught.value)
-
-
-def test_bad_rows_of_the_published_schema_are_listed_and_skipped_too(write_jsonl):
-    good = [
-        {
-            "prompt": [{"role": "user", "content": f"What is {i} + 1?"}],
-            "reward_model": {"ground_truth": str(i + 1)},
-            "extra_info": {"index": i},
-        }
-        for i in range(3)
-    ]
-    path = write_jsonl(good[0], {**good[1], "prompt": []}, {"problem": "?"}, good[2], good[2])
-    message = message_of(path)
-    assert "line 2: `prompt` must be" in message
-    assert "line 3: `prompt` must be" in message
-    assert message.endswith("2 of 5 rows cannot be used; correct or delete them")
-    problems, selection = load_with_selection(path, "train", skip_bad_rows=0.4)
-    assert [p.problem for p in problems] == ["What is 0 + 1?", "What is 2 + 1?"]
-    assert selection.counts["bad_rows"] == 2
-    assert selection.counts["duplicates"]["rows"] == 3
-
-
-def test_a_row_that_is_skipped_does_not_reserve_its_id(write_jsonl):
-    path = write_jsonl({"id": "x", "problem": "?"}, {"id": "x", **SUM})
-    problems, _ = load_with_selection(path, "train", skip_bad_rows=0.5)
-    assert [p.id for p in problems] == ["x"]
 
 
 def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):

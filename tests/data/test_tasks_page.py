@@ -4,8 +4,6 @@ import doctest
 import re
 from pathlib import Path
 
-from dapo_lit.data.templates import PromptTemplate, shipped_templates
-
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 BLOCK = re.compile(
     r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -29,10 +27,3 @@ def test_every_example_prints_what_the_page_says(tmp_path, monkeypatch):
         runner.run(example, out=report.append, clear_globs=False)
         names.update(example.globs)
         assert not report, "".join(report)
-
-
-def test_the_page_lists_every_shipped_template_with_its_answer_format():
-    rows = re.findall(r"^\| (`.*?) \|.*\| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
-    listed = {name: answer for names, answer in rows for name in re.findall(r"`(\w+)`", names)}
-    for name in shipped_templates():
-        assert listed[name] == PromptTemplate.load(name).answer_format, name

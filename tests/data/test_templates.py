@@ -27,11 +27,38 @@ def test_every_shipped_template_puts_the_problem_in_unchanged(name):
     assert text.count(LATEX) == 1
 
 
-def test_the_shipped_templates_are_those_that_configs_name():
-    for_tasks = (
-        "arithmetic_chat arithmetic_chat_three boxed chat dapo dapo_base gsm8k_chat gsm8k_few_shot plain reasoning_gym"
-    )
-    assert shipped_templates() == sorted(for_tasks.split())
+def test_a_template_that_is_not_there_or_does_not_fit_is_refused(base_tokenizer):
+    with pytest.raises(ValueError, match="gsm8k_chat"):
+        PromptTemplate.load("gsm8k_caht")
+    with pytest.raises(ValueError, match=r"prompts/nowhere\.yaml"):
+        PromptTemplate.load("prompts/nowhere.yaml")
+    with pytest.raises(ValueError, match="dapo_base"):
+        PromptTemplate.load("dapo").encode("2 + 3", base_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "extraction", "agree"),
+    [
+        ("dapo", "answer_line", True),
+        ("boxed", "boxed", True),
+        ("gsm8k_few_shot", "hash", True),
+        ("plain", "hash", True),
+        ("dapo", "auto", True),
+        ("boxed", "auto", True),
+        ("dapo", "boxed", False),
+        ("boxed", "answer_line", False),
+        ("gsm8k_few_shot", "answer_line", False),
+        ("gsm8k_chat", "hash", False),
+    ],
+)
+def test_a_reward_that_reads_another_format_than_the_prompt_asks_for_is_refused(name, extraction, agree):
+    template = PromptTemplate.load(name)
+    if agree:
+        check_agreement(template, extraction)
+        return
+    with pytest.raises(ValueError, match=f"task.template={name}.*reward.extraction={extraction}") as caught:
+        check_agreement(template, extraction)
+    assert f"reward.extraction={template.answer_format}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["arithmetic_chat", "arithmetic_chat_three"])
@@ -61,20 +88,6 @@ def test_a_chat_template_ends_with_the_generation_prompt_and_has_no_bos_of_its_o
     assert chat_tokenizer.decode(ids) == "<|im_start|>user\nQ: 2 + 3<|im_end|>\n<|im_start|>assistant\n"
     assert ids[0] == chat_tokenizer.convert_tokens_to_ids("<|im_start|>")
     assert all(type(token) is int for token in ids)
-
-
-def test_a_chat_template_without_a_chat_tokenizer_names_text_templates(base_tokenizer):
-    with pytest.raises(ValueError, match=r"the template dapo is a chat.*dapo_base"):
-        PromptTemplate.load("dapo").encode("2 + 3", base_tokenizer)
-
-
-def test_few_shot_examples_stand_before_the_problem_as_turns(chat_tokenizer):
-    text = chat_tokenizer.decode(PromptTemplate.load("arithmetic_chat").encode("What is 20 + 31?", chat_tokenizer))
-    assert text == (
-        "<|im_start|>user\nWhat is 45 + 27?<|im_end|>\n<|im_start|>assistant\n45 + 27 = 72\nAnswer: 72<|im_end|>\n"
-        "<|im_start|>user\nWhat is 38 + 14?<|im_end|>\n<|im_start|>assistant\n38 + 14 = 52\nAnswer: 52<|im_end|>\n"
-        "<|im_start|>user\nWhat is 20 + 31?<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
@@ -112,41 +125,6 @@ def test_a_faulty_template_is_refused_with_its_name_and_the_reason(tmp_path, con
         PromptTemplate.load(str(file))
     assert "mine.yaml" in str(caught.value)
     assert reason in str(caught.value)
-
-
-def test_a_template_that_is_not_there_is_refused_with_a_near_name():
-    with pytest.raises(ValueError, match="did you mean gsm8k_chat"):
-        PromptTemplate.load("gsm8k_caht")
-    with pytest.raises(ValueError, match="cannot read the file"):
-        PromptTemplate.load("prompts/nowhere.yaml")
-
-
-@pytest.mark.parametrize(
-    ("name", "extraction"),
-    [
-        ("dapo", "answer_line"),
-        ("boxed", "boxed"),
-        ("gsm8k_few_shot", "hash"),
-        ("plain", "hash"),
-        ("dapo", "auto"),
-        ("boxed", "auto"),
-    ],
-)
-def test_a_reward_that_reads_what_the_prompt_asks_for_is_accepted(name, extraction):
-    check_agreement(PromptTemplate.load(name), extraction)
-
-
-@pytest.mark.parametrize(
-    ("name", "extraction"),
-    [("dapo", "boxed"), ("boxed", "answer_line"), ("gsm8k_few_shot", "answer_line"), ("gsm8k_chat", "hash")],
-)
-def test_a_reward_that_reads_another_format_is_refused_with_both_keys(name, extraction):
-    with pytest.raises(ValueError) as caught:
-        check_agreement(PromptTemplate.load(name), extraction)
-    message = str(caught.value)
-    assert f"task.template={name}" in message
-    assert f"reward.extraction={extraction}" in message
-    assert f"Set reward.extraction={PromptTemplate.load(name).answer_format} (or auto)" in message
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))

@@ -39,45 +39,12 @@ def test_two_rules_side_by_side_show_where_they_differ(file, capsys):
     ]
 
 
-def test_two_rules_that_agree_on_every_row_are_said_to(tmp_path, capsys):
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(ROWS[2]) + "\n")
-    assert main([str(file), "rule=dapo,sympy"]) == 0
-    assert capsys.readouterr().out.split("Rows on which the rules differ:")[1].split() == ["none"]
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("{", r"bad.jsonl:2: no JSON"),
-        ("[1]", r"bad.jsonl:2: an object with pred and gold is wanted, not list"),
-        ('{"pred": 3, "gold": "3"}', r"bad.jsonl:2: pred must be a text, not 3"),
-        ('{"pred": "3", "gold": "3", "equal": "yes"}', r'bad.jsonl:2: equal must be true or false, not "yes"'),
-    ],
-)
-def test_a_bad_row_is_named_by_file_line_and_reason(tmp_path, capsys, line, reason):
+@pytest.mark.parametrize("line", ["{", "[1]", '{"pred": 3, "gold": "3"}', '{"pred": "3", "gold": "3", "equal": "yes"}'])
+def test_a_bad_row_is_named_by_file_and_line(tmp_path, capsys, line):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"pred": "1", "gold": "1"}\n' + line + "\n")
     assert main([str(path)]) == 2
-    assert reason in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([], "file"),
-        (["x.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
-        (["x.jsonl", "speed=3"], "speed=3"),
-        (["x.jsonl", "workers=two"], "workers"),
-    ],
-)
-def test_a_bad_command_line_says_what_is_wrong(capsys, arguments, reason):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert reason in message
-    assert message.count("\n") == 1
+    assert "bad.jsonl:2: " in capsys.readouterr().err
 
 
 def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_file, capsys):
@@ -97,21 +64,6 @@ def test_a_function_is_tried_as_before_a_run(functions, capsys):
     out = capsys.readouterr().out
     assert "right are 4 of 4 reference answers and 16 of 16 junk texts" in out
     assert "warning: reward.function=reward_functions.likes_everything counts junk as right" in out
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("reward_functions.absent", "has no attribute 'absent'"),
-        ("reward_functions.one_for_all", "returned 1 scores for 20 completions"),
-        ("nowhere.reward", "the module 'nowhere' of the reward function 'reward' is not found"),
-    ],
-)
-def test_a_function_that_cannot_score_ends_with_one_line(functions, capsys, name, said):
-    assert main([f"function={name}"]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.splitlines()) == 1
 
 
 def test_a_function_scores_the_rows_of_a_file_with_their_columns(functions, tmp_path, capsys):

@@ -31,11 +31,3 @@ def test_a_model_adds_its_value_to_the_rule_and_leaves_correctness_alone(judge, 
     assert right.error is None
     assert 0 < abs(right.parts[JUDGE]) <= 0.2
     assert right.value == pytest.approx(1.0 + right.parts[JUDGE])
-
-
-def test_a_judge_without_a_model_names_the_variable(monkeypatch):
-    from model_judge import prepare
-
-    monkeypatch.delenv("DAPO_LIT_JUDGE", raising=False)
-    with pytest.raises(KeyError, match="DAPO_LIT_JUDGE"):
-        prepare()

@@ -57,17 +57,12 @@ def test_a_reward_function_sees_problems_and_completions_and_its_scores_come_bac
     assert not other.correct
 
 
-@pytest.mark.parametrize("order", ["sleep", "multiply"])
+@pytest.mark.parametrize("order", ["sleep", "multiply", "cancel the alarm and sleep"])
 def test_a_task_that_does_not_end_is_killed_at_its_deadline_and_the_next_ones_are_scored(obeying, order):
     scores = obeying.score([(QUESTION, text) for text in ("a", order, "b", order, "c")])
     assert [score.timed_out for score in scores] == [False, True, False, True, False]
     assert [score.correct for score in scores] == [True, False, True, False, True]
     assert [score.value for score in scores] == [1.0, -1.0, 1.0, -1.0, 1.0]
-
-
-def test_a_function_that_cancels_the_alarm_is_killed_from_outside(obeying):
-    scores = obeying.score([(QUESTION, "cancel the alarm and sleep"), (QUESTION, "a")])
-    assert [score.timed_out for score in scores] == [True, False]
 
 
 def test_a_function_may_start_processes_of_its_own(obeying):
@@ -172,11 +167,6 @@ def test_a_function_that_raises_exits_or_has_no_memory_fails_alone(obeying):
     assert not any(score.timed_out for score in scores)
 
 
-def test_a_batch_with_one_bad_completion_costs_the_others_nothing(obeying):
-    scores = obeying.score([(QUESTION, "raise" if i == 20 else str(i)) for i in range(100)])
-    assert [i for i, score in enumerate(scores) if not score.correct] == [20]
-
-
 def test_workers_import_no_torch_and_without_the_symbolic_rule_no_sympy(obeying):
     assert obeying.score([(QUESTION, "modules")])[0].answer == ""
 
@@ -259,29 +249,6 @@ def test_a_deadline_passes_while_nobody_looks(obeying):
     time.sleep(0.5)
     assert sum(map(alive, worker)) == len(worker) - 1
     assert dict(obeying.drain())["slow"].timed_out
-
-
-def test_a_reward_function_that_is_not_there_is_refused_before_anything_runs():
-    with pytest.raises(ValueError, match="'no_such_module' of the reward function 'f' is not found"):
-        Verifier(rule="numeric", extraction="hash", function="no_such_module.f")
-    with pytest.raises(ValueError, match=r"package\.module\.function"):
-        Verifier(rule="numeric", extraction="hash", function="f")
-
-
-def test_a_module_without_the_function_stops_the_run_with_its_name(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-    with (
-        Verifier(rule="numeric", extraction="hash", function="reward_functions.absent") as verifier,
-        pytest.raises(RuntimeError, match="absent"),
-    ):
-        verifier.score([(QUESTION, "a")])
-
-
-def test_a_function_that_returns_too_few_scores_is_reported(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-    with Verifier(rule="numeric", extraction="hash", function="reward_functions.too_few") as verifier:
-        score = verifier.score([(QUESTION, "a")])[0]
-    assert score.error == "reward_functions.too_few: returned 0 scores for 1 completions"
 
 
 def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw(monkeypatch):

@@ -66,15 +66,6 @@ def indices(groups: list[Group]) -> list[int]:
     return [g.index for g in groups]
 
 
-def test_unmixed_groups_are_replaced_until_the_batch_is_full():
-    first_four = [f"p{i}" for i in ProblemOrder(8, seed=0).next(4)]
-    step = collector(by_problem({first_four[0]: "r", first_four[2]: "w"})).collect(1, policy_version=0)
-    assert [g.problem.id for g in step.generated][:4] == first_four
-    assert len(step.accepted) == 3
-    assert all(g.mixed for g in step.accepted)
-    assert indices(step.accepted) == sorted(indices(step.accepted))
-
-
 def test_every_generated_group_is_accounted_for():
     ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
     script = by_problem({ids[0]: "r", ids[1]: "w", ids[2]: "w"})
@@ -140,36 +131,27 @@ def test_switched_off_every_group_is_accepted_in_one_round():
 ALL_WRONG = by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w"))
 
 
-def test_without_a_mixed_group_the_step_is_empty_after_max_rounds():
-    step = collector(ALL_WRONG).collect(1, 0)
-    assert step.accepted == []
-    assert len(step.generated) == RULES.max_rounds * RULES.num_prompts
-    assert step.metrics["sampling/tokens_filtered_frac"] == 1.0
-
-
-def test_on_exhausted_error_names_the_key_to_change():
-    with pytest.raises(ExhaustedError, match="max_rounds"):
-        collector(ALL_WRONG, replace(RULES, on_exhausted="error")).collect(1, 0)
-
-
 def one_mixed_problem(key: SampleKey) -> ScriptedResponse:
     first = f"p{ProblemOrder(20, seed=0).next(1)[0]}"
     return answers(RIGHT if key.problem_id == first and key.sample_index == 0 else WRONG)
 
 
-def test_train_smaller_trains_on_the_groups_there_are():
-    step = collector(one_mixed_problem, problems=20).collect(1, 0)
-    assert indices(step.accepted) == [0]
-
-
-def test_top_up_fills_with_the_first_unmixed_groups():
-    step = collector(one_mixed_problem, replace(RULES, on_exhausted="top_up"), problems=20).collect(1, 0)
-    assert indices(step.accepted) == [0, 1, 2]
-    assert [g.mixed for g in step.accepted] == [True, False, False]
-
-
-def test_top_up_makes_no_batch_of_unmixed_groups_alone():
-    assert collector(ALL_WRONG, replace(RULES, on_exhausted="top_up")).collect(1, 0).accepted == []
+@pytest.mark.parametrize(
+    ("on_exhausted", "of_one_mixed", "mixed"),
+    [("train_smaller", [0], [True]), ("top_up", [0, 1, 2], [True, False, False]), ("error", None, None)],
+)
+def test_after_max_rounds_the_step_goes_on_as_on_exhausted_says(on_exhausted, of_one_mixed, mixed):
+    rules = replace(RULES, on_exhausted=on_exhausted)
+    if on_exhausted == "error":
+        with pytest.raises(ExhaustedError, match="max_rounds"):
+            collector(ALL_WRONG, rules).collect(1, 0)
+        return
+    step = collector(ALL_WRONG, rules).collect(1, 0)
+    assert step.accepted == []  # no batch of unmixed groups alone
+    assert len(step.generated) == RULES.max_rounds * RULES.num_prompts
+    assert step.metrics["sampling/tokens_filtered_frac"] == 1.0
+    step = collector(one_mixed_problem, rules, problems=20).collect(1, 0)
+    assert (indices(step.accepted), [g.mixed for g in step.accepted]) == (of_one_mixed, mixed)
 
 
 def surplus_after_one_step(carry: Literal["none", "finished", "all"]) -> Collector:
@@ -282,10 +264,6 @@ def test_the_number_under_way_follows_the_keep_rate():
     assert groups_in_flight(6, rate.value, margin=1.0) == 10
     rate.end_step()
     assert (rate.kept, rate.generated) == (1.0, 1.5)
-
-
-def test_a_keep_rate_of_nothing_kept_still_asks_for_a_finite_number():
-    assert KeepRate(kept=0.0, generated=9.0).value == pytest.approx(0.1)
 
 
 def test_each_sample_has_its_own_name_for_rewards_that_are_drawn_at_random(monkeypatch):

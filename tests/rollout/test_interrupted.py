@@ -54,15 +54,6 @@ def test_an_engine_that_is_gone_takes_no_sample_with_it_that_had_ended(failure):
     assert [c.sample for c in step.accepted[0].completions] == [c.sample for c in uninterrupted.accepted[0].completions]
 
 
-def test_an_engine_that_can_repeat_its_samples_leaves_the_state_as_it_was():
-    made = with_failing_engine(EngineFailedError("twice"))
-    made.setup.engine.reproducible = True
-    before = made.state_dict()
-    with pytest.raises(EngineFailedError):
-        made.collect(1, 0)
-    assert made.state_dict() == before
-
-
 def test_a_resumed_half_that_fails_in_another_way_is_as_before_with_its_price():
     first = with_failing_engine(EngineFailedError("twice"), gives=0)
     with pytest.raises(EngineFailedError):

@@ -49,20 +49,12 @@ def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_few
     assert step.tokens_generated == 3 * 4 * 2
 
 
-def test_a_stop_is_seen_while_the_reward_is_waited_for(monkeypatch):
-    made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
-    started = time.monotonic()
-    made.setup.stop_requested = lambda: time.monotonic() - started > 1.0
-    with made.setup.verifier, pytest.raises(StopRequestedError):
-        made.collect(1, 0)
-    assert time.monotonic() - started < 3.0
-
-
-def test_a_step_that_waits_for_its_reward_says_so(monkeypatch, capsys):
+def test_a_step_that_waits_for_its_reward_says_so_and_sees_a_stop(monkeypatch, capsys):
     monkeypatch.setattr("dapo_lit.rollout.progress.REWARD_S", 0.5)
     made = with_orders(monkeypatch, lambda key: SLEEPS, RULES, deadline_s=60.0)
     started = time.monotonic()
-    made.setup.stop_requested = lambda: time.monotonic() - started > 2.0
+    made.setup.stop_requested = lambda: time.monotonic() - started > 1.5
     with made.setup.verifier, pytest.raises(StopRequestedError):
         made.collect(1, 0)
+    assert time.monotonic() - started < 10.0
     assert "step 1: " in capsys.readouterr().out

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 from test_interrupted import FailingEngine
-from test_streaming import PROBLEMS, WORK, ForgetfulEngine, SlowEngine, half_done, timed
+from test_streaming import PROBLEMS, WORK, ForgetfulEngine, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.engines.protocol import Sampling
@@ -111,18 +111,6 @@ def test_every_token_counts_once_on_every_rank():
     for size, per_engine in ((2, 1), (2, 2), (4, 2)):
         made = [made_for(rules) for _ in range(size)]
         assert together(made, lambda c: step_of(c.collect(1, 1)), per_engine) == alone * size
-
-
-def test_a_stall_is_told_by_the_rank_that_waits_and_names_its_own_prompts(capsys):
-    made = [made_for(replace(RULES, num_prompts=4, dynamic_sampling=False)) for _ in range(2)]
-    made[1].setup.engine = SlowEngine(script)
-    made[1].setup.engine.sync_weights([], version=0)
-    made[1].setup.stall_s = 1e-9
-    steps = together(made, lambda c: c.collect(1, 0))
-    said = capsys.readouterr().out.splitlines()
-    names = ", ".join(sorted(group.problem.id for group in steps[0].generated[1::2]))
-    assert said[0].startswith("step 1: no sample has ended for ")
-    assert said[0].endswith(f"waiting for 2 prompts: {names}")
 
 
 def test_samples_that_one_ranks_engine_lost_are_named_by_all():

@@ -23,17 +23,11 @@ REGIME: dict[str, Any] = {
 
 def write(folder: Path, regime: dict[str, Any], steps_of: dict[str, float]) -> Path:
     """Six pairs, each on a base policy of its own; arm -> the step at which written steps take over."""
+    kind: dict[str, Any] = {"study": "calibrate", "keys": {"regime": regime}}
     for arm, step in steps_of.items():
         for seed in range(6):
-            keys = {"regime": regime}
-            write_run(
-                folder,
-                read_arm(arm),
-                seed,
-                study="calibrate",
-                keys=keys,
-                emergence=step + (seed % 2 if arm != FREE else 0),
-            )
+            emergence = step + (seed % 2 if arm != FREE else 0)
+            write_run(folder, read_arm(arm), seed, emergence=emergence, **kind)
     return folder / "calibrate"
 
 

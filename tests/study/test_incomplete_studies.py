@@ -81,12 +81,6 @@ def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) ->
     assert after.split("## 5.")[0] == before
 
 
-def test_a_constant_metric_and_ties_give_a_report_without_an_effect(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3, effects={}, seed_sd=0.0)
-    text = text_of(folder)
-    assert "| +0.0 points | +0.0 | +0.0 | 1 | " in text
-
-
 def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) -> None:
     write_run(tmp_path, Arm(DAPO), study="x", steps=6, every=3)
     write_run(tmp_path, Arm(NAIVE_GRPO), study="x", steps=6, every=3, code_hash="beef")

@@ -86,12 +86,6 @@ def test_a_run_that_lacks_the_switch_and_one_that_has_it_off_may_be_compared(tmp
     assert [run.techniques[SIXTH] for run in runs.of("dapo")] == [False, False]
 
 
-def test_its_effect_is_found_by_a_study_that_adds_it(tmp_path: Path, sixth: Technique):
-    results = analyse(load(write_study(tmp_path, "add_one_in", (0, 1, 2), seed_sd=0.001, **SMALL)))
-    own = [c for c in results.comparisons if c.contrast.technique == SIXTH]
-    assert [c.estimate.mean for c in own if c.estimate] == [pytest.approx(0.07, abs=0.03)]
-
-
 def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, sixth: Technique):
     folder = write_study(tmp_path, "leave_one_out", (0, 1, 2), seed_sd=0.001, **SMALL)
     assert status([str(folder)]) == 0

@@ -211,31 +211,27 @@ def sick(path: Path, **change: float | list[float]) -> list[str]:
     return findings(read_run(path))
 
 
+FALLS = {"eval__chain_sum__avg@4": [0.5] * 20 + [0.4] * 20, "rollout__length_mean": [20.0] * 20 + [40.0] * 20}
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "word"),
     [
         ({"rollout__entropy": [0.4] * 20 + [0.001] * 20}, "entropy collapsed"),
         ({"rollout__entropy": [0.2] * 20 + [1.5] * 20}, "entropy too high"),
         ({"rollout__truncated_frac": 0.16}, "truncated"),
-        ({"rollout__groups_mixed_frac": [0.5] * 20 + [0.0] * 20}, "no mixed groups"),
+        ({"rollout__groups_mixed_frac": [0.5] * 20 + [0.0] * 20}, "mixed groups"),
         ({"optim__grad_norm": [0.5] * 20 + [50.0] + [0.5] * 19}, "gradient spikes"),
         ({"reward__verifier_error_frac": [0.0] * 5 + [0.2] + [0.0]}, "verifier errors"),
-        ({"reward__length_penalty": 0.0}, "soft_overlong_punishment is on but had no effect"),
-        ({"sampling__tokens_filtered_frac": 0.0}, "dynamic_sampling is on but had no effect"),
+        ({"reward__length_penalty": 0.0}, "soft_overlong_punishment"),
+        ({"sampling__tokens_filtered_frac": 0.0}, "dynamic_sampling"),
+        (FALLS, "length up"),
     ],
 )
-def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[float]], words: str) -> None:
+def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[float]], word: str) -> None:
     path = write_run(tmp_path)
     assert findings(read_run(path)) == []
-    assert [words in finding for finding in sick(path, **change)] == [True]
-
-
-def test_length_that_grows_while_the_evaluation_falls_is_found(tmp_path: Path) -> None:
-    path = write_run(tmp_path)
-    accuracy = [0.5] * 20 + [0.4] * 20
-    length = [20.0] * 20 + [40.0] * 20
-    text = sick(path, **{"eval__chain_sum__avg@4": accuracy, "rollout__length_mean": length})
-    assert any("length up" in finding for finding in text)
+    assert any(word in finding for finding in sick(path, **change))
 
 
 def test_whether_a_technique_can_act_is_read_off_runs_without_it(table1: Path, tmp_path: Path) -> None:

@@ -14,26 +14,24 @@ def test_first_passage_is_the_first_step_above_the_threshold_or_censored_at_the_
     assert first_passage(rising[:2]) == Event(2, False)
 
 
-def test_restricted_mean_is_the_mean_of_times_cut_at_the_horizon_when_all_are_watched_to_it() -> None:
+@pytest.mark.parametrize(
+    ("events", "area"),
+    [
+        ([(10, True), (30, True), (60, False), (60, False)], (10 + 30 + 60 + 60) / 4),
+        ([(80, True), (20, True)], (60 + 20) / 2),
+        ([(10, False), (20, True), (60, False)], 20 + 0.5 * 40),  # at 20 one of the two still watched has it
+    ],
+    ids=["all watched to the horizon", "an event after the horizon", "a run that ended early"],
+)
+def test_the_restricted_mean_time_is_the_area_under_the_survival(events: list[tuple[int, bool]], area: float) -> None:
+    assert restricted_mean_time([Event(*event) for event in events], 60)[0] == pytest.approx(area)
+
+
+def test_the_error_of_the_restricted_mean_is_greenwoods_and_a_horizon_that_nobody_reached_is_refused() -> None:
     events = [Event(10, True), Event(30, True), Event(60, False), Event(60, False)]
-    area, error = restricted_mean_time(events, 60)
-    assert area == pytest.approx((10 + 30 + 60 + 60) / 4)
-    # Greenwood: remaining areas 0.75 * 20 + 0.5 * 30 = 30 and 0.5 * 30 = 15; 30^2 / (4 * 3) + 15^2 / (3 * 2)
-    assert error**2 == pytest.approx(900 / 12 + 225 / 6)
-
-
-def test_an_event_after_the_horizon_is_no_event() -> None:
-    assert restricted_mean_time([Event(80, True), Event(20, True)], 60)[0] == pytest.approx((60 + 20) / 2)
-
-
-def test_a_run_that_ended_early_is_censored_there_and_not_counted_as_never() -> None:
-    events = [Event(10, False), Event(20, True), Event(60, False)]
-    # S = 1 to 20, then one of the two still watched has the event: 1/2 to 60
-    assert restricted_mean_time(events, 60)[0] == pytest.approx(20 + 0.5 * 40)
-
-
-def test_a_horizon_that_nobody_reached_is_refused() -> None:
-    with pytest.raises(ValueError, match="as far as the horizon"):
+    # remaining areas 0.75 * 20 + 0.5 * 30 = 30 and 0.5 * 30 = 15; 30^2 / (4 * 3) + 15^2 / (3 * 2)
+    assert restricted_mean_time(events, 60)[1] ** 2 == pytest.approx(900 / 12 + 225 / 6)
+    with pytest.raises(ValueError, match="horizon"):
         restricted_mean_time([Event(10, True), Event(40, False)], 60)
 
 

@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgb
 from shipped import DESIGNS, design
 from synthetic_runs import write_run, write_study
 
@@ -17,7 +15,7 @@ from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.paper_figures import paper_figures
-from dapo_lit.study.figures.style import PETROFF6, RC, looks, sequential
+from dapo_lit.study.figures.style import RC, looks
 from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.techniques import DAPO, REGISTER
@@ -55,34 +53,25 @@ def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tm
 
 def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3))
-    figure = plot_metric(runs, "rollout/entropy")
-    assert len(seed_lines(figure.axes[0])) == 6
-    assert [line.get_linewidth() for line in figure.axes[0].lines] == [1.6, 1.6]
-    assert "3 seeds per arm; band: 95 % t-interval" in figure.axes[0].get_title(loc="left")
-    with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
+    axes = plot_metric(runs, "rollout/entropy").axes[0]
+    assert len(seed_lines(axes)) == 6
+    assert [line.get_linewidth() for line in axes.lines] == [1.6, 1.6]
+    assert sum(isinstance(c, PolyCollection) for c in axes.collections) == 2
+    seen = [value for line in seed_lines(axes) for value in line[:, 1]]
+    low, high = axes.get_ylim()
+    spread = max(seen) - min(seen)  # and not the bands set the range
+    assert min(seen) - 0.2 * spread < low < min(seen)
+    assert max(seen) < high < max(seen) + 0.2 * spread
+    with pytest.raises(StudyError, match="rollout/entropi"):
         plot_metric(runs, "rollout/entropi")
-    with pytest.raises(StudyError, match="unknown axis"):
+    with pytest.raises(StudyError, match="axis"):
         plot_metric(runs, "rollout/entropy", x="epoch")
 
 
 def test_more_than_four_arms_are_drawn_without_bands_which_would_hide_them(tmp_path: Path) -> None:
-    few, many = (
-        plot_metric(load(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2)), "rollout/entropy").axes[0]
-        for name in ("emergence", "table1")
-    )
-    bands = [sum(isinstance(c, PolyCollection) for c in axes.collections) for axes in (few, many)]
-    assert bands == [2, 0]
-    assert "band" not in many.get_title(loc="left")
-
-
-def test_the_band_of_two_seeds_does_not_set_the_range(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3))
+    runs = load(write_study(tmp_path, "table1", seeds=(0, 1), steps=4, every=2))
     axes = plot_metric(runs, "rollout/entropy").axes[0]
-    seen = [value for line in seed_lines(axes) for value in line[:, 1]]
-    low, high = axes.get_ylim()
-    spread = max(seen) - min(seen)
-    assert min(seen) - 0.2 * spread < low < min(seen)
-    assert max(seen) < high < max(seen) + 0.2 * spread
+    assert not any(isinstance(c, PolyCollection) for c in axes.collections)
 
 
 def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_not(tmp_path: Path) -> None:
@@ -127,40 +116,6 @@ def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, for linear sRGB
-BLINDNESS = {
-    "none": np.eye(3),
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
-}
-
-
-def oklab(colour: str, kind: str) -> np.ndarray:
-    """A colour as someone with a colour blindness sees it, in OKLab (Ottosson 2020)."""
-    rgb = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)])
-    rgb = np.clip(np.asarray(BLINDNESS[kind]) @ rgb, 0, 1)
-    to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566]]
-    to_lms.append([0.0883024619, 0.2817188376, 0.6299787005])
-    lms = np.cbrt(np.array(to_lms) @ rgb)
-    rows = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099]]
-    rows.append([0.0259040371, 0.7827717662, -0.8086757660])
-    return np.array(rows) @ lms
-
-
-def nearest(colours: tuple[str, ...], kind: str) -> float:
-    points = [oklab(colour, kind) for colour in colours]
-    return min(float(np.linalg.norm(a - b)) for i, a in enumerate(points) for b in points[:i])
-
-
-@pytest.mark.parametrize("kind", BLINDNESS)
-def test_colours_of_arms_stay_apart_under_colour_blindness(kind: str) -> None:
-    assert nearest(PETROFF6, kind) > 0.08
-    assert nearest(sequential(6), kind) > 0.04
-
-
-def test_the_usual_default_palette_would_fail_that_test() -> None:
-    tab10 = tuple(mpl.colors.to_hex(c) for c in mpl.color_sequences["tab10"][:6])
-    assert min(nearest(tab10, kind) for kind in BLINDNESS) < 0.04
 
 
 @pytest.mark.parametrize("name", DESIGNS)

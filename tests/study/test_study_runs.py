@@ -1,6 +1,7 @@
 """Run folders read as they are on disk: torn, doubled, packed, half finished or not runs at all."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,77 +33,67 @@ def test_a_study_is_read_with_its_arms_in_the_order_of_the_design(tmp_path: Path
     assert runs.missing() == {}
 
 
-def test_a_single_run_folder_can_be_loaded(tmp_path: Path) -> None:
-    runs = load(write_run(tmp_path, steps=2, every=1))
-    assert [run.name for run in runs] == ["dapo/seed_0"]
+def without_a_step_and_with_nan(lines: list[str]) -> str:
+    rows = [json.loads(line) for line in lines]
+    rows[2]["rollout/accuracy"] = float("nan")
+    return "".join(map(metrics_line, [*rows[:3], rows[4]]))
 
 
-def test_replaced_runs_are_passed_over(tmp_path: Path) -> None:
+def with_a_null(lines: list[str]) -> str:
+    rows = [json.loads(line) for line in lines]
+    rows[1]["rollout/accuracy"] = None
+    return "".join(map(metrics_line, rows))
+
+
+DAMAGES: dict[str, tuple[Callable[[list[str]], str], list[int], list[str]]] = {
+    "a resume went back": (
+        lambda lines: "".join(lines) + metrics_line({"step": 3, "rollout/accuracy": 0.125}),
+        [0, 1, 2, 3],
+        ["2 rows left out"],
+    ),
+    "a line torn by a kill": (lambda lines: "".join(lines)[:-30], [0, 1, 2, 3], ["line 5 is torn"]),
+    "a row behind a torn line": (
+        lambda lines: "".join([*lines[:2], lines[2][:25] + lines[2], *lines[3:]]),
+        [0, 1, 2, 3, 4],
+        ["line 3 is torn"],
+    ),
+    "a step missing, a value not finite": (
+        without_a_step_and_with_nan,
+        [0, 1, 2, 4],
+        ["1 step missing between 1 and 4", "rollout/accuracy is NaN or infinite at 1 step, first 2"],
+    ),
+    "null": (with_a_null, [0, 1, 2, 3, 4], []),
+}
+"""What becomes of the lines of five rows; the steps that are read then, and the faults."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_rows_that_were_damaged_are_reported_and_the_others_kept(tmp_path: Path, damage: str) -> None:
+    change, steps, faults = DAMAGES[damage]
+    path = write_run(tmp_path, steps=4, every=2)
+    file = path / "metrics.jsonl"
+    file.write_text(change(file.read_text().splitlines(keepends=True)))
+    run = read_run(path)
+    assert list(run.metrics.index) == steps
+    assert len(run.faults) == len(faults)
+    assert all(any(fault in found for found in run.faults) for fault in faults)
+    assert run.series("rollout/accuracy").notna().all()
+    if damage == "a resume went back":
+        assert run.metrics.loc[3, "rollout/accuracy"] == 0.125
+
+
+def test_a_single_run_folder_can_be_loaded_and_replaced_runs_are_passed_over(tmp_path: Path) -> None:
     path = write_run(tmp_path, steps=2, every=1)
+    assert [run.name for run in load(path)] == ["dapo/seed_0"]
     path.rename(path.with_name("seed_0.replaced_1"))
     write_run(tmp_path, steps=4, every=2)
-    runs = load(tmp_path)
-    assert [len(run.metrics) for run in runs] == [5]
+    assert [len(run.metrics) for run in load(tmp_path)] == [5]
 
 
-def test_rows_that_a_resume_went_back_behind_are_of_a_policy_that_is_gone(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=4, every=2)
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write(metrics_line({"step": 3, "rollout/accuracy": 0.125}))
-    run = read_run(path)
-    assert run.metrics.loc[3, "rollout/accuracy"] == 0.125
-    assert list(run.metrics.index) == [0, 1, 2, 3]
-    assert "2 rows left out: a resume went on from a step before" in run.faults
-
-
-def test_a_line_torn_by_a_kill_is_reported_and_the_other_rows_are_kept(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=4, every=2)
-    text = (path / "metrics.jsonl").read_text()
-    (path / "metrics.jsonl").write_text(text[:-30])
-    run = read_run(path)
-    assert list(run.metrics.index) == [0, 1, 2, 3]
-    assert any("line 5 is torn" in fault and "lost" in fault for fault in run.faults)
-
-
-def test_a_row_appended_to_a_torn_line_is_recovered(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=3, every=1)
-    lines = (path / "metrics.jsonl").read_text().splitlines()
-    (path / "metrics.jsonl").write_text("\n".join([*lines[:2], lines[2][:25] + lines[2], lines[3]]) + "\n")
-    run = read_run(path)
-    assert list(run.metrics.index) == [0, 1, 2, 3]
-    assert any("line 3 is torn" in fault and "kept" in fault for fault in run.faults)
-
-
-def test_missing_steps_and_values_that_are_not_finite_are_reported(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=4, every=2)
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    rows[2]["rollout/accuracy"] = float("nan")
-    del rows[3]
-    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
-    run = read_run(path)
-    assert "1 step missing between 1 and 4" in run.faults
-    assert "rollout/accuracy is NaN or infinite at 1 step, first 2" in run.faults
-    assert 2 not in run.series("rollout/accuracy").index
-
-
-def test_a_null_metric_is_absent_and_no_fault(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=2, every=1)
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    rows[1]["clip/high_prob_mean"] = None
-    (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
-    run = read_run(path)
-    assert list(run.series("clip/high_prob_mean").index) == [2]
-    assert run.faults == ()
-
-
-def test_an_empty_or_absent_folder_is_refused_with_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=r"<arm>/seed_<n>/run\.json"):
-        load(tmp_path)
-    with pytest.raises(StudyError, match="no such folder"):
-        load(tmp_path / "nowhere")
-
-
-def test_an_unreadable_run_is_listed_and_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_an_empty_or_absent_folder_is_refused_and_an_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(StudyError, match=str(folder)):
+            load(folder)
     write_run(tmp_path, steps=2, every=1)
     broken = write_run(tmp_path, seed=1, steps=2, every=1)
     (broken / "run.json").write_text("{")
@@ -115,9 +106,8 @@ def test_cells_that_are_missing_or_failed_are_named_with_the_reason(tmp_path: Pa
     write_run(tmp_path, Arm(DAPO), 0, steps=2, every=1)
     write_run(tmp_path, Arm(NAIVE_GRPO), 0, steps=2, every=1, status="failed")
     gaps = load(tmp_path).missing(arms=("dapo", "dapo-clip_higher"))
-    assert gaps["dapo-clip_higher", 0] == "no run folder"
-    assert gaps["naive_grpo", 0] == "failed at step 2: RuntimeError: out of memory"
-    assert ("dapo", 0) not in gaps
+    assert set(gaps) == {("dapo-clip_higher", 0), ("naive_grpo", 0)}
+    assert "out of memory" in gaps["naive_grpo", 0]
 
 
 def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> None:
@@ -139,16 +129,6 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     assert packed_config(tmp_path / "packed", "dapo", 0) == live.of("dapo")[0].config
     assert packed_config(tmp_path / "packed", "dapo", 1) is None
     assert [run.overrides for run in packed] == [run.overrides for run in live]
-
-
-@pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
-def test_a_run_with_more_than_a_hundred_metrics_is_packed_without_a_warning(tmp_path: Path) -> None:
-    file = write_run(tmp_path / "run", steps=2, every=1) / "metrics.jsonl"
-    more = {f"metric/{number}": 0.5 for number in range(120)}
-    rows = [{**json.loads(line), **more} for line in file.read_text().splitlines()]
-    file.write_text("".join(map(metrics_line, rows)))
-    pack(load(tmp_path / "run").runs, tmp_path / "packed", ())
-    assert set(more) < set(load(tmp_path / "packed").keys())
 
 
 def test_a_damaged_packed_table_is_refused_by_name(tmp_path: Path) -> None:
@@ -198,15 +178,6 @@ def test_status_tells_done_running_lost_failed_and_missing_apart(
     assert "metrics.jsonl" in next(line for line in printed.splitlines() if "failed" in line)
 
 
-def test_status_of_a_study_that_is_only_registered_lists_every_cell_as_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1))
-    register(tmp_path, plan)
-    assert status([str(tmp_path)]) == 3
-    assert "4 missing of 4 cells" in capsys.readouterr().out
-
-
 def test_only_cells_that_were_asked_for_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     register(tmp_path / "placebo", Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
     for seed in (0, 7):  # 7: one cell that somebody ran in addition
@@ -229,34 +200,28 @@ def test_status_of_a_whole_study_packs_it_and_exits_with_0(tmp_path: Path, capsy
     assert status([str(tmp_path / "none")]) == 2
 
 
+def refused_folders(place: Path) -> dict[str, Path]:
+    """What is wrong with a folder, in words of the message, and the folder."""
+    small = {"steps": 2, "every": 1}
+    (place / "empty").mkdir()
+    write_run(place / "unfinished", status="failed", **small)
+    for name in ("mixed", "undeclared", "twice"):
+        write_run(place / name, **small)
+    write_run(place / "mixed", Arm(NAIVE_GRPO), code_hash="beef", **small)
+    write_run(place / "undeclared", Arm(NAIVE_GRPO), keys={"algorithm.optimizer.lr": 3e-4}, **small)
+    twin = write_run(place / "twice", Arm(NAIVE_GRPO), **small)
+    (twin / "run.json").write_text(json.dumps(json.loads((twin / "run.json").read_text()) | {"config_hash": "dapo/0"}))
+    for study in ("table1", "leave_one_out"):
+        write_run(place / "two", study=study, **small)
+    words = ("no runs", "finished", "versions", "algorithm.optimizer.lr", "config hash", "2 studies")
+    names = ("empty", "unfinished", "mixed", "undeclared", "twice", "two")
+    return {said: place / name for said, name in zip(words, names, strict=True)}
+
+
 def test_report_refuses_what_cannot_be_compared_with_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(*folders: Path) -> str:
-        assert report([*map(str, folders), "--out", str(tmp_path / "out")]) == 2
+    for said, folder in refused_folders(tmp_path).items():
+        assert report([str(folder), "--out", str(tmp_path / "out")]) == 2
+        assert said in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
-        return capsys.readouterr().err
-
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "no runs here" in refused(empty)
-
-    write_run(tmp_path / "unfinished", steps=2, every=1, status="failed")
-    assert "no run has finished" in refused(tmp_path / "unfinished")
-
-    write_run(tmp_path / "mixed", steps=2, every=1)
-    write_run(tmp_path / "mixed", Arm(NAIVE_GRPO), steps=2, every=1, code_hash="beef")
-    assert "2 versions of the code" in refused(tmp_path / "mixed")
-
-    write_run(tmp_path / "undeclared", steps=2, every=1)
-    write_run(tmp_path / "undeclared", Arm(NAIVE_GRPO), steps=2, every=1, keys={"algorithm.optimizer.lr": 3e-4})
-    assert "algorithm.optimizer.lr, which the study does not declare" in refused(tmp_path / "undeclared")
-
-    write_run(tmp_path / "twice", steps=2, every=1)
-    twin = write_run(tmp_path / "twice", Arm(NAIVE_GRPO), steps=2, every=1)
-    (twin / "run.json").write_text(json.dumps(json.loads((twin / "run.json").read_text()) | {"config_hash": "dapo/0"}))
-    assert "one config hash" in refused(tmp_path / "twice")
-
-    write_run(tmp_path / "two", study="table1", steps=2, every=1)
-    write_run(tmp_path / "two", study="leave_one_out", steps=2, every=1)
-    assert "2 studies" in refused(tmp_path / "two")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES, arithmetic_problems
 
 
@@ -47,8 +46,3 @@ def test_more_sums_than_there_are_is_refused_with_their_number():
         ValueError, match=r"9,000 held_out problems requested, but there are \d+ held_out sums of 2 numbers; lower"
     ):
         arithmetic_problems("held_out", num_problems=9000)
-
-
-def test_the_template_asks_as_the_task_does():
-    last = PromptTemplate.load("arithmetic_chat").render(arithmetic_problems("train", num_problems=1)[0].problem)[-1]
-    assert last == {"role": "user", "content": "What is 85 + 97?"}

@@ -70,11 +70,6 @@ def test_problems_say_their_sum_and_differ():
     assert counts[2] == 81  # all there are
 
 
-def test_a_seed_fixes_the_training_list_and_another_gives_another():
-    assert train_problems(50, 3) == train_problems(50, 3)
-    assert train_problems(50, 3) != train_problems(50, 4)
-
-
 def test_asking_for_more_problems_than_exist_says_how_many_there_are():
     with pytest.raises(ValueError, match=r"at most 40 \(half of the 81 sums of 2 to 2 terms from 1 to 9\)"):
         train_problems(60, 0, Sums(2, 2))
