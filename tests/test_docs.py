@@ -17,7 +17,6 @@ from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.rollout.collect import ExhaustedError
-from dapo_lit.study.compare.claims import CLAIMS
 from dapo_lit.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -177,9 +176,3 @@ def test_every_quoted_command_composes(name, command):
     tree = tree_of(single, config_name)
     if module == "dapo_lit.train":
         parse(resolved(tree))
-
-
-def test_the_claims_page_has_the_claims_of_the_list_in_its_words():
-    lines = [line for line in page("claims.md").split("## Appendix")[0].splitlines() if line.startswith("| C")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert {row[0]: row[1] for row in rows} == {number: text for number, (text, _, _) in CLAIMS.items()}

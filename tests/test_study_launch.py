@@ -18,7 +18,7 @@ from dapo_lit.cli.command import compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
 from dapo_lit.recipe.base_policy import weights_of
 from dapo_lit.status import main as status
@@ -129,6 +129,17 @@ def test_a_study_that_is_registered_otherwise_is_refused_and_names_what_differs(
     assert "registers another study" in message
     assert all(key in message for key in ("budget {", "alpha 0.05, now 0.01", "study_name="))
     assert (study / STUDY / "study.json").read_bytes() == before
+
+
+def test_a_seed_that_would_count_before_the_registered_ones_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = ["-m", "+experiment=ablate_token_level_loss"]
+    prepare([*study, "seed=range(10,16)"])
+    registered = (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes()
+    with pytest.raises(ConfigError, match="further seeds start at 16"):
+        prepare([*study, "seed=range(8,16)"])
+    assert (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes() == registered
+    prepare([*study, "seed=range(12,18)"])
 
 
 @pytest.mark.parametrize("seeds", ["range(0,14)", "range(12,14)"])
@@ -292,6 +303,7 @@ def test_a_refused_command_takes_back_its_edit_of_the_plan_and_touches_no_older_
         (["-m", "+study=table1", "algorithm.clip.high=0.3,0.4"], "a study sweeps over study.arm and seed"),
         (["-m", "+study=table1", "algorithm.techniques.clip_higher=true"], "the arms of a study set the switches"),
         (["-m", "+study=table1", "study.packed=nowhere"], "study.packed=nowhere: no such folder"),
+        (["-m", "+study=table1", "hydra/launcher=basic", "study.until=decided"], "a study starts its cells itself"),
         (["-m", "+study=table1", "study.arms=null"], "study.arms: study table1 names none"),
         (["-m", "+study=table1", "study.arms=[ladder,cub]"], "study.arms: 'cub' is no arm"),
         (

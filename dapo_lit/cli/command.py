@@ -129,14 +129,14 @@ def run_command(
     try:
         if study is None and is_plain(sys.argv[1:]):
             code = run_plain(sys.argv[1:], config_name, run, schema)
-        elif study is None or study.has_launcher:
+        elif study is None:
             code = max([in_hydra(task, config_name), *codes])
         else:
             code = run_study(study, run, schema, before_study, decided)
     finally:
         if code and registration is not None:
             refused = registration.withdrawn_unless_started()
-    if study is not None and not study.has_launcher and not refused:
+    if study is not None and not refused:
         found = after_study(study.config)  # also if a cell failed: of those that have ended
         code = code or found
     return code

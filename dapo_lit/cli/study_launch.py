@@ -41,8 +41,6 @@ class Sweep:
     """Seed by seed, so that all arms can be compared as soon as one seed is done."""
     arguments: tuple[str, ...]
     """The command line without arms and seeds; the study is the last group, because its file refers to others."""
-    has_launcher: bool
-    """A launcher of Hydra's was asked for."""
 
     @property
     def folder(self) -> Path:
@@ -63,15 +61,9 @@ class Sweep:
         kept = [str(override.input_line) for override in given if not _of_hydra(override)]
         return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
-    def hydra_arguments(self) -> list[str]:
-        """The command line with arms and seeds written out, for Hydra's own sweep."""
-        seeds, arms = (dict.fromkeys(values) for values in ((c.seed for c in self.cells), (c.arm for c in self.cells)))
-        names = ",".join(f"'{arm}'" for arm in arms)
-        return [*self.arguments, f"seed={','.join(map(str, seeds))}", f"{ARM}={names}"]
-
 
 def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registration | None]:
-    """The command line with the arms and seeds of its study written out, the study's cells in a multirun, and its plan.
+    """The command line, with arm and seed written out for one cell of a study; a multirun's cells; and the plan.
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
     after all checks of the study itself; the caller withdraws it if no run starts.
@@ -142,9 +134,10 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         config,
         tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
         (*(a for a in arguments if a not in drop), *kept, *last),
-        any(o.key_or_group == "hydra/launcher" for o in given),
     )
-    return sweep.hydra_arguments(), sweep if multirun else None, registration
+    if multirun:
+        return list(arguments), sweep, registration
+    return [*sweep.arguments, f"seed={seeds[0]}", f"{ARM}='{arms[0].name}'"], None, registration
 
 
 def with_arm(tree: DictConfig) -> DictConfig:
@@ -236,6 +229,11 @@ def _check_overrides(others: Sequence[Override]) -> None:
     """Refuses sweeps over anything but arms and seeds, and switches that are not set by the arms."""
     for override in others:
         key, text = override.key_or_group, override.input_line
+        if key == "hydra/launcher":
+            raise ConfigError(
+                f"{text}: a study starts its cells itself. To use several machines, start the same command in a job on "
+                "each (docs/tutorials/cluster.md); launchers of Hydra's take sweeps without a study"
+            )
         if override.is_sweep_override():
             raise ConfigError(
                 f"{text}: a study sweeps over study.arm and seed; runs of one arm that differ in {key} as well would "

@@ -186,6 +186,11 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
     with FileLock(folder / LOCK):  # two multiruns may launch the same study
         content = file.read_text() if file.is_file() else None
         before = _registered_plan(config)
+        if before and (late := sorted(s for s in {*seeds} - {*before.seeds} if s < max(before.seeds, default=s))):
+            raise ConfigError(
+                f"seed={late[0]}: {folder / FILE} registers seeds up to {max(before.seeds)}, and pairs count in the "
+                f"order of their seeds; further seeds start at {max(before.seeds) + 1}"
+            )
         registered = {*seeds, *(before.seeds if before else () if multirun else section.seeds)}
         one = config.policy.path is not None or len(section.bases) == 1
         plan = Plan(
