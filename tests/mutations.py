@@ -206,7 +206,7 @@ FAULTS = (
     ),
     Fault(
         "pass@k is 1 - (1 - p)^k",
-        "evaluation/sampled.py",
+        "pass_at_k.py",
         "return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)",
         "return 1 - (1 - num_correct / num_samples) ** k",
         ("tests/evaluation/test_evaluation.py", "-k", "pass_at_k"),

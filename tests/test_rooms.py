@@ -53,9 +53,9 @@ ARROWS = {
         "techniques",
     },
 }
-LOWEST = {"errors", "files", "run_files"}
+LOWEST = {"errors", "files", "run_files", "pass_at_k"}
 """Files that every room may import."""
-ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files"} for name in LOWEST}
+ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST}
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""
 FILES = sorted(PACKAGE.rglob("*.py"))

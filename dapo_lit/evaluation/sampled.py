@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import comb
 from statistics import fmean
 from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
+from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference, Verifier
@@ -203,12 +203,3 @@ def question_digest(prompt: Prompt) -> str:
     """Hash of the prompt's tokens and the reference answer, 16 hexadecimal digits."""
     text = f"{','.join(map(str, prompt.ids))}|{prompt.problem.answer}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased estimate of the probability that one of k samples is right (Chen et al. 2021, arXiv 2107.03374, Eq. 1).
-
-    >>> pass_at_k(num_samples=4, num_correct=1, k=2)
-    0.5
-    """
-    return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)

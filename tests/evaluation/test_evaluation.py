@@ -17,10 +17,10 @@ from dapo_lit.evaluation.sampled import (
     SampleKey,
     evaluate,
     evaluated_samples,
-    pass_at_k,
     summarise,
 )
 from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, vote_counts
+from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step

@@ -206,7 +206,7 @@ def test_groups_that_lost_a_completion_are_compared_among_those_that_are_left(co
     nothing = torch.zeros(len(batch.loss_mask))
     tokens = TokenAxis(
         loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[batch.completion_of_token],
-        fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing,
+        fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing, completions=batch.completion_of_token,
     )  # fmt: skip
     earned = objective(config.algorithm, 8).credit(batch, tokens).advantages
     root = 3**0.5

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
-from dapo_lit.study.compare.questions import error_parts, pass_at_k, score_array
+from dapo_lit.study.compare.questions import error_parts, score_array
 
 
 def test_first_passage_is_the_first_step_above_the_threshold_or_censored_at_the_last() -> None:
@@ -54,9 +54,3 @@ def test_evaluations_on_other_questions_are_refused() -> None:
     assert score_array([table, table]).shape == (2, 2, 1)
     with pytest.raises(ValueError, match="different questions"):
         score_array([table, other])
-
-
-def test_pass_at_k_is_the_chance_that_one_of_k_drawn_answers_is_right() -> None:
-    assert pass_at_k(4, 2, 2) == pytest.approx(1 - 1 / 6)
-    assert pass_at_k(4, 3, 2) == 1
-    assert pass_at_k(8, 0, 4) == 0

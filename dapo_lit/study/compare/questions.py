@@ -5,7 +5,6 @@ More seeds do not shrink the first, more questions not the last: the report prin
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import comb
 
 import numpy as np
 import pandas as pd
@@ -114,12 +113,3 @@ def score_array(tables: Sequence[pd.DataFrame]) -> np.ndarray:
     if len({array.shape for array in arrays}) != 1:
         raise ValueError("evaluations have different numbers of answers a question")
     return np.stack(arrays)
-
-
-def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased chance that one of k answers is right, from n >= k answers of which c were: 1 - C(n-c, k) / C(n, k).
-
-    >>> pass_at_k(4, 1, 2)
-    0.5
-    """
-    return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)
