@@ -23,11 +23,11 @@ from lightning import Callback
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 from vs_trl_sides import Work, config_of, quiet
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.balance import cost_of

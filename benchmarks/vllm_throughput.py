@@ -22,10 +22,10 @@ import torch
 import yaml
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.run_files import read_metrics
 
 

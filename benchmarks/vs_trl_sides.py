@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from lightning import Callback
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run

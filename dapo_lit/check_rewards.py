@@ -166,7 +166,7 @@ def try_function(rows: Sequence[Row], options: Options) -> None:
     Raises:
         ConfigError: it cannot score.
     """
-    from dapo_lit.recipe.reward_check import try_rewards  # loads torch
+    from dapo_lit.preflight.rewards import try_rewards  # loads torch
     from dapo_lit.tasks import four_sums
 
     references = [Problem(str(row.line), row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()

@@ -75,8 +75,8 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
     import pandas as pd
     import torch
 
+    from dapo_lit.build.parts import Parts
     from dapo_lit.cli.quiet import silence_libraries
-    from dapo_lit.recipe.parts import Parts
     from dapo_lit.replays.recorded_step import Replayed, open_recording, replay
     from dapo_lit.replays.tables import summary_row, token_table
 

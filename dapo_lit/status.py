@@ -60,8 +60,8 @@ def line(cell: CellProgress, width: int) -> str:
 
 def pack_bases(runs: Runs, bases: Path) -> list[str]:
     """Copies every base policy that these runs started from into `bases`; a sentence for each that cannot be."""
+    from dapo_lit.build.base_policy import pack_base
     from dapo_lit.config import ConfigError, parse  # torch is below these; status without --pack does without
-    from dapo_lit.recipe.base_policy import pack_base
 
     lacking = []
     for weights, run in {

@@ -1,8 +1,8 @@
 """The register of techniques: all that configs, warnings, studies, reports and figures know about a switch.
 
 Adding a technique takes four files: a record and a field of `Switches` here, the switch in conf/algorithm/dapo.yaml
-(false), its function (in objective/ or rollout/), and its binding in recipe/switches.py, the one place that reads the
-switch.
+(false), its function (in objective/ or rollout/), and its binding in switches/algorithm.py, the one place that reads
+the switch.
 
 A new switch is off by default, and runs that were made before it existed read as off. Register records, not code: this
 file imports the standard library only, so that reading reports loads no framework.

@@ -24,9 +24,9 @@ from dapo_lit.runs.preemption import requeue
 from dapo_lit.study.designs import arm_name
 
 if TYPE_CHECKING:
+    from dapo_lit.build.parts import Parts
     from dapo_lit.lit.processes import RunStart
     from dapo_lit.ranks import Ranks
-    from dapo_lit.recipe.parts import Parts
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.run_folder import RunFolder
 
@@ -74,9 +74,10 @@ def check_study(configs: Iterable[Config]) -> None:
     """
     import torch
 
+    from dapo_lit.build.parts import Parts
     from dapo_lit.cli.quiet import silence_libraries
     from dapo_lit.cli.run_lock import packed_cell
-    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done
 
     silence_libraries()
@@ -86,7 +87,7 @@ def check_study(configs: Iterable[Config]) -> None:
             torch.set_num_threads(config.trainer.threads)
             parts = Parts(config)
             with parts.verifier:
-                parts.check()
+                check_run(parts)
             return
 
 
@@ -118,8 +119,8 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
 
 def follow(config: Config, ranks: Ranks) -> None:
     """The other ranks: train with rank 0 and write only their shards."""
+    from dapo_lit.build.parts import Parts
     from dapo_lit.lit.fit import fit
-    from dapo_lit.recipe.parts import Parts
 
     start = ranks.first(lambda: None)
     if start is not None:
@@ -136,8 +137,9 @@ def arm_of(config: Config) -> str:
 
 def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
     """Runs one training whose lock this process holds."""
+    from dapo_lit.build.parts import Parts
     from dapo_lit.lit.fit import own_callbacks
-    from dapo_lit.recipe.parts import Parts
+    from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done, open_run, run_path
 
     path = run_path(config, arm)
@@ -146,7 +148,7 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
         return
     # Everything that can be wrong is checked before the run's folder is touched: no mistake moves an older run aside.
     parts = Parts(config, run_start.ranks)
-    parts.check()
+    check_run(parts)
     own_callbacks(config, path)
     if config.logger.lightning:
         built("logger.lightning", config.logger.lightning, path)

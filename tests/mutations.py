@@ -46,24 +46,24 @@ def against_reference(*cases: str) -> tuple[str, ...]:
 FAULTS = (
     Fault(
         "the hard punishment is -1 whatever reward.wrong_value",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "correctness = config.reward.wrong_value if hard",
         "correctness = -1 if hard",
-        ("tests/recipe/test_switches.py", "-k", "punished"),
+        ("tests/switches/test_switches.py", "-k", "punished"),
     ),
     Fault(
         "filter_on ignored",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "filter_on=sampling.filter_on,",
         "",
-        ("tests/recipe/test_switches.py", "-k", "rules_of_a_step"),
+        ("tests/switches/test_switches.py", "-k", "rules_of_a_step"),
     ),
     Fault(
         "request_groups ignored",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "request_groups=sampling.request_groups if algorithm.techniques.dynamic_sampling else None,",
         "",
-        ("tests/recipe/test_switches.py", "-k", "rules_of_a_step"),
+        ("tests/switches/test_switches.py", "-k", "rules_of_a_step"),
     ),
     Fault(
         "a group's age is that of its newest tokens",
@@ -102,10 +102,10 @@ FAULTS = (
     ),
     Fault(
         "whitening over all tokens, not those with loss",
-        "recipe/credit.py",
+        "switches/credit.py",
         "whiten(advantages, tokens.loss_mask)",
         "whiten(advantages, torch.ones_like(tokens.loss_mask))",
-        ("tests/recipe/test_switches.py", "-k", "whitening"),
+        ("tests/switches/test_switches.py", "-k", "whitening"),
     ),
     Fault(
         "no temperature in the loss",
@@ -116,10 +116,10 @@ FAULTS = (
     ),
     Fault(
         "the length penalty does not count EOS",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "penalty = penalties[num_tokens]",
         "penalty = penalties[num_tokens - (not truncated)]",
-        ("tests/recipe/test_switches.py", "-k", "length_penalty"),
+        ("tests/switches/test_switches.py", "-k", "length_penalty"),
     ),
     Fault(
         "every epoch has the same mini-batches",
@@ -151,10 +151,10 @@ FAULTS = (
     ),
     Fault(
         "the switch of clip-higher is ignored",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "clip_high = clip.high if algorithm.techniques.clip_higher else clip.low",
         "clip_high = clip.high",
-        ("tests/recipe/test_switches.py", "-k", "clip_higher"),
+        ("tests/switches/test_switches.py", "-k", "clip_higher"),
     ),
     Fault(
         "max for min in the clip",
@@ -165,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "EOS carries no loss",
-        "recipe/switches.py",
+        "switches/algorithm.py",
         "return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions]))",
         "lengths = torch.tensor([c.num_tokens for c in completions])\n"
         "        found = kept.repeat_interleave(lengths)\n"
@@ -189,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "overlong filtering takes truncated answers out of their group's baseline",
-        "recipe/credit.py",
+        "switches/credit.py",
         "    return totals.reshape(int(batch.group_index.max()) + 1, -1)",
         "    totals = totals.reshape(int(batch.group_index.max()) + 1, -1)\n"
         "    kept = (batch.loss_tokens > 0).reshape(totals.shape).double()\n"

@@ -3,13 +3,13 @@
 import pytest
 from evaluation_config import evaluation
 
+from dapo_lit.build.benchmarks import benchmark_problems
 from dapo_lit.config import config_folder
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.evaluation.resumable import Progress, duration
 from dapo_lit.evaluation.sampled import EvaluatedSample
-from dapo_lit.recipe.benchmarks import benchmark_problems
 from dapo_lit.rewards.verifier import Reference, Verifier
 
 BENCHMARKS = ("aime_2024", "aime_2025", "amc23", "math500", "gsm8k_test")

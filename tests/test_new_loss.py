@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dapo_lit.config import ConfigError
 from dapo_lit.objective.tokens import Bounds, Tokens
-from dapo_lit.recipe.switches import BUILT_IN_LOSSES, policy_loss
+from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"

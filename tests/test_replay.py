@@ -11,11 +11,11 @@ import torch
 from command_line import SMALL
 from plain_losses import losses_of
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.cli.composing import compose as composed
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import DamagedError
 from dapo_lit.objective.losses import clipped_policy_loss
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.replay import arms_of, changed, main
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
 from dapo_lit.replays.tables import cosine, summary_row, token_table

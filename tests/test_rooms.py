@@ -13,8 +13,9 @@ import dapo_lit
 PACKAGE = Path(dapo_lit.__file__).parent
 FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "engines", "policy", "objective"}
 STEP = FOUNDATION | {"rollout"}
-RECIPE = STEP | {"step", "tasks"}
-EVALUATION = RECIPE | {"recipe", "runs"}
+BUILD = STEP | {"step", "tasks"}
+PREFLIGHT = BUILD | {"switches", "build"}
+EVALUATION = PREFLIGHT | {"preflight", "runs"}
 ARROWS = {
     "techniques": set(),
     "ranks": set(),
@@ -28,7 +29,9 @@ ARROWS = {
     "engines": {"ranks"},
     "rollout": {"data", "rewards", "engines", "ranks"},
     "step": STEP,
-    "recipe": RECIPE,
+    "switches": BUILD,
+    "build": BUILD,
+    "preflight": PREFLIGHT,
     "runs": {"config", "data", "rewards", "rollout", "engines", "ranks"},
     "evaluation": EVALUATION,
     "forecast": {"config", "policy"},
@@ -55,7 +58,9 @@ ARROWS = {
 }
 LOWEST = {"errors", "files", "run_files", "pass_at_k"}
 """Files that every room may import."""
-ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST}
+ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {
+    name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST
+}
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -14,13 +14,13 @@ import pytest
 from command_line import run_cli, without_figures
 from filelock import FileLock
 
+from dapo_lit.build.base_policy import weights_of
 from dapo_lit.cli.command import compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
-from dapo_lit.recipe.base_policy import weights_of
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan

@@ -7,8 +7,8 @@ from sixth_technique import MASK
 
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import Techniques
-from dapo_lit.recipe.idle_settings import idle_settings
-from dapo_lit.recipe.switches import objective
+from dapo_lit.preflight.idle_settings import idle_settings
+from dapo_lit.switches.algorithm import objective
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 

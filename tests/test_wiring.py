@@ -17,12 +17,12 @@ import torch
 from composition import tree_of
 from small_runs import Run
 
+from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.errors import UserError
-from dapo_lit.recipe.base_policy import policy_folder
 
 BASE = {
     "+experiment": "four_sums",

@@ -14,6 +14,7 @@ from c_head import product_rate
 from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from dapo_lit.build.models import compiles
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.forecast import PlanConfig
@@ -22,7 +23,6 @@ from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import fused_loss
 from dapo_lit.policy.wrap import wrap_layers
-from dapo_lit.recipe.models import compiles
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
 

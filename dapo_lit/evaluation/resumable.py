@@ -12,6 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from transformers import PreTrainedModel
 
+from dapo_lit.build.benchmarks import OpenBenchmark, open_benchmark
+from dapo_lit.build.engine import build_engine
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine
@@ -19,12 +21,10 @@ from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.files import write_text
-from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
-from dapo_lit.recipe.engine import build_engine
-from dapo_lit.recipe.preflight import Finding, run_checks
-from dapo_lit.recipe.reward_check import try_rewards
-from dapo_lit.recipe.sampler_check import check_sampler
-from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
+from dapo_lit.preflight.policy import check_sampler
+from dapo_lit.preflight.rewards import try_rewards
+from dapo_lit.preflight.table import Finding, run_checks
+from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
 from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0

@@ -10,8 +10,8 @@ from dapo_lit.errors import RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.preflight.idle_settings import STEPS, unused_techniques
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.recipe.first_steps import STEPS, unused_techniques
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.rollout_table import keeps_rollouts, write_rollouts

@@ -16,6 +16,9 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel
 
+from dapo_lit.build.benchmarks import OpenBenchmark
+from dapo_lit.build.engine import ranks_per_engine
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import SelectionReport
@@ -23,11 +26,8 @@ from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.benchmarks import OpenBenchmark
-from dapo_lit.recipe.engine import ranks_per_engine
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.switches import collection_rules, loss_mask, reward_function
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
@@ -35,6 +35,7 @@ from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.step.batch import RolloutStep, token_batch
+from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_function
 
 PROGRESS_S = 60.0
 """Seconds between progress lines of a long rollout step."""
@@ -129,7 +130,7 @@ class RolloutDataModule(LightningDataModule):
             return
         config, parts = self.config, self.parts
         if self._checks:
-            parts.check()
+            check_run(parts)
         found = parts.problems
         parts.check_answers([*found.train, *found.heldout])
         train, num_long = parts.prompts(found.train)

@@ -7,6 +7,8 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from dapo_lit.build.host_memory import keep_freed_memory
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
@@ -15,8 +17,6 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named
 from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.host_memory import keep_freed_memory
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.extensions import built

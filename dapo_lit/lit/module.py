@@ -1,7 +1,7 @@
 """Lightning's module of the policy: `training_step` is one rollout step with all its updates (step/__init__.py).
 
 Optimisation is manual, because the number of micro-batches differs from update to update. Nothing here reads a switch
-(recipe/switches.py does).
+(switches/algorithm.py does).
 """
 
 import time
@@ -14,6 +14,8 @@ from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dapo_lit.build.models import Fill, check_adapters, put_together, shard_and_fill
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
@@ -24,10 +26,6 @@ from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.lora import fingerprint, only_trained
 from dapo_lit.policy.reference import Reference
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.credit import completion_means
-from dapo_lit.recipe.models import Fill, check_adapters, put_together, shard_and_fill
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.switches import objective
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.random_state import random_state, restore_random_state
 from dapo_lit.runs.safe_loading import only_state
@@ -36,6 +34,8 @@ from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.optimizer import Counters, NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates, step_row
+from dapo_lit.switches.algorithm import objective
+from dapo_lit.switches.credit import completion_means
 
 EMPTY_STEP: dict[str, float | None] = {
     "loss/policy": None,

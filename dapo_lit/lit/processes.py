@@ -19,11 +19,11 @@ import torch.distributed as dist
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 from torch.distributed.rendezvous import rendezvous
 
+from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
-from dapo_lit.recipe.models import uses_gpu
 from dapo_lit.runs.run_folder import RunFolder
 
 

@@ -16,6 +16,7 @@ import torch
 from lightning import Callback, Trainer
 from torch import Tensor
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
@@ -23,7 +24,6 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group

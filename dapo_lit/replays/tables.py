@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.objective.tokens import clipped_tokens, importance_ratio
-from dapo_lit.recipe.switches import objective
 from dapo_lit.replays.recorded_step import Replayed
 from dapo_lit.rollout.records import Completion
+from dapo_lit.switches.algorithm import objective
 
 NOT_CLIPPED = "no"
 

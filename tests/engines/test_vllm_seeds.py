@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_runs import collected_step
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
@@ -15,7 +16,7 @@ from dapo_lit.engines.samples import PartialSample, SampleKey
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.evaluation.sampled import EVALUATION_STEP
-from dapo_lit.recipe.parts import Parts
+from dapo_lit.preflight.training import check_run
 
 EOS = 1
 
@@ -99,6 +100,6 @@ def test_a_study_with_an_engine_that_takes_no_seeds_is_refused(compose: Callable
     monkeypatch.setattr(TorchEngine, "takes_seeds", False)
     single, study = compose(), compose("+study=placebo", "study.arm=dapo")
     assert study.study is not None
-    Parts(single).check()
+    check_run(Parts(single))
     with pytest.raises(ConfigError, match="runs of a study would not differ by their seed or noise_stream"):
-        Parts(study).check()
+        check_run(Parts(study))

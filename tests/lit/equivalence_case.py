@@ -21,13 +21,13 @@ from lit.ranks_case import compose, whole
 from scripted_engine import ScriptedEngine, ScriptedResponse
 from torch import Tensor, nn
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.step.batch import RolloutStep
 

@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 from torch.distributed.tensor import DTensor
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
@@ -28,7 +29,6 @@ from dapo_lit.objective.losses import Aggregation, completion_weights
 from dapo_lit.objective.sequence_losses import gmpo_loss
 from dapo_lit.objective.tokens import Bounds, Statistics
 from dapo_lit.policy.sharding import full_tensors
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.step.batch import RolloutStep, counter_seed

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints
@@ -13,7 +14,6 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.tokens import Statistics
-from dapo_lit.recipe.parts import Parts
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run

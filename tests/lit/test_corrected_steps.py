@@ -8,7 +8,7 @@ from small_runs import Run, collected_step, rows, scored
 
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.recipe.switches import objective
+from dapo_lit.switches.algorithm import objective
 
 KINDS = ("tis", "sequence_mask", "icepop")
 SMALL = ("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")

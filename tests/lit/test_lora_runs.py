@@ -8,13 +8,13 @@ import torch
 from small_runs import Run, collected_step, rows, scored
 from transformers import AutoModelForCausalLM
 
+from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.export import ExportConfig
 from dapo_lit.export import export
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
-from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.runs.checkpoint_weights import policy_weights
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train

@@ -11,11 +11,11 @@ import torch
 from small_runs import Run, collected_step, rows, scored
 from transformers import AutoModelForCausalLM, GPT2Config
 
+from dapo_lit.build.models import freeze_first_layers
 from dapo_lit.config import Optimizer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.tokens import Tokens
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.models import freeze_first_layers
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
 from dapo_lit.step.optimizer import NonFiniteError, learning_rate
 from dapo_lit.step.scoring import PolicyForward, scored_by_first_update

@@ -11,10 +11,10 @@ import pytest
 import torch
 from regime import Answer, Regime, measure, sample
 
+from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config
 from dapo_lit.policy.base import BaseSpec, Stage, default_cache, prepare_base
 from dapo_lit.policy.load import load_model
-from dapo_lit.recipe.base_policy import policy_folder
 from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
 
 ARCHITECTURE = {

@@ -7,11 +7,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from dapo_lit.build.models import compiles
 from dapo_lit.config import ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.wrap import run, wrap_layers
-from dapo_lit.recipe.models import compiles
 
 LENGTHS = ([5, 7], [3, 4, 9, 2], [17], [2, 2, 2, 30, 8])
 """Of the sequences of four packed rows."""

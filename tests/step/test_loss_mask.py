@@ -14,11 +14,11 @@ from torch import Tensor
 from dapo_lit.config import Config
 from dapo_lit.objective.tokens import Statistics
 from dapo_lit.ranks import Ranks
-from dapo_lit.recipe.switches import objective
 from dapo_lit.step.batch import MicroBatch, TokenBatch
 from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.optimizer import Counters
 from dapo_lit.step.updates import StepUpdates
+from dapo_lit.switches.algorithm import objective
 
 LENGTHS = torch.tensor([2, 3])
 ALL = [True, True, True, True, True]

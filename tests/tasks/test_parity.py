@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dapo_lit.build.base_policy import base_stages
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.recipe.base_policy import base_stages
 from dapo_lit.tasks import parity
 from dapo_lit.tasks.parity import Mixture, Strings, has_written_steps, is_held_out, problems
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dapo_lit.build.problem_sets import problems as problem_sets
 from dapo_lit.config import ConfigError
-from dapo_lit.recipe.problem_sets import problems as problem_sets
 from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.tasks import reasoning_gym
 

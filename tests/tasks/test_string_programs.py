@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from dapo_lit.recipe.problem_sets import problems as problem_sets
+from dapo_lit.build.problem_sets import problems as problem_sets
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.tasks import string_programs

@@ -21,6 +21,7 @@ from command_line import SMALL
 from transformers import PreTrainedModel
 from vllm_case import requests
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
@@ -29,7 +30,7 @@ from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
-from dapo_lit.recipe.parts import Parts
+from dapo_lit.preflight.training import check_run
 from dapo_lit.train import train
 
 DEADLINE_S = 900
@@ -100,7 +101,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError) as told:
-        Parts(composed(url, folder)).check()
+        check_run(Parts(composed(url, folder)))
     message = str(told.value)
     assert f"no vLLM server to be used: {url}/version does not answer" in message
     [command] = [line for line in message.splitlines() if "VLLM_SERVER_DEV_MODE=1 vllm serve" in line]

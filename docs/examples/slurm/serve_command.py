@@ -9,12 +9,12 @@ for this token.
 
 import sys
 
+from dapo_lit.build.engine import server_settings
+from dapo_lit.build.parts import Parts
 from dapo_lit.cli.command import reported
 from dapo_lit.cli.composing import compose
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
-from dapo_lit.recipe.engine import server_settings
-from dapo_lit.recipe.parts import Parts
 
 
 def main() -> None:

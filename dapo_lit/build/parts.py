@@ -8,6 +8,10 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dapo_lit.build.base_policy import base_weights, policy_folder
+from dapo_lit.build.benchmarks import OpenBenchmark, open_benchmark
+from dapo_lit.build.engine import build_engine
+from dapo_lit.build.problem_sets import Problems, problems
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
@@ -17,17 +21,7 @@ from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
-from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.recipe.base_policy import base_weights, policy_folder
-from dapo_lit.recipe.benchmarks import OpenBenchmark, open_benchmark
-from dapo_lit.recipe.engine import build_engine, check_shared_engine
-from dapo_lit.recipe.idle_settings import check_switches
-from dapo_lit.recipe.policy_check import check_dtype, check_policy
-from dapo_lit.recipe.preflight import Finding, run_checks
-from dapo_lit.recipe.problem_sets import Problems, problems
-from dapo_lit.recipe.reward_check import try_rewards
-from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns
@@ -44,78 +38,6 @@ class Parts:
             check_agreement(self.template, config.reward.extraction)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-
-    def check(self) -> None:
-        """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most.
-
-        Raises:
-            ConfigError, DataError, OSError: with what to do.
-        """
-        if not self.config.preflight:
-            self._check_device()
-            self._check_engine()
-            return
-        run_checks(
-            {
-                "weights": lambda: check_dtype(self.config),
-                "device": self._check_device,
-                "problems": self._check_problems,
-                "policy": self._check_policy,
-                "tokenizer": self._check_tokenizer,
-                "rewards": lambda: try_rewards(self.verifier, self.problems.train, self.config.reward.extraction),
-                "switches": lambda: check_switches(self.config),
-                "engine": self._check_engine,
-            }
-        )
-
-    def _check_device(self) -> Finding:
-        trainer = self.config.trainer
-        if trainer.accelerator == "gpu" and not torch.cuda.is_available():
-            raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
-        size = trainer.devices * trainer.num_nodes
-        return Finding(f"{self.engine_device.type}, {size} process{'es' if size > 1 else ''}")
-
-    def _check_problems(self) -> Finding:
-        train, heldout, study = self.problems.train, self.problems.heldout, self.config.study
-        if study and study.metric.startswith("task/") and study.metric not in self.problems.metrics:
-            logged = ", ".join(self.problems.metrics) or "no metric of its own"
-            raise ConfigError(
-                f"study.metric={study.metric} is not logged for task {self.config.task.name}, which has {logged}; "
-                "choose another, such as study.metric=rollout/accuracy"
-            )
-        self.check_answers([*train, *heldout])
-        return Finding(
-            f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer"
-        )
-
-    def _check_policy(self) -> Finding:
-        config, found = self.config, check_policy(self.policy)
-        by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
-        if by_layer or config.compute_dtype != config.policy.dtype:
-            try:
-                decoder_layers(self.policy)
-            except ValueError as error:
-                raise ConfigError(f"policy.path={self.policy_folder}: {error}") from None
-        return found
-
-    def _check_tokenizer(self) -> Finding:
-        everything = [*self.problems.train, *self.problems.heldout]
-        check_vocabulary(self.tokenizer, self.policy, self.policy_folder)
-        check_prompts(everything, self.template, self.tokenizer, self.policy)
-        return Finding(f"{len(self.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
-
-    def _check_engine(self) -> Finding:
-        _ = self.reflection, self.benchmarks  # what cannot be read ends the run here and not at the first evaluation
-        rollout = self.config.rollout
-        try:
-            if self.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
-                check_shared_engine(self.policy, rollout, self.longest_tokens, self.engine_dtype)
-            else:
-                self.engine()
-        except ValueError as error:  # an architecture that the engine cannot sample from
-            where = f"policy.path={self.policy_folder}: " if self.config.rollout.engine == "torch" else ""
-            raise ConfigError(f"{where}{error}") from None
-        return Finding(f"{rollout.engine}, {str(self.engine_dtype).removeprefix('torch.')}")
 
     @cached_property
     def problems(self) -> Problems:

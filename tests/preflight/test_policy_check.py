@@ -8,11 +8,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.recipe import policy_check
-from dapo_lit.recipe.policy_check import FAMILIES, check_dtype, check_policy
+from dapo_lit.preflight import policy
+from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy
+from dapo_lit.preflight.training import check_run
 
 SIZES = {
     "vocab_size": 64,
@@ -226,11 +228,9 @@ def test_a_policy_without_weights_is_checked_by_name():
 
 
 def test_a_run_refuses_a_policy_that_it_would_compute_differently(compose, monkeypatch):
-    from dapo_lit.recipe.parts import Parts
-
-    monkeypatch.setitem(policy_check.BOUNDS, torch.float32, -1.0)  # no difference is that small
+    monkeypatch.setitem(policy.BOUNDS, torch.float32, -1.0)  # no difference is that small
     with pytest.raises(ConfigError, match=r"the policy \(model type 'qwen2'\) cannot be trained"):
-        Parts(compose()).check()
+        check_run(Parts(compose()))
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,11 @@ def test_a_run_refuses_a_policy_that_it_would_compute_differently(compose, monke
     ],
 )
 def test_16_bit_weights_are_not_trained_themselves(compose, overrides, advice):
-    from dapo_lit.recipe.parts import Parts
-
     config = compose(*overrides)
     with pytest.raises(ConfigError, match=re.escape(advice)):
         check_dtype(config)
     with pytest.raises(ConfigError, match="16-bit weights"):
-        Parts(config).check()
+        check_run(Parts(config))
 
 
 def test_adapters_on_16_bit_weights_are_trained(compose):

@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.policy.base import BaseSpec, prepare_base
 from dapo_lit.policy.tokenizer import character_tokenizer
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.tokenizer_check import check_prompts, check_vocabulary
+from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
+from dapo_lit.preflight.training import check_run
 
 ARCHITECTURE = {
     "model_type": "qwen2",
@@ -38,7 +39,7 @@ def test_a_tokenizer_of_another_model_is_refused_by_the_folder(compose, tmp_path
         file.unlink()
     character_tokenizer(characters).save_pretrained(folder)
     with pytest.raises(ConfigError, match=rf"policy.path={folder}: the tokenizer has \d+ tokens .* do not belong"):
-        Parts(compose(f"policy.path={folder}", "policy.random_init=false")).check()
+        check_run(Parts(compose(f"policy.path={folder}", "policy.random_init=false")))
 
 
 def test_a_tokenizer_with_a_padded_model_or_an_added_token_beyond_it_is_accepted(parts):
@@ -63,7 +64,7 @@ def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_
     config = compose("task=gsm8k", "reward=number", "task.eval_path=null", "policy=tiny", *settings, small=False)
     parts = Parts(config)
     with parts.verifier, pytest.raises(DataError, match=r"cannot express 2 of 4 problems: .*no token for '-'; .*'×'"):
-        parts.check()
+        check_run(parts)
 
 
 def test_a_template_that_the_policy_cannot_read_is_refused(parts):

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from small_runs import Run
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.errors import RewardError
-from dapo_lit.recipe.parts import Parts
+from dapo_lit.preflight.training import check_run
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.verifier import Verifier
 
@@ -34,7 +35,7 @@ def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said,
     path = f"reward_functions.{name}"
     parts = Parts(compose(setting.replace("FUNCTION", path)))
     with parts.verifier, pytest.raises(RewardError, match=f"before the first step: {path}: {said}.*rewards.md"):
-        parts.check()
+        check_run(parts)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said,
 def test_verdicts_that_look_wrong_are_warned_about(compose, capsys, name, said):
     parts = Parts(compose(f"reward.function=reward_functions.{name}"))
     with parts.verifier:
-        parts.check()
+        check_run(parts)
     assert f"warning: reward.function=reward_functions.{name} {said}" in capsys.readouterr().out
 
 

@@ -1,7 +1,6 @@
 """The table of what was checked before the first step, one row a check, for trainings and evaluations.
 
-The checks themselves are next to what they check: reward_check.py, policy_check.py, tokenizer_check.py,
-idle_settings.py. A check that refuses raises; what is only suspicious is a warning below the table.
+A check that refuses raises; what is only suspicious is a warning below the table.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ import re
 import pytest
 from small_runs import Run
 
-from dapo_lit.recipe.first_steps import unused_techniques
+from dapo_lit.preflight.idle_settings import unused_techniques
 
 ACTS = {
     "rollout/truncated_frac": 0.06,

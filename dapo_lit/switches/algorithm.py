@@ -24,13 +24,13 @@ from dapo_lit.objective.losses import (
 from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
 from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics
-from dapo_lit.recipe.credit import credit
-from dapo_lit.recipe.custom_loss import check_loss, custom_loss
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.rank_sampling import RewardFunction
 from dapo_lit.rollout.records import Group
 from dapo_lit.step.loss import Objective
+from dapo_lit.switches.credit import credit
+from dapo_lit.switches.custom_loss import check_loss, custom_loss
 
 
 @dataclass(frozen=True)

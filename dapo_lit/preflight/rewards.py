@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.errors import RewardError
-from dapo_lit.recipe.preflight import Finding
+from dapo_lit.preflight.table import Finding
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.verifier import Reference, Verifier
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from dapo_lit.build.parts import Parts
+from dapo_lit.build.problem_sets import problems
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.problem_sets import problems
 
 ROWS = '{"problem": "1+1?", "answer": "2"}\n'
 

@@ -17,13 +17,13 @@ from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import Tokens
-from dapo_lit.recipe.idle_settings import idle_settings
-from dapo_lit.recipe.switches import collection_rules, loss_mask, objective, reward_function
+from dapo_lit.preflight.idle_settings import idle_settings
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import batch_metrics
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import token_batch
 from dapo_lit.step.loss import TokenAxis, weighted_loss
+from dapo_lit.switches.algorithm import collection_rules, loss_mask, objective, reward_function
 
 LIMIT = 20
 # Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
@@ -277,7 +277,7 @@ ARITHMETIC = {
     "soft_overlong_punishment": "objective/shaping.py",
     "overlong_filtering": "objective/shaping.py",
 }
-"""Where each technique is computed: the config, recipe/switches.py and this file are the whole way of a switch."""
+"""Where each technique is computed: the config, switches/algorithm.py and this file are the whole way of a switch."""
 
 
 def marked(file: str, technique: str) -> bool:
@@ -290,16 +290,12 @@ def marked(file: str, technique: str) -> bool:
 def test_every_technique_is_marked_where_its_switch_is_read_and_where_it_is_computed():
     assert set(ARITHMETIC) == set(Techniques.model_fields)
     for technique, file in ARITHMETIC.items():
-        assert marked("recipe/switches.py", technique)
+        assert marked("switches/algorithm.py", technique)
         assert marked(file, technique)
 
 
-def test_no_room_of_the_training_step_reads_a_switch_but_the_recipe():
-    for file in [
-        f for room in ("lit", "step", "rollout", "objective", "recipe") for f in (PACKAGE / room).glob("*.py")
-    ]:
-        if file.name in ("switches.py", "idle_settings.py", "first_steps.py"):  # the latter two only warn
-            continue
+def test_no_room_of_the_training_step_reads_a_switch_but_switches():
+    for file in [f for room in ("lit", "step", "rollout", "objective", "build") for f in (PACKAGE / room).glob("*.py")]:
         read = {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
         assert "techniques" not in read, file
 

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
+from dapo_lit.engines.samples import SampleKey, TokenIds
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.recipe.preflight import Finding
+from dapo_lit.preflight.table import Finding
 
 FAMILIES = (
     "apertus",
@@ -60,6 +62,8 @@ FAMILIES = (
     "starcoder2",
 )
 """Model types whose log-probs the tests compare with the model's own."""
+SAMPLED = 16
+"""Longest response that is compared."""
 BOUNDS = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference of a log-prob, in nats."""
 MEAN_BOUND_16_BIT = 0.15
@@ -251,3 +255,24 @@ def _window(sees: Sees) -> int:
     if at > FAR:
         return NO_WINDOW
     return at if at == before else CHUNKS
+
+
+def check_sampler(engine: RolloutEngine, model: PreTrainedModel, prompt_ids: TokenIds, limit: int) -> Finding:
+    """Compares an engine's log-probs of a few tokens, sampled at temperature 1 with the weights of the last sync, with
+    the model's own. A training does the same at every step (`mismatch/*`), an evaluation once, before it samples.
+
+    Raises:
+        ConfigError: the engine samples from another distribution than the model's.
+    """
+    request = SampleRequest(SampleKey(0, "sampler check", 0, 0), prompt_ids)
+    (sample,) = engine.generate([request], Sampling(min(SAMPLED, limit)))
+    ids = torch.tensor([*prompt_ids, *sample.response_ids], device=model.device)
+    with torch.no_grad():
+        own = own_logprobs(model, ids)[len(prompt_ids) - 1 :].cpu()
+    found = torch.from_numpy(sample.rollout_logprobs.copy())
+    if excess := excess_of(found - own, model.dtype):
+        raise ConfigError(
+            f"the log-probs of the engine differ from the model's own by {excess}: it would sample from another "
+            f"distribution than that of model type {model.config.model_type!r}; use another rollout"
+        )
+    return Finding(f"log-probs of {len(found)} sampled tokens are the model's own")

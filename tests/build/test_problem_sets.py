@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dapo_lit.build.problem_sets import problems
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
-from dapo_lit.recipe.problem_sets import problems
 
 
 @pytest.mark.parametrize(

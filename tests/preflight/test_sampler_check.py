@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from dapo_lit.config import ConfigError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.recipe.sampler_check import check_sampler
+from dapo_lit.preflight.policy import check_sampler
 
 PROMPT = np.array([5, 6, 7], np.int32)
 

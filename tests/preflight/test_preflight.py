@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
-from dapo_lit.recipe.parts import Parts
-from dapo_lit.recipe.preflight import Finding, run_checks
+from dapo_lit.preflight.table import Finding, run_checks
+from dapo_lit.preflight.training import check_policy_parts, check_run
 
 ROWS = ["weights", "device", "problems", "policy", "tokenizer", "rewards", "switches", "engine"]
 
@@ -16,7 +17,7 @@ ROWS = ["weights", "device", "problems", "policy", "tokenizer", "rewards", "swit
 def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     parts = Parts(compose("algorithm.clip.high=0.2"))
     with parts.verifier:
-        parts.check()
+        check_run(parts)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "before the first step (preflight=false skips this)"
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
@@ -34,10 +35,10 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
 
 def test_a_rule_that_cannot_read_the_reference_is_warned_about(compose, capsys, monkeypatch):
     parts = Parts(compose())
-    monkeypatch.setitem(sys.modules["dapo_lit.recipe.reward_check"].FORMATS, "number", "no number {}x")
+    monkeypatch.setitem(sys.modules["dapo_lit.preflight.rewards"].FORMATS, "number", "no number {}x")
     with parts.verifier:
         monkeypatch.setattr(parts.verifier, "extraction", "hash")
-        parts.check()
+        check_run(parts)
     assert "counts the reference answer as wrong in all of 4 problems" in capsys.readouterr().out
 
 
@@ -47,7 +48,7 @@ def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(co
         with parts.verifier:
             monkeypatch.setattr(parts.policy.config, "num_hidden_layers", 7)
             with nullcontext() if said is None else pytest.raises(ConfigError, match=said):
-                parts._check_policy()
+                check_policy_parts(parts)
 
 
 def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
@@ -55,11 +56,11 @@ def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
     settings = ("reward.function=reward_functions.absent", "policy.dtype=bfloat16")
     parts = Parts(compose(*settings, "preflight=false"))
     with parts.verifier:
-        parts.check()
+        check_run(parts)
     assert capsys.readouterr().out == ""
     parts = Parts(compose(*settings))
     with pytest.raises(ConfigError, match="16-bit weights"):
-        parts.check()
+        check_run(parts)
 
 
 def test_a_refusal_comes_after_the_rows_before_it_and_ends_the_checks(capsys):

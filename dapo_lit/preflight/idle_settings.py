@@ -1,15 +1,21 @@
 """Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same.
 
-What only the run itself can show, such as a penalty that never fires, is in the report of finished runs.
+What only the run itself can show, such as a penalty that never fires, is named after its first steps
+(`unused_techniques`) and in the report of finished runs.
 """
 
+import json
 from collections.abc import Collection
 from operator import attrgetter
+from pathlib import Path
 
 from dapo_lit.config import Algorithm, Config
-from dapo_lit.recipe.preflight import Finding
-from dapo_lit.recipe.switches import Objective, objective
+from dapo_lit.preflight.table import Finding
+from dapo_lit.switches.algorithm import Objective, objective
 from dapo_lit.techniques import REGISTER
+
+STEPS = 5
+"""Steps that are looked at; fewer in a shorter run."""
 
 
 def idle_settings(config: Config, bound: Objective) -> list[str]:
@@ -63,4 +69,29 @@ def _techniques(algorithm: Algorithm, takes: Collection[str]) -> list[str]:
             value = attrgetter(setting.key)(algorithm)
             if on != setting.while_on and value != setting.neutral:
                 lines.append(f"{setting.key}={value}: techniques.{switch} is {'on' if on else 'off'}")
+    return lines
+
+
+def unused_techniques(config: Config, metrics: Path) -> list[str]:
+    """Techniques that are on and had next to nothing to act on in the first steps.
+
+    One line for each, with the amount that was measured, the amount that is needed, and the key to change. A technique
+    that its settings make idle is left out: the table before the first step has named it.
+    """
+    rows = {row["step"]: row for row in map(json.loads, metrics.read_text().splitlines())}  # a resumed run repeats some
+    lines = []
+    for switch, technique in REGISTER.items():
+        regime, on = technique.regime, getattr(config.algorithm.techniques, switch)
+        if not on or any(idle(lambda key: attrgetter(key)(config.algorithm)) for idle in technique.idle):
+            continue
+        metric = regime.metric_while_on or regime.metric
+        values = [row[metric] for step, row in rows.items() if step and row.get(metric) is not None]
+        if not values:
+            continue
+        acts, amount = regime.amount(sum(values) / len(values))
+        if not acts:
+            lines.append(
+                f"techniques.{switch} has had next to nothing to act on in {len(values)} steps: {metric} asks for "
+                f"{amount}. {regime.lever}".rstrip()
+            )
     return lines

@@ -1,0 +1,1 @@
+"""Checks before the first step and after the first few: each refuses, warns or reports."""

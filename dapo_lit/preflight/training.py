@@ -1,0 +1,85 @@
+"""The checks of a training run before its first step."""
+
+import torch
+
+from dapo_lit.build.engine import check_shared_engine
+from dapo_lit.build.parts import Parts
+from dapo_lit.config import ConfigError
+from dapo_lit.policy.wrap import decoder_layers
+from dapo_lit.preflight.idle_settings import check_switches
+from dapo_lit.preflight.policy import check_dtype, check_policy
+from dapo_lit.preflight.rewards import try_rewards
+from dapo_lit.preflight.table import Finding, run_checks
+from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
+
+
+def check_run(parts: Parts) -> None:
+    """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most."""
+    if not parts.config.preflight:
+        _check_device(parts)
+        _check_engine(parts)
+        return
+    run_checks(
+        {
+            "weights": lambda: check_dtype(parts.config),
+            "device": lambda: _check_device(parts),
+            "problems": lambda: _check_problems(parts),
+            "policy": lambda: check_policy_parts(parts),
+            "tokenizer": lambda: _check_tokenizer(parts),
+            "rewards": lambda: try_rewards(parts.verifier, parts.problems.train, parts.config.reward.extraction),
+            "switches": lambda: check_switches(parts.config),
+            "engine": lambda: _check_engine(parts),
+        }
+    )
+
+
+def _check_device(parts: Parts) -> Finding:
+    trainer = parts.config.trainer
+    if trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+    size = trainer.devices * trainer.num_nodes
+    return Finding(f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}")
+
+
+def _check_problems(parts: Parts) -> Finding:
+    train, heldout, study = parts.problems.train, parts.problems.heldout, parts.config.study
+    if study and study.metric.startswith("task/") and study.metric not in parts.problems.metrics:
+        logged = ", ".join(parts.problems.metrics) or "no metric of its own"
+        raise ConfigError(
+            f"study.metric={study.metric} is not logged for task {parts.config.task.name}, which has {logged}; "
+            "choose another, such as study.metric=rollout/accuracy"
+        )
+    parts.check_answers([*train, *heldout])
+    return Finding(f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer")
+
+
+def check_policy_parts(parts: Parts) -> Finding:
+    config, found = parts.config, check_policy(parts.policy)
+    by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
+    if by_layer or config.compute_dtype != config.policy.dtype:
+        try:
+            decoder_layers(parts.policy)
+        except ValueError as error:
+            raise ConfigError(f"policy.path={parts.policy_folder}: {error}") from None
+    return found
+
+
+def _check_tokenizer(parts: Parts) -> Finding:
+    everything = [*parts.problems.train, *parts.problems.heldout]
+    check_vocabulary(parts.tokenizer, parts.policy, parts.policy_folder)
+    check_prompts(everything, parts.template, parts.tokenizer, parts.policy)
+    return Finding(f"{len(parts.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
+
+
+def _check_engine(parts: Parts) -> Finding:
+    _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here and not at the first evaluation
+    rollout = parts.config.rollout
+    try:
+        if parts.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
+            check_shared_engine(parts.policy, rollout, parts.longest_tokens, parts.engine_dtype)
+        else:
+            parts.engine()
+    except ValueError as error:  # an architecture that the engine cannot sample from
+        where = f"policy.path={parts.policy_folder}: " if parts.config.rollout.engine == "torch" else ""
+        raise ConfigError(f"{where}{error}") from None
+    return Finding(f"{rollout.engine}, {str(parts.engine_dtype).removeprefix('torch.')}")
