@@ -59,13 +59,6 @@ def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, m
         benchmark_problems(benchmark)
 
 
-def test_a_bad_row_is_told_with_file_and_line(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n{"problem": "2 + 2"}\n')
-    benchmark = load_benchmark("aime_2024").model_copy(update={"path": str(tmp_path / "bad.jsonl")})
-    with pytest.raises(DataError, match=r"bad.jsonl, line 2: has no `answer`"):
-        benchmark_problems(benchmark)
-
-
 def test_the_time_left_follows_the_samples_done():
     seconds = [0.0]
     progress = Progress(40, clock=lambda: seconds[0])

@@ -7,7 +7,6 @@ import hydra
 import pytest
 import yaml
 from composition import tree_of
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from dapo_lit.cli.config_tree import composed_tree
@@ -15,14 +14,12 @@ from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import flatten
-from dapo_lit.study.designs import arm_name
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
 STUDY = {"study_name", "task.base_seed", "resume", "budget.steps", "logger.completions_every"}
-STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples"}
+STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples", "trainer.shared_prompt"}
 """What every study sets."""
-REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 DIFFERS = {
     "dapo": {"study_name"},
     "naive_grpo": {
@@ -74,15 +71,6 @@ def test_the_trees_of_the_tests_are_those_that_hydra_composes(overrides, config_
     assert OmegaConf.to_yaml(found) == OmegaConf.to_yaml(expected)
 
 
-def test_a_key_that_the_trees_of_the_tests_lack_is_named_as_hydra_names_it():
-    with pytest.raises(HydraException, match=r"Could not override 'seeed'"):
-        tree_of(["seeed=3"])
-
-
-def test_every_experiment_declares_how_it_differs():
-    assert set(EXPERIMENTS) == DIFFERS.keys() | ANOTHER_TASK
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes_and_differs_from_the_default_run_in_its_declared_keys_only(compose, name):
     config = compose(f"+experiment={name}", small=False)
@@ -130,103 +118,43 @@ def test_every_choice_of_every_group_composes(compose, override):
     compose(override, *extra, small=False)
 
 
-@pytest.mark.parametrize("name", REGIMES)
-def test_every_regime_composes_with_its_calibration_and_keeps_its_horizon(compose, name):
-    alone = compose(f"+regime={name}", "seed=1", small=False)
-    assert alone.regime is not None
-    assert alone.regime.name == name
-    assert alone.budget.steps == alone.regime.steps
-    assert alone.task.base_seed == 1
-    calibrated = compose(f"+regime={name}", "+study=calibrate", small=False)
-    assert calibrated.budget.steps == alone.regime.steps
-    assert calibrated.study is not None
-    assert calibrated.study.bases == ()
-    arms = study_design(calibrated).names
-    assert arms[:2] == (alone.regime.reference, f"{alone.regime.reference}@rollout.noise_stream=1")
-    assert set(arms[2:]) == {a for c in alone.regime.techniques.values() for a in c.doses} - {alone.regime.reference}
-
-
-def test_arms_of_an_ablation_are_named_from_their_switches(compose):
-    on, off = (compose(f"algorithm.techniques.clip_higher={v}") for v in ("true", "false"))
-    names = [arm_name(c.algorithm.techniques.model_dump()) for c in (on, off)]
-    assert names == ["dapo", "dapo-clip_higher"]
+def test_a_choice_that_may_be_the_users_own_passes():
+    with pytest.raises(ConfigError, match="gsm8k"):
+        check_overrides(["task=gsm"])
+    check_overrides(["task=gsm", "--config-dir=mine"])
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "named"),
     [
-        (["algorithm.overlong.cache_tokens=20"], "cache_tokens (20) must be below task.max_response_tokens (20)"),
-        (["algorithm.samples_per_prompt=1"], "samples_per_prompt is 1"),
-        (["algorithm.minibatch_prompts=3"], "use one of [1, 2, 4]"),
+        (["algorithm.overlong.cache_tokens=20"], "cache_tokens (20)"),
+        (["algorithm.samples_per_prompt=1"], "samples_per_prompt"),
+        (["algorithm.minibatch_prompts=3"], "[1, 2, 4]"),
         (["algorithm.optimizer.lr=fast"], "algorithm.optimizer.lr"),
         (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
-        (["policy.path=some/model"], "exclude each other"),
-        (["task.name=file"], "task.path is needed"),
+        (["policy.path=some/model"], "policy."),
+        (["task.name=file"], "task.path"),
         (
             [
-                "rollout.overlap=true",
-                "rollout=vllm",
-                "rollout.vllm.sleep=false",
-                "rollout.vllm.tensor_parallel=2",
-                "trainer=fsdp",
-                "trainer.devices=2",
+                "rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=false", "rollout.vllm.tensor_parallel=2",
+                "trainer=fsdp", "trainer.devices=2",
             ],
-            "rollout.overlap and rollout.vllm.tensor_parallel > 1 exclude each other",
+            "rollout.overlap and rollout.vllm.tensor_parallel",
         ),
         (["rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=true"], "rollout.overlap and rollout.vllm.sleep"),
         (["rollout.overlap=true", "replay.record=[1]"], "rollout.overlap and replay.record"),
+        (["replay.record=[2,9]"], "budget.steps=6"),
     ],
-)
-def test_values_that_cannot_work_are_named_with_what_to_do(compose, overrides, message):
-    with pytest.raises(ConfigError) as caught:
+)  # fmt: skip
+def test_values_that_cannot_work_are_named(compose, overrides, named):
+    with pytest.raises(ConfigError, match=re.escape(named)):
         compose(*overrides)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "hint"),
-    [
-        ("algorithm.techniques.clip_highr=true", "did you mean algorithm.techniques.clip_higher?"),
-        ("algoritm.clip.high=0.3", "did you mean algorithm?"),
-        ("trainer.thread=2", "did you mean trainer.threads?"),
-    ],
-)
-def test_a_typo_on_the_command_line_gets_the_nearest_key(override, hint):
-    with pytest.raises(ConfigError) as caught:
-        check_overrides([override])
-    assert hint in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "hint"),
-    [
-        ("task=gsm", "task=gsm: there is no such task; did you mean task=gsm8k?"),
-        (
-            "+experiment=dapo,naive",
-            "experiment=naive: there is no such experiment; did you mean +experiment=naive_grpo?",
-        ),
-        ("experiment=dapo", "write +experiment=dapo, with a plus"),
-        ("+study=table_1", "did you mean +study=table1?"),
-        ("algorithm=zzz", "there is no such algorithm; known: "),
-    ],
-)
-def test_a_choice_that_a_group_does_not_have_gets_the_nearest(override, hint):
-    with pytest.raises(ConfigError) as caught:
-        check_overrides([override])
-    assert hint in str(caught.value)
-    check_overrides([override, "--config-dir=mine"])  # may be a choice of the user's own
 
 
 def test_overrides_that_are_right_pass():
     check_overrides(
         ["algorithm=naive_grpo", "+experiment=dapo", "seed=0,1", "hydra.verbose=true", "-m", "task.options.min_terms=2"]
     )
-
-
-def test_a_typo_inside_a_file_gets_the_nearest_key(compose):
-    with pytest.raises(ConfigError) as caught:
-        compose("+algorithm.techniques.dinamic_sampling=true")
-    assert "algorithm.techniques.dinamic_sampling: unknown key; did you mean" in str(caught.value)
 
 
 def test_every_fault_is_told_at_once(compose):
@@ -250,14 +178,11 @@ def test_the_paper_at_its_size_makes_16_updates_of_512_completions_a_step(compos
     assert algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs == 16
 
 
-def test_the_script_differs_from_the_paper_where_the_page_says_so_and_nowhere_else(compose):
+def test_the_script_differs_from_the_paper_in_its_declared_keys_only(compose):
     paper, script = (
         flatten(compose(f"+experiment={name}_qwen2_5_32b", small=False).model_dump()) for name in ("paper", "verl")
     )
     assert {key for key in paper if paper[key] != script[key]} == SCRIPT_DIFFERS
-    page = (config_folder().parent / "docs" / "paper_and_script.md").read_text()
-    for key in SCRIPT_DIFFERS - {"study_name"}:
-        assert key.rpartition(".")[2] in page, key
 
 
 def test_the_notice_before_a_job_of_slurm_ends_is_longer_than_a_run_waits_for_its_step(compose):

@@ -10,7 +10,7 @@ import torch
 import transform_answers
 import warm_up
 from scripted_engine import ScriptedEngine, ScriptedResponse
-from transform_answers import HEADINGS, RejectedError, Transformer, integer, question, read_rewriting
+from transform_answers import HEADINGS, RejectedError, Transformer, question, read_rewriting
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
@@ -92,11 +92,6 @@ def test_the_worked_example_of_the_template_is_a_usable_rewriting():
         read_rewriting(example, "")
 
 
-@pytest.mark.parametrize("text", ["", "1/2", "3.0", "x", "-", "1,00", "9" * 100, "12 34", "²", r"\boxed{}"])
-def test_what_is_not_an_integer_is_none(text):
-    assert integer(text) is None
-
-
 def test_problems_are_transformed_from_the_command_line_and_a_second_run_goes_on(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("rewrite.yaml").write_text('answer_format: none\ntext: "{problem}"\n')
@@ -129,12 +124,6 @@ def test_a_warm_policy_imitates_the_rows_that_agree_and_ends_where_they_end(mode
     assert right >= 10
     with pytest.raises(SystemExit):
         warm_up.main(command)  # the folder is there
-
-
-def test_a_row_without_a_text_is_named_with_its_line(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"prompt": "1+1=", "response": "#2"}\n{"prompt": "1+1="}\n')
-    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2: `response`"):
-        warm_up.read_rows(tmp_path / "bad.jsonl")
 
 
 def test_a_chat_ends_with_the_token_that_closes_the_turn():

@@ -21,14 +21,19 @@ def composed(*overrides: str) -> tuple[DictConfig, Config]:
 
 
 @pytest.mark.parametrize("name", REGIMES)
-def test_a_regime_names_itself_and_its_place_on_the_page(name):
+def test_a_regime_names_itself_and_its_place_on_the_page_and_keeps_its_horizon_when_calibrated(name):
     _, config = composed(f"+regime={name}", "seed=100")
     regime = config.regime
     assert regime is not None
     assert (regime.name, regime.page) == (name, f"docs/regimes.md#{name}")
     assert f"\n## {name}\n" in PAGE
-    assert composed(f"+regime={name}", "+study=calibrate", "seed=100")[1].task.base_seed == 100
-    assert config.budget.steps == regime.steps
+    calibrated = composed(f"+regime={name}", "+study=calibrate", "seed=100")[1]
+    assert calibrated.task.base_seed == 100
+    assert composed(f"+regime={name}", "seed=1")[1].task.base_seed == 1
+    assert config.budget.steps == calibrated.budget.steps == regime.steps
+    arms = regime_design(calibrated).names
+    assert arms[:2] == (regime.reference, f"{regime.reference}@rollout.noise_stream=1")
+    assert set(arms[2:]) == {a for c in regime.techniques.values() for a in c.doses} - {regime.reference}
     for control in regime.techniques.values():
         assert control.steps is not None
         assert control.steps[0] <= control.steps[1] <= regime.steps

@@ -19,6 +19,8 @@ from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.replay import arms_of, changed, main
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
 from dapo_lit.replays.tables import cosine, summary_row, token_table
+from dapo_lit.study.designs import Arm
+from dapo_lit.techniques import DAPO, REGISTER
 from dapo_lit.train import train
 
 Compose = Callable[..., Config]
@@ -195,41 +197,24 @@ def test_the_command_writes_a_table_of_tokens_an_arm_and_a_summary(recorded_run,
     assert "cosine to recorded" in capsys.readouterr().out
 
 
-def test_without_changes_every_technique_is_toggled_once(recording):
-    arms = arms_of(recording, {})
-    assert list(arms) == [
-        "dapo",
-        "dapo+overlong_filtering",
-        "dapo-clip_higher",
-        "dapo-soft_overlong_punishment",
-        "dapo-token_level_loss",
-        "dapo-dynamic_sampling",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["step=3"], "step 3 is not recorded (recorded: 1, 4)"),
-        ([], "which step? Name one, such as step=1 (recorded: 1, 4)"),
-        (["step=x"], "step=x: a step is a number"),
-        (["step=4", "algorithm.techniques.clip_highr=false"], "did you mean algorithm.techniques.clip_higher?"),
-        (["step=4", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
-        (["step=4", "algorithm.techniques.clip_higher=true"], "that is the recorded arm, dapo"),
-        (["step=4", "task.max_response_tokens=3"], "a replay keeps what was sampled"),
-        (
-            ["step=4", "algorithm.samples_per_prompt=2"],
-            "a replay cannot change it, the recorded groups have a fixed number",
-        ),
+        (["step=3"], "1, 4"),
+        ([], "1, 4"),
+        (["step=4", "algorithm.techniques.clip_higher=true"], "dapo"),
+        (["step=4", "task.max_response_tokens=3"], "task.max_response_tokens"),
+        (["step=4", "algorithm.samples_per_prompt=2"], "algorithm.samples_per_prompt"),
         (["step=4", "algorithm.clip.high=much"], "algorithm.clip.high: "),
-        (["step=4", "clip"], "clip: not key=value"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_with_one_message(recorded_run, capsys, arguments, message):
+def test_what_cannot_be_replayed_is_refused(recorded_run, capsys, arguments, named):
     assert main([str(recorded_run), *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert message in told
+    assert named in capsys.readouterr().err
+
+
+def test_without_changes_every_technique_is_toggled_once(recording):
+    assert list(arms_of(recording, {})) == ["dapo", *(Arm(DAPO ^ {switch}).name for switch in REGISTER)]
 
 
 def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
@@ -245,11 +230,6 @@ def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path
     assert recorded_steps(tmp_path) == [1]
     with pytest.raises(DamagedError, match="is damaged"):
         open_recording(tmp_path, 1)
-
-
-def test_a_step_after_the_last_cannot_be_recorded(compose: Compose):
-    with pytest.raises(ConfigError, match=r"step 9 is after the last one, budget\.steps=6"):
-        compose("replay.record=[2,9]")
 
 
 def test_the_cosine_of_gradients_in_parts_is_that_of_the_whole():

@@ -141,13 +141,10 @@ def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path
     assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
 
 
-def test_a_study_on_a_metric_that_its_task_does_not_log_is_refused(tmp_path):
-    done = run_cli(
-        "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
-        "algorithm.overlong.cache_tokens=5", "study.underpowered=true", cwd=tmp_path,
-    )  # fmt: skip
+def test_a_failed_run_of_a_multirun_does_not_stop_the_others(tmp_path, cache):
+    done = run_cli("-m", *SMALL, "budget.steps=1", "task.template=nowhere,plain", cwd=tmp_path)
     assert done.returncode == 2
-    assert "study.metric=task/steps_frac is not logged for task four_sums" in done.stderr
+    assert (tmp_path / RUN / "DONE.json").is_file()
 
 
 def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
@@ -168,13 +165,6 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
     for arm, expected in (("dapo", True), ("dapo-clip_higher", False)):
         config = yaml.safe_load((study / arm / "seed_1" / "config.yaml").read_text())
         assert config["algorithm"]["techniques"]["clip_higher"] is expected
-
-
-def test_a_failed_run_of_a_multirun_does_not_stop_the_others(tmp_path, cache):
-    done = run_cli("-m", *SMALL, "budget.steps=1", "task.template=nowhere,plain", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "no such template" in done.stderr
-    assert (tmp_path / RUN / "DONE.json").is_file()
 
 
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
@@ -200,41 +190,6 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     assert sorted({row[0] for table in tables for row in table["data"]}) == [3, 4]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["algorithm.techniques.clip_highr=false"], "did you mean algorithm.techniques.clip_higher?"),
-        (["policy=smollm2_135m", "task=arithmetic_chat", "reward=math"], "make model"),
-        (["policy=smollm2_135m", "task=gsm8k", "task.path=missing.jsonl", "reward=math"], "missing.jsonl"),
-        (["resume=true"], "there is no run in"),
-        (
-            [
-                "reward.rule=numeric",
-                "task=gsm8k",
-                "task.path=words.jsonl",
-                "task.eval_path=null",
-                "task.template=plain",
-            ],
-            "words-1",
-        ),
-        (["task=gsm8k", "task.path=broken.jsonl", "task.template=plain"], "broken.jsonl, line 2"),
-        (["task.options.max_terms=4"], "error: task.options.max_terms: the composed config has no such key"),
-        (["+task.options.max_terms=4"], "task.options (max_terms=4): four_sums has no options"),
-        (["task=chain_sum", "task.options.bogus=1"], "error: task.options.bogus: the composed config has no such key"),
-        (["runs_dir=/proc/none"], "/proc/none"),
-        (["runs_dir=broken.jsonl"], "broken.jsonl"),
-    ],
-)
-def test_bad_input_ends_with_one_message_and_code_2(tmp_path, cache, arguments, message):
-    (tmp_path / "words.jsonl").write_text('{"id": "words-1", "problem": "1+1?", "answer": "two"}\n')
-    (tmp_path / "broken.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+1?"\n')
-    done = run_cli(*SMALL, *arguments, cwd=tmp_path, timeout=100)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 3
-
-
 def test_a_full_disk_ends_the_run_with_a_message_and_keeps_the_rows(whole, tmp_path, cache):
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
@@ -249,40 +204,16 @@ def test_a_full_disk_ends_the_run_with_a_message_and_keeps_the_rows(whole, tmp_p
     assert (folder / "kept.jsonl").read_text() == before
 
 
-def test_help_and_cfg_show_groups_and_the_composed_config(tmp_path):
-    assert "+experiment=ablate_clip_higher" in run_cli("--help", cwd=tmp_path).stdout
-    shown = run_cli("--cfg", "job", "+experiment=naive_grpo", cwd=tmp_path).stdout
-    assert yaml.safe_load(shown)["algorithm"]["techniques"]["clip_higher"] is False
-
-
 def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
-    root = Path(__file__).parent.parent
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-        str(root),
-    ]
-    subprocess.run(build, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip"]
+    build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(Path(__file__).parent.parent)]
+    subprocess.run([*pip, *build], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
-    code = f"""
-import runpy, sys
-sys.path.insert(0, {str(site)!r})
-import dapo_lit.config
-print(dapo_lit.config.config_folder())
-runpy.run_module('dapo_lit.train', run_name='__main__')
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--cfg", "job"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", site, wheel], check=True, capture_output=True)
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); from dapo_lit.config import config_folder; "
+    code += "import runpy; print(config_folder()); runpy.run_module('dapo_lit.train', run_name='__main__')"
+    command = [sys.executable, "-c", code, "--cfg", "job"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert str(site) in done.stdout, done.stderr
     assert "techniques" in done.stdout, done.stderr
