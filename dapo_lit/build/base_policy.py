@@ -24,11 +24,7 @@ SHIPPED = Path("experiments")
 
 
 def policy_folder(policy: Policy, task: Task) -> str | Path:
-    """The policy's path, or the folder of the task's base policy: shipped with a study, cached, or pre-trained now.
-
-    Raises:
-        ConfigError: the policy has no path and the task no base.
-    """
+    """The policy's path, or the folder of the task's base policy: shipped with a study, cached, or pre-trained now."""
     if policy.path:
         return policy.path
     spec = base_spec(policy, task)
@@ -36,11 +32,7 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
 
 
 def base_spec(policy: Policy, task: Task) -> BaseSpec:
-    """The recipe of a task's base policy.
-
-    Raises:
-        ConfigError: the task has no base.
-    """
+    """The recipe of a task's base policy."""
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
@@ -53,9 +45,6 @@ def shipped(spec: BaseSpec) -> Path | None:
 
     Pre-training adds up in another order on another kind of processor, so a recipe gives the same weights only on
     machines of one kind. To extend a study, or to repeat its cells, takes its own weights.
-
-    Raises:
-        ConfigError: two studies have it with different weights.
     """
     found = {weights_of(folder): folder for folder in sorted(SHIPPED.glob(f"**/bases/{spec.folder_name()}"))}
     if len(found) > 1:
@@ -92,11 +81,7 @@ def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | No
 
 
 def base_stages(task: Task) -> tuple[Stage, ...]:
-    """The supervised stages of the task's base policy.
-
-    Raises:
-        ConfigError: task.base or task.options hold what the task does not know.
-    """
+    """The supervised stages of the task's base policy."""
     assert task.base is not None
     stages = [dict(settings, mixture=dict(settings["mixture"])) for settings in task.base["stages"]]
     if (share := task.base.get("long_chains")) is not None:

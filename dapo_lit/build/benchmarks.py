@@ -50,12 +50,7 @@ def open_benchmark(
     deadline_s: float = 2.0,
     workers: int = 2,
 ) -> OpenBenchmark:
-    """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context.
-
-    Raises:
-        DataError: the problems cannot be read, or the rule cannot use a reference answer.
-        ConfigError: the template does not fit extraction or tokenizer, or a prompt fills the context.
-    """
+    """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context."""
     chosen = benchmark_problems(benchmark)[:limit]
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
     faults = [f"{p.id}: {fault}" for p in chosen if (fault := verifier.check_answer(p.answer))]
@@ -79,11 +74,7 @@ def open_benchmark(
 
 
 def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
-    """All problems of a benchmark.
-
-    Raises:
-        DataError: neither the file nor the hub id can be read; the message says where it was searched.
-    """
+    """All problems of a benchmark."""
     if benchmark.source == "chain_sum":
         assert benchmark.num_problems is not None
         try:
@@ -111,11 +102,7 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
 
 
 def response_limit(benchmark: Benchmark, prompts: Sequence[Prompt], policy: PretrainedConfig) -> tuple[int, list[str]]:
-    """The benchmark's response limit, lowered to fit the policy's context, and a message if it was lowered.
-
-    Raises:
-        ConfigError: the longest prompt fills the context.
-    """
+    """The benchmark's response limit, lowered to fit the policy's context, and a message if it was lowered."""
     wanted = benchmark.max_response_tokens
     context = getattr(policy, "max_position_embeddings", None)
     longest = max(len(p.ids) for p in prompts)

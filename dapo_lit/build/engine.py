@@ -33,9 +33,6 @@ def build_engine(
         max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
         ranks: the processes that train together; they divide vLLM servers among themselves.
         dtype: of weights and activations; None: the policy's.
-
-    Raises:
-        ConfigError: the engine cannot sample from the architecture, or vLLM is missing or cannot start.
     """
     try:
         return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)
@@ -99,11 +96,7 @@ def ranks_per_engine(rollout: Rollout) -> int:
 
 
 def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
-    """Checks what one rank can check about a vLLM that starts in all ranks' processes together.
-
-    Raises:
-        ConfigError: vLLM is missing or unsupported, or its cache is too small.
-    """
+    """Checks what one rank can check about a vLLM that starts in all ranks' processes together."""
     try:
         check_startable(model.config, dtype, _vllm_settings(model.config, rollout, max_tokens))
     except ValueError as error:

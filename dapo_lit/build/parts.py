@@ -147,11 +147,7 @@ class Parts:
 
     @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:
-        """The benchmarks of evaluation.benchmarks, opened; prints what was changed to fit the policy.
-
-        Raises:
-            ConfigError: two have the same name, or one has the name of the task's held-out problems.
-        """
+        """The benchmarks of evaluation.benchmarks, opened; prints what was changed to fit the policy."""
         config = self.config
         wanted = [load_benchmark(name) for name in config.evaluation.benchmarks]
         names = [config.task.label, *(b.name for b in wanted)]
@@ -182,11 +178,7 @@ class Parts:
             )
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
-        """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped.
-
-        Raises:
-            DataError: none fits.
-        """
+        """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
         encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:

@@ -22,12 +22,7 @@ class Problems:
 
 
 def problems(config: Config) -> Problems:
-    """The task's training and held-out problems; a file is read and checked completely.
-
-    Raises:
-        DataError: a missing file, bad rows, a filter that leaves no problem.
-        ConfigError: task.options or the numbers of problems do not fit the generated task.
-    """
+    """The task's training and held-out problems; a file is read and checked completely."""
     task = config.task
     found = _file_problems(task) if task.name == "file" else _generated_problems(task)
     difficulty = task.difficulty

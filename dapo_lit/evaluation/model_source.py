@@ -72,11 +72,7 @@ def run_of(place: Path) -> Path:
 
 
 def run_config(run: Path) -> Config:
-    """The resolved config of a run.
-
-    Raises:
-        ConfigError: there is none, or it does not fit the schema.
-    """
+    """The resolved config of a run."""
     tree = read_tree(run)
     try:
         return parse(with_defaults({**tree, "study": None, "regime": None})[0])  # sections that change between versions
@@ -85,11 +81,7 @@ def run_config(run: Path) -> Config:
 
 
 def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
-    """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config.
-
-    Raises:
-        ConfigError: no run, an unreadable config, no checkpoint, a damaged one, or adapters of another base.
-    """
+    """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config."""
     run = run_of(place)
     config = run_config(run)
     chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)

@@ -11,12 +11,7 @@ from dapo_lit.run_files import read_table
 
 
 def recorded_rollouts(run: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """The recorded completions with a column `step`; one that was carried over belongs to the step that sampled it.
-
-    Raises:
-        ConfigError: no recorded rollouts.
-        DamagedError: a file cannot be read.
-    """
+    """The recorded completions with a column `step`; one that was carried over belongs to the step that sampled it."""
     files = sorted((run / "rollouts").glob("step_*.parquet"))
     if not files:
         raise ConfigError(f"{run}: no recorded rollouts; train with, for example, logger.rollouts_every=1")

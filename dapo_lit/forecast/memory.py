@@ -68,9 +68,6 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
 
     Args:
         quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
-
-    Raises:
-        ConfigError: the policy's config has no architecture to simulate.
     """
     architecture = config.policy.architecture
     if architecture is None:

@@ -84,11 +84,7 @@ Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def check_dtype(config: Config) -> Finding:
-    """Refuses to train 16-bit weights themselves.
-
-    Raises:
-        ConfigError: with what to do.
-    """
+    """Refuses to train 16-bit weights themselves."""
     policy, narrow = config.policy, config.trainer.sharding.dtype
     if policy.dtype == "float32" or policy.lora is not None:
         trained = f"{policy.dtype} weights" if policy.lora is None else f"float32 adapters on {policy.dtype} weights"
@@ -116,9 +112,6 @@ def check_policy(model: PreTrainedModel) -> Finding:
     """Refuses a model that training would compute differently than the model itself does.
 
     A sharded policy, whose weights are on the meta device, is checked by name only.
-
-    Raises:
-        ConfigError: with the reason.
     """
     family = model.config.get_text_config().model_type
     words = f"{family}, {sum(p.numel() for p in model.parameters()):,} parameters"
@@ -260,9 +253,6 @@ def _window(sees: Sees) -> int:
 def check_sampler(engine: RolloutEngine, model: PreTrainedModel, prompt_ids: TokenIds, limit: int) -> Finding:
     """Compares an engine's log-probs of a few tokens, sampled at temperature 1 with the weights of the last sync, with
     the model's own. A training does the same at every step (`mismatch/*`), an evaluation once, before it samples.
-
-    Raises:
-        ConfigError: the engine samples from another distribution than the model's.
     """
     request = SampleRequest(SampleKey(0, "sampler check", 0, 0), prompt_ids)
     (sample,) = engine.generate([request], Sampling(min(SAMPLED, limit)))

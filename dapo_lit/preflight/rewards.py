@@ -22,11 +22,7 @@ JUNK = ("", "I do not know.", "qzx")
 
 
 def try_rewards(verifier: Verifier, problems: Sequence[Problem], extraction: Extraction) -> Finding:
-    """Gives the reward reference answers, in the task's format, and junk; warns about verdicts that look wrong.
-
-    Raises:
-        RewardError: a function raises, is late, or returns something that is no score; with its error.
-    """
+    """Gives the reward reference answers, in the task's format, and junk; warns about verdicts that look wrong."""
     chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
     right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
     junk = [*JUNK, FORMATS[extraction].format("qzx")]

@@ -60,11 +60,7 @@ def recorded_steps(run: Path) -> list[int]:
 
 
 def open_recording(run: Path, step: int | None) -> Recording:
-    """Reads a recorded step; `None` means the only one.
-
-    Raises:
-        ConfigError: there is no run, the step is not recorded, or the recording cannot be used.
-    """
+    """Reads a recorded step; `None` means the only one."""
     config, steps = run_config(run), recorded_steps(run)
     if not steps:
         raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")

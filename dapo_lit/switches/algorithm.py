@@ -57,11 +57,7 @@ BUILT_IN_LOSSES = {
 
 
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
-    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for.
-
-    Raises:
-        ConfigError: a policy loss that cannot be used.
-    """
+    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for."""
     clip = algorithm.clip
     clip_high = clip.high if algorithm.techniques.clip_higher else clip.low  # DAPO 3.1 clip-higher
     aggregation: Aggregation = (
@@ -87,11 +83,7 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
 
 
 def policy_loss(algorithm: Algorithm, bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
-    """The loss that `algorithm.loss` names, the bounds and options that it takes, and if it needs whole mini-batches.
-
-    Raises:
-        ConfigError: no such loss, an option that it does not take, or one from outside that cannot be used.
-    """
+    """The loss that `algorithm.loss` names, the bounds and options it takes, and if it needs whole mini-batches."""
     name, options = algorithm.loss, algorithm.loss_options
     loss: PolicyLoss
     if name in BUILT_IN_LOSSES:

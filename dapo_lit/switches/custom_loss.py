@@ -22,11 +22,7 @@ MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
 
 
 def custom_loss(name: str, options: Mapping[str, Any], bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
-    """The function at the path `name` as a policy loss, what it takes, and if it needs whole mini-batches.
-
-    Raises:
-        ConfigError: no such function, a parameter that nothing fills, or an option that it does not take.
-    """
+    """The function at the path `name` as a policy loss, what it takes, and if it needs whole mini-batches."""
     function = _imported(name)
     parameters = list(inspect.signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -79,11 +75,7 @@ def _imported(name: str) -> Callable[..., Tensor]:
 
 
 def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:
-    """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent.
-
-    Raises:
-        ConfigError: it fails, does not return one number a token, has no gradient, or mixes tokens without saying so.
-    """
+    """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent."""
     generator = torch.Generator().manual_seed(0)
     old = -torch.rand(8, generator=generator) - 0.1
     logprobs = (old + 0.1 * torch.randn(8, generator=generator)).requires_grad_()
