@@ -24,7 +24,7 @@ SLOW = {
     "test_exceptions.py", "test_export.py", "test_hostile.py", "test_identity.py", "test_incomplete_studies.py",
     "test_interrupted_step.py",
     "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py", "test_new_loss.py", "test_new_technique.py",
-    "test_notebooks.py", "test_overlap.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
+    "test_notebooks.py", "test_one_file.py", "test_overlap.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
     "test_supervisor.py", "test_rank_watch.py", "test_ranks.py", "test_replay.py", "test_resume.py", "test_rooms.py",
     "test_sft.py",
     "test_step_ahead.py", "test_study_claims.py", "test_study_configs.py", "test_study_launch.py",

@@ -1,0 +1,102 @@
+"""docs/examples/dapo_in_one_file.py has the package's metrics, and imports nothing of the package."""
+
+import ast
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import dapo_in_one_file
+import pytest
+from dapo_in_one_file import Settings
+
+from dapo_lit.build.parts import Parts
+from dapo_lit.config import Config
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.policy.save import save_policy
+from dapo_lit.train import train
+
+EXACT = ("batch/accuracy", "batch/length_mean", "batch/truncated_frac", "clip/high_frac", "clip/low_frac")
+"""The same tokens and the same verdicts, so the same bits."""
+NEAR = {
+    **dict.fromkeys(("loss/policy", "optim/grad_norm", "policy/kl_old", "policy/prob_mean", "policy/entropy"), 1e-6),
+    "policy/ratio_max": 1e-4,  # of one token, so that nothing averages out what weights and log-probs are off
+}
+"""Padded and packed batches round differently: the largest difference, absolute or relative."""
+SWITCHES = ("clip_higher", "dynamic_sampling", "token_level_loss", "soft_overlong_punishment", "overlong_filtering")
+STEPS = 3
+EPS = 1e-5
+"""AdamW's. Its default of 1e-8 turns the rounding of gradients that are nearly 0 into steps of the size of the rate."""
+SMALLER = ("algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", f"algorithm.optimizer.eps={EPS}")
+SHORT = (f"budget.steps={STEPS}", "evaluation.every=0", "evaluation.samples=1", "preflight=false")
+
+
+def both(config: Config, settings: Settings, folder: Path, monkeypatch) -> tuple[list[dict], list[dict]]:
+    """The rows of the package and of the file, which starts from the same policy."""
+    parts, rows, original = Parts(config), [], DAPOModule.training_step
+    save_policy(folder / "policy", parts.policy, parts.tokenizer, {})
+
+    def recorded(module: DAPOModule, batch, batch_idx: int) -> None:
+        original(module, batch, batch_idx)
+        rows.append(dict(module.row))
+
+    monkeypatch.setattr(DAPOModule, "training_step", recorded)
+    train(config, [])
+    problems = [{"id": p.id, "problem": p.problem, "answer": p.answer} for p in parts.problems.train]
+    return rows, dapo_in_one_file.train(folder / "policy", problems, settings)
+
+
+def assert_equal(theirs: list[dict], ours: list[dict]) -> None:
+    assert len(theirs) == len(ours) == STEPS
+    for step, (row, mine) in enumerate(zip(theirs, ours, strict=True), 1):
+        for name in EXACT:
+            assert mine[name] == row[name], (step, name)
+        for name, most in NEAR.items():
+            assert mine[name] == pytest.approx(row[name], rel=most, abs=most), (step, name)
+
+
+def switched(compose, options, settings: Settings, toggled: str | None) -> tuple[Config, Settings]:
+    """The same settings twice, with one switch in its other position."""
+    if toggled is not None:
+        on = not getattr(settings, toggled)
+        settings = replace(settings, **{toggled: on})
+        options = (*options, f"algorithm.techniques.{toggled}={str(on).lower()}")
+    config = compose(*options, *SHORT, small=False)
+    if config.task.base is not None:  # a shorter pre-training
+        stages = [{**stage, "updates": n} for stage, n in zip(config.task.base["stages"], STAGES, strict=True)]
+        task = config.task.model_copy(update={"base": {**config.task.base, "stages": stages}})
+        config = config.model_copy(update={"task": task})
+    return config, settings
+
+
+@pytest.mark.parametrize("toggled", [None, *SWITCHES])
+def test_four_sums_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled):
+    settings = Settings(steps=STEPS, num_prompts=8, minibatch_prompts=4, eps=EPS)
+    config, settings = switched(compose, ("+experiment=four_sums", *SMALLER), settings, toggled)
+    assert_equal(*both(config, settings, tmp_path, monkeypatch))
+
+
+JOINT = (
+    *SMALLER, "policy.architecture.num_hidden_layers=2",
+    "policy.architecture.hidden_size=64",
+)  # fmt: skip
+"""An eighth of the regime's prompts, and a smaller policy that has seen fewer demonstrations."""
+STAGES = (200, 60)
+"""Updates of the base policy's stages: seconds, and right often enough."""
+
+
+@pytest.mark.parametrize("toggled", [None, *SWITCHES])
+def test_joint_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled):
+    settings = Settings(
+        steps=STEPS, num_prompts=8, samples_per_prompt=8, minibatch_prompts=4, epochs=4, max_response_tokens=48,
+        cache_tokens=10, lr=2e-4, eps=EPS, answer_mark="#",
+    )  # fmt: skip
+    config, settings = switched(compose, ("+experiment=dapo", "+regime=joint", *JOINT), settings, toggled)
+    assert_equal(*both(config, settings, tmp_path, monkeypatch))
+
+
+def test_it_is_one_file_of_at_most_350_lines_without_the_package():
+    text = Path(dapo_in_one_file.__file__).read_text()
+    assert len(text.splitlines()) <= 350
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {(n.module if isinstance(n, ast.ImportFrom) else n.names[0].name).partition(".")[0] for n in imports}
+    assert names - sys.stdlib_module_names == {"torch", "safetensors", "tokenizers"}
