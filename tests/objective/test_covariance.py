@@ -18,6 +18,9 @@ def tensor(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+CLIP = {"clip_low": 0.2, "clip_high": 0.2}
+
+
 def everything(values: Tensor) -> Tensor:
     return torch.ones_like(values, dtype=torch.bool)
 
@@ -36,14 +39,7 @@ def test_clip_cov_holds_back_tokens_between_the_bounds_alone() -> None:
     logprobs = tensor(-1, -2, -3, -2).requires_grad_()
     advantages = tensor(3, 1, -1, 1)
     loss = losses_of(
-        clip_cov_loss,
-        logprobs,
-        logprobs.detach(),
-        advantages,
-        mask=everything(logprobs),
-        clip_low=0.2,
-        clip_high=0.2,
-        frac=1.0,
+        clip_cov_loss, logprobs, logprobs.detach(), advantages, mask=everything(logprobs), **CLIP, frac=1.0
     )
     assert loss.tolist() == [0, -1, 0, -1]
     (slope,) = torch.autograd.grad(loss.sum(), logprobs)
@@ -56,52 +52,20 @@ def test_clip_cov_holds_back_at_least_one_and_at_most_its_share() -> None:
     mask = everything(logprobs)
     candidates = covariance_of(logprobs, advantages, mask)
     candidates = (candidates > 1) & (candidates < 5)
-    plain = losses_of(clipped_policy_loss, logprobs, logprobs, advantages, clip_low=0.2, clip_high=0.2)
+    plain = losses_of(clipped_policy_loss, logprobs, logprobs, advantages, **CLIP)
     for frac, count in ((1e-5, 1), (2e-3, 10), (1.0, int(candidates.sum()))):
         loss = losses_of(
-            clip_cov_loss,
-            logprobs,
-            logprobs,
-            advantages,
-            mask=mask,
-            clip_low=0.2,
-            clip_high=0.2,
-            frac=frac,
-            generator=generator,
+            clip_cov_loss, logprobs, logprobs, advantages, mask=mask, **CLIP, frac=frac, generator=generator
         )
         held_back = loss != plain
         assert held_back.sum() == count
         assert not (held_back & ~candidates).any()
 
 
-def test_clip_cov_draws_the_same_tokens_from_the_same_seed() -> None:
-    _, logprobs, old, _ = random_batch(1, spread=0.01)
-    advantages = 3 * torch.randn(len(old), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    first, again, other = (
-        losses_of(
-            clip_cov_loss,
-            logprobs,
-            old,
-            advantages,
-            mask=everything(old),
-            clip_low=0.2,
-            clip_high=0.2,
-            frac=0.05,
-            cov_low=0.1,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        for seed in (5, 5, 6)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_tokens_that_the_clip_cuts_are_no_candidates() -> None:
     logprobs, advantages = tensor(-1, -2, -3, -2), tensor(3, 1, -1, 1)
     old = tensor(-2, -2, -3, -2)  # the first token's ratio is e, beyond the bound
-    loss = losses_of(
-        clip_cov_loss, logprobs, old, advantages, mask=everything(old), clip_low=0.2, clip_high=0.2, frac=1.0
-    )
+    loss = losses_of(clip_cov_loss, logprobs, old, advantages, mask=everything(old), **CLIP, frac=1.0)
     assert loss.tolist() == pytest.approx([-3.6, -1, 0, -1])
 
 
@@ -137,11 +101,7 @@ def test_a_batch_without_loss_tokens_gives_numbers_and_no_error() -> None:
     nothing = torch.zeros(3, dtype=torch.bool)
     values = tensor(-1, -2, -3)
     assert losses_of(kl_cov_loss, values, values, tensor(1, 1, 1), mask=nothing).isfinite().all()
-    assert (
-        losses_of(clip_cov_loss, values, values, tensor(1, 1, 1), mask=nothing, clip_low=0.2, clip_high=0.2)
-        .isfinite()
-        .all()
-    )
+    assert losses_of(clip_cov_loss, values, values, tensor(1, 1, 1), mask=nothing, **CLIP).isfinite().all()
     assert top_entropy_mask(values, nothing, frac=0.2).tolist() == [False] * 3
 
 

@@ -11,7 +11,7 @@ from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, reinforce_loss
-from dapo_lit.objective.sequence_losses import completion_mean, gmpo_loss, gspo_loss, gspo_token_loss
+from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
 
 
 def tensor(*values: float) -> Tensor:
@@ -160,9 +160,3 @@ def test_extreme_ratios_stay_finite(loss: Callable[..., Tensor]) -> None:
     )
     assert value.isfinite().all()
     assert gradient(value, logprobs).isfinite().all()
-
-
-def test_the_mean_of_a_completion_is_over_its_own_tokens() -> None:
-    means = completion_mean(tensor(1, 2, 6, 5), torch.tensor([4, 9, 4, 9]))
-    assert means.tolist() == [3.5, 3.5, 3.5, 3.5]
-    assert completion_mean(tensor(1, 3, 7), torch.tensor([0, 0, 2])).tolist() == [2, 2, 7]
