@@ -105,7 +105,7 @@ FAULTS = (
         "switches/credit.py",
         "whiten(advantages, tokens.loss_mask)",
         "whiten(advantages, torch.ones_like(tokens.loss_mask))",
-        ("tests/switches/test_switches.py", "-k", "whitening"),
+        ("tests/step/test_loss_mask.py", "-k", "whitening"),
     ),
     Fault(
         "no temperature in the loss",
@@ -190,11 +190,12 @@ FAULTS = (
     Fault(
         "overlong filtering takes truncated answers out of their group's baseline",
         "switches/credit.py",
-        "    return totals.reshape(int(batch.group_index.max()) + 1, -1)",
-        "    totals = totals.reshape(int(batch.group_index.max()) + 1, -1)\n"
-        "    kept = (batch.loss_tokens > 0).reshape(totals.shape).double()\n"
-        "    mean = (totals * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)\n"
-        "    return torch.where(kept.bool(), totals, mean)",
+        "batch.completion_of_token, rewards)\n    sizes",
+        "batch.completion_of_token, rewards)\n"
+        "    kept, groups = (batch.loss_tokens > 0).to(totals.dtype), batch.group_index\n"
+        "    sums, counts = (torch.zeros_like(totals).index_add_(0, groups, x) for x in (totals * kept, kept))\n"
+        "    totals = torch.where(kept.bool(), totals, (sums / counts.clamp(min=1))[groups])\n"
+        "    sizes",
         against_reference("with overlong filtering"),
     ),
     Fault(

@@ -37,10 +37,6 @@ def test_every_part_of_the_name_changes_the_noise(change):
     assert row_key(0, dataclasses.replace(KEY, **change)) != row_key(0, KEY)
 
 
-def test_the_seed_changes_the_noise():
-    assert row_key(0, KEY) != row_key(1, KEY)
-
-
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10**6))
 def test_uniforms_lie_strictly_between_0_and_1(key, position):
     value = uniforms(np.array([key], np.uint64), np.array([position], np.int64))[0]

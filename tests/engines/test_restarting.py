@@ -5,8 +5,6 @@ import torch
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from transformers import Qwen2Config
 
-from dapo_lit.cli.command import attempt
-from dapo_lit.config import Config
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.restarting import EngineFailedError, RestartingEngine
 from dapo_lit.engines.samples import Sample, SampleKey
@@ -85,13 +83,3 @@ def test_heads_that_vllm_has_no_kernel_for_are_refused():
     check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4, head_dim=32))
     with pytest.raises(ValueError, match=r"no attention for heads of 24 dimensions, only for 32, 64, .*rollout=torch"):
         check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))
-
-
-def test_an_engine_that_cannot_go_on_ends_the_command_with_one_line(monkeypatch, capsys):
-    monkeypatch.setattr("dapo_lit.cli.command.compose_run", lambda tree, schema: None)
-
-    def run(config, overrides) -> None:
-        raise EngineFailedError("the rollout engine failed twice; continue with resume=true")
-
-    assert attempt(lambda: None, [], False, run, Config)[0] == 1
-    assert capsys.readouterr().err == "error: the rollout engine failed twice; continue with resume=true\n"

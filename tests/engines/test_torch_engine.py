@@ -140,14 +140,6 @@ def test_a_groups_samples_are_computed_together_while_their_tokens_are_the_same(
     assert len(distinct) <= computed_together < 0.8 * computed_apart
 
 
-def test_tied_weights_may_come_without_the_head():
-    model = make_model(ARCHITECTURES["qwen2"], tied=True)
-    engine = TorchEngine(model.config, eos_ids=[EOS])
-    engine.sync_weights(((n, t) for n, t in model.state_dict().items() if n != "lm_head.weight"), version=1)
-    requests = make_requests(2, 2)
-    assert_logprobs_are_forced(model, requests, list(engine.generate(requests, Sampling(8))), 1.0)
-
-
 @pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"top_k": 4}, {"top_k": 6, "top_p": 0.7}])
 def test_log_probs_are_renormalised_over_what_top_p_and_top_k_leave(settings):
     model = make_model(ARCHITECTURES["llama"])
@@ -174,23 +166,6 @@ def test_temperature_0_follows_the_likeliest_token_with_log_prob_0():
         assert not sample.rollout_logprobs.any()
 
 
-def test_sampled_pairs_of_tokens_occur_as_often_as_the_model_says():
-    config = Qwen2Config(**{**SHAPE, "vocab_size": 6, "hidden_size": 16, "intermediate_size": 16})
-    model = make_model(config)
-    draws = 10_000
-    requests = [SampleRequest(SampleKey(1, "p", 0, g), (4, 5)) for g in range(draws)]
-    pairs = torch.zeros(6, 6)
-    for sample in make_engine(model, eos_ids=()).generate(requests, Sampling(2)):
-        pairs[tuple(sample.response_ids.tolist())] += 1
-    with torch.no_grad():
-        first = model(torch.tensor([[4, 5]])).logits[0, -1].softmax(-1)
-        second = model(torch.tensor([[4, 5, token] for token in range(6)])).logits[:, -1].softmax(-1)
-    expected = draws * first[:, None] * second
-    assert expected.min() > 5  # what the chi-square approximation asks for
-    # 35 degrees of freedom: exceeds 66.6 once in a thousand.
-    assert ((pairs - expected) ** 2 / expected).sum() < 66.6
-
-
 def by_key(samples: list[Sample]) -> dict[SampleKey, Sample]:
     return {sample.key: sample for sample in samples}
 
@@ -210,13 +185,6 @@ def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batc
         assert sample.response_ids.tolist() == reference[key].response_ids.tolist()
         assert sample.rollout_logprobs == pytest.approx(reference[key].rollout_logprobs, abs=1e-5)
     assert len({sample.response_ids.tobytes() for sample in reference.values()}) == len(requests)
-
-
-def test_another_seed_gives_other_samples():
-    engine = make_engine(make_model(ARCHITECTURES["qwen2"]))
-    request = make_requests(1, 1)
-    (one,), (two,) = (list(engine.generate(request, Sampling(20, seed=seed))) for seed in (0, 1))
-    assert one.response_ids.tolist() != two.response_ids.tolist()
 
 
 def test_every_eos_id_ends_a_response_and_stays_in_it():
@@ -268,17 +236,6 @@ def test_samples_come_from_the_weights_synced_last_and_carry_their_version():
     after = list(engine.generate(requests, Sampling(10)))
     assert [{sample.policy_version for sample in samples} for samples in (before, after)] == [{1}, {7}]
     assert_logprobs_are_forced(new, requests, after, 1.0)
-
-
-def test_the_engine_keeps_its_own_copy_of_the_weights():
-    model = make_model(ARCHITECTURES["qwen2"])
-    engine = make_engine(model)
-    requests = make_requests(2, 2)
-    before = list(engine.generate(requests, Sampling(10)))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1.0)
-    assert list(engine.generate(requests, Sampling(10))) == before
 
 
 def test_an_iterator_left_over_from_older_weights_refuses_to_go_on():
@@ -370,17 +327,6 @@ def test_a_prompt_that_cannot_be_embedded_is_refused_at_once(prompt):
     bad = dataclasses.replace(good, prompt_ids=prompt)
     with pytest.raises(ValueError, match="p0"):
         engine.generate([good, bad], Sampling(4))
-
-
-def test_no_requests_give_no_samples():
-    assert list(make_engine(make_model(ARCHITECTURES["llama"])).generate([], Sampling(4))) == []
-
-
-def test_a_closed_engine_says_so():
-    engine = make_engine(make_model(ARCHITECTURES["llama"]))
-    engine.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        engine.generate(make_requests(1, 1), Sampling(4))
 
 
 def test_a_withdrawn_response_continues_as_if_never_interrupted():

@@ -56,7 +56,7 @@ FAULTS_ON_GPUS = (
     ),
     Fault(
         "selective checkpointing recomputes attention",
-        "policy/sharding.py",
+        "policy/wrap.py",
         ' or "varlen_attn" in str(operator)',
         "",
         (ATTENTION, "-k", "selective"),
@@ -84,7 +84,7 @@ FAULTS_ON_GPUS = (
     ),
     Fault(
         "AdamW is not fused",
-        "step/optimizer_steps.py",
+        "step/optimizer.py",
         'return {"fused": True} if',
         "return {} if",
         ("tests/gpu_contracts/test_update_kernel.py",),

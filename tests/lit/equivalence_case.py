@@ -7,17 +7,15 @@ A cell is named way:algorithm. Samples come from a script, so that they do not d
 The way `reference` computes in float64 in one process.
 """
 
-import os
-import socket
 import sys
-import traceback
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from lit.ranks_case import compose, whole
+from lit.ranks_case import compose, fork_ranks, whole
 from scripted_engine import ScriptedEngine, ScriptedResponse
 from torch import Tensor, nn
 
@@ -184,34 +182,8 @@ def overrides(cell: str) -> list[str]:
     return [*groups, *COMMON, *given, *(o for o in own if o not in groups), f"trainer.devices={size}"]
 
 
-def forked(out: Path, cell: str) -> None:
-    """Runs a cell on its processes, forked from this one: the imports cost more than the runs."""
-    size = WAYS[cell.split(":")[0]][0]
-    config = compose(*overrides(cell))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
-                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-                torch.set_num_threads(1)
-                run(out, cell, config)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
-    codes = [os.waitpid(child, 0)[1] for child in children]
-    if any(codes):
-        sys.exit(f"{cell}: the ranks ended with {codes}")
-
-
 if __name__ == "__main__":
+    out = Path(sys.argv[1])
     for cell in sys.argv[2:]:
-        forked(Path(sys.argv[1]), cell)
+        config = compose(*overrides(cell))
+        fork_ranks(WAYS[cell.split(":")[0]][0], cell, partial(run, out, cell, config))

@@ -7,10 +7,9 @@ import os
 import socket
 import sys
 import traceback
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -24,16 +23,10 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
-from dapo_lit.objective.covariance import top_entropy
-from dapo_lit.objective.losses import Aggregation, completion_weights
-from dapo_lit.objective.sequence_losses import gmpo_loss
-from dapo_lit.objective.tokens import Bounds, Statistics
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.step.batch import RolloutStep, counter_seed
-from dapo_lit.step.loss import TokenAxis
-from dapo_lit.step.scoring import score
+from dapo_lit.step.batch import RolloutStep
 
 SIZES = (1, 2)
 COMMON = (
@@ -87,26 +80,6 @@ CASES = {
 }
 
 
-FORKING = "gmpo on forking tokens"
-
-
-def loss_name(aggregation: str, filtered: bool) -> str:
-    return f"{aggregation}, filtered {filtered}"
-
-
-def probed_losses(case: str) -> list[tuple[str, bool]]:
-    """(aggregation, masked) of the losses that a case records: two, and of all on two ranks and on four.
-
-    With four, one has no group of a mini-batch. A mask makes their numbers of tokens differ the most.
-    """
-    if case in ("paper", "verl"):
-        return []
-    if case not in ("tied", "copies"):
-        return [("minibatch", False), ("sample", True)]
-    aggregations = sorted(set(get_args(Aggregation)) - {"microbatch"})  # that one depends on the split
-    return [("minibatch", False), *((aggregation, True) for aggregation in aggregations)]
-
-
 def compose(*overrides: str) -> Config:
     return parse(resolved(composed_tree(overrides)))
 
@@ -116,20 +89,15 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Probe(DAPOModule):
-    """Records each step, and before the first its loss and gradient under other objectives."""
+    """Records each step."""
 
     found: dict
-    losses: list[tuple[str, bool]]
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:
         assert batch.tokens is not None
         self.policy.eval()
         record = {"groups": [(g.step, g.index, g.problem.id) for g in batch.collected.accepted]}
         record["ids"] = [tuple(c.sample.response_ids.tolist()) for g in batch.collected.accepted for c in g.completions]
-        tokens, _ = score(self.policy_forward, self.objective, batch.tokens)
-        record["scored"] = (tokens.ref_logprobs, tokens.values)
-        if batch.step == 1 and self.losses:
-            self.probe(batch, tokens, record)
         super().training_step(batch, batch_idx)
         untimed = {k: v for k, v in self.step_metrics.items() if not k.startswith(("time/", "perf/"))}
         record["metrics"] = untimed
@@ -138,35 +106,6 @@ class Probe(DAPOModule):
         of_critic = {} if self.critic is None else dict(self.critic.named_parameters())
         record["weights"] |= {f"critic.{name}": whole(tensor) for name, tensor in of_critic.items()}
         self.found[batch.step] = record
-
-    def probe(self, batch: RolloutStep, tokens: TokenAxis, record: dict) -> None:
-        """Adds the loss and gradient of the first mini-batch for the case's losses."""
-        assert batch.tokens is not None
-        kept, objective = batch.tokens.loss_mask, self.objective
-        for aggregation, filtered in self.losses:
-            lengths = batch.tokens.response_lengths
-            mask = (lengths < lengths.max())[batch.tokens.completion_of_token] if filtered else kept
-            batch.tokens.loss_mask = mask
-            weights = partial(completion_weights, aggregation=aggregation, max_response_tokens=16)
-            self.objective = replace(objective, weights=weights)
-            record[loss_name(aggregation, filtered)] = self.loss_and_gradient(batch, tokens)
-        batch.tokens.loss_mask = kept
-        of_sequences = {"policy_loss": top_entropy(gmpo_loss, frac=0.5), "whole_minibatch": True}
-        self.objective = replace(objective, **of_sequences, bounds=Bounds(0.4, 0.4), entropy_bonus=0.1)
-        record[FORKING] = self.loss_and_gradient(batch, tokens)
-        self.objective = objective
-
-    def loss_and_gradient(self, batch: RolloutStep, tokens: TokenAxis) -> tuple[float, torch.Tensor]:
-        assert batch.tokens is not None
-        tokens = self.objective.credit(batch.tokens, replace(tokens, loss_mask=batch.tokens.loss_mask))
-        updates = self.step_updates(batch.step, batch.tokens, tokens, Statistics({}, {}))
-        seed = counter_seed(self.config.seed, batch.step, 0)
-        first = next(batch.tokens.minibatches(self.config.algorithm.minibatch_prompts, seed))
-        addend = updates.accumulate_gradient(first, epoch=0)
-        loss = float(self.ranks.sum(addend.cpu()))
-        gradient = torch.cat([whole(p.grad).flatten() for p in self.parameters() if p.requires_grad])
-        self.zero_grad()
-        return loss, gradient
 
 
 def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | None = None) -> None:
@@ -178,7 +117,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)
         module = Probe(config, lambda: parts.policy, ranks, parts.fill)
-        module.found, module.losses, module.logs = {}, probed_losses(name), False
+        module.found, module.logs = {}, False
         datamodule = RolloutDataModule(config, parts, stop, ranks)
         rows: list[dict] = []
         recorder = Recorder(config, folder, None, ranks)
@@ -194,48 +133,53 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
 
 
-def forked(out: Path, size: int, names: tuple[str, ...], resumes: int | None = None) -> None:
+def fork_ranks(size: int, name: str, work: Callable[[], None]) -> None:
+    """Does `work` on `size` processes of one group, forked from this one: the imports cost more than the runs."""
+    with socket.socket() as found:  # just before it is used: another test may take a free port at any time
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+                torch.set_num_threads(1)  # not before the fork: torch 2.11 cannot use its parent's pool of threads
+                work()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    if any(codes):
+        sys.exit(f"{name}: the {size} ranks ended with {codes}")
+
+
+def run_cases(out: Path, size: int, names: tuple[str, ...], resumes: int | None = None) -> None:
     """Runs cases on `size` ranks, from the checkpoints of `resumes` ranks if that is given."""
     for name in names:
         saved = out / name / str(resumes) / "checkpoints" / "step_000002.ckpt"
-        with socket.socket() as found:  # just before it is used: another test may take a free port at any time
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
         on_one = size == 1  # which keeps its parameters in place, so that offloading is compared with not offloading
         own = [o for o in CASES[name] if not (on_one and o.startswith("trainer.sharding.cpu_offload"))]
         overrides = [*COMMON, *own, f"trainer.devices={size}"]
         config = compose(*overrides, *(["budget.steps=3"] if resumes else []))  # once for all ranks
-        children = []
-        for rank in range(size):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
-                    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-                    torch.set_num_threads(1)  # not before the fork: torch 2.11 cannot use its parent's pool of threads
-                    case(out, name, size, config, saved if resumes else None)
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            children.append(child)
-        codes = [os.waitpid(child, 0)[1] for child in children]
-        if any(codes):
-            sys.exit(f"{name}: {size} ranks ended with {codes}")
+        fork_ranks(size, name, partial(case, out, name, size, config, saved if resumes else None))
 
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     if len(sys.argv) > 2:  # some cases on 1 and 2 ranks, while one works on them
         for size in SIZES:
-            forked(out, size, tuple(sys.argv[2:]))
-        forked(out, 1, tuple(sys.argv[2:]), resumes=2)
+            run_cases(out, size, tuple(sys.argv[2:]))
+        run_cases(out, 1, tuple(sys.argv[2:]), resumes=2)
         sys.exit()
     for size in SIZES:
-        forked(out, size, ("tied", "ahead", *BESIDE))
-    forked(out, 2, ("paper", "verl"))
-    forked(out, 4, ("copies", "tensor"))
-    forked(out, 1, ("tied", "critic", "lora"), resumes=2)
-    forked(out, 4, ("tied",), resumes=2)
+        run_cases(out, size, ("tied", "ahead", *BESIDE))
+    run_cases(out, 2, ("paper", "verl"))
+    run_cases(out, 4, ("copies", "tensor"))
+    run_cases(out, 1, ("tied", "critic", "lora"), resumes=2)
+    run_cases(out, 4, ("tied",), resumes=2)

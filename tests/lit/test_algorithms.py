@@ -6,11 +6,9 @@ import pytest
 import torch
 from small_runs import Run, collected_step, rows
 
-from dapo_lit.config import Config, ConfigError, config_folder
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
-
-ALGORITHMS = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))
 
 
 def run_of(config: Config) -> tuple[Run, list[dict]]:
@@ -20,27 +18,13 @@ def run_of(config: Config) -> tuple[Run, list[dict]]:
     return run, rows(run.folder.path)[1:]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_four_sums(compose, name):
-    config = compose(
-        f"algorithm={name}",
-        *(["algorithm.critic.warmup_steps=2"] if name == "ppo" else []),
-        "budget.steps=4",
-        "evaluation.every=0",
-        "algorithm.dynamic_sampling.max_empty_steps=4",
-        "trainer.grad_noise=false",
-        "trainer.checkpoint_every=4",
-    )
-    assert config.algorithm.family == ("dapo" if name == "naive_grpo" else name)
-    run, written = run_of(config)
+@pytest.mark.parametrize("name", ["clip_cov", "gspo_token", "kl_cov", "top_entropy"])
+def test_an_algorithm_outside_the_equivalence_matrix_trains_four_sums(compose, name):
+    run, written = run_of(compose(f"algorithm={name}", "budget.steps=2", "evaluation.every=0"))
     assert run.folder.path.parent.name == name
-    assert len(written) == 4
+    assert len(written) == 2
     assert written[-1]["gradient_step"] > 0
     assert sum(row["optim/bad_updates"] for row in written) == 0
-    assert any(row["loss/policy"] is not None for row in written)
-    with_reference = config.algorithm.kl.beta > 0
-    assert any(row["policy/kl_ref"] is not None for row in written) == with_reference
-    assert any(row["critic/loss"] is not None for row in written) == (config.algorithm.critic is not None)
 
 
 def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoint(compose):
@@ -92,14 +76,6 @@ def test_a_warm_up_on_a_shared_backbone_trains_the_head_alone(compose):
     assert len(list(run.module.critic.parameters())) == 2
 
 
-def test_a_stronger_kl_term_holds_the_policy_nearer_to_the_reference(compose):
-    ends = []
-    for beta in (0.001, 10):
-        options = (f"algorithm.kl.beta={beta}", "algorithm.optimizer.lr=0.003", f"study_name=beta_{beta}")
-        ends.append(run_of(compose("algorithm=grpo", *options))[1][-1]["policy/kl_ref"])
-    assert ends[1] < ends[0] / 2
-
-
 def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(compose):
     config = compose("algorithm=ppo", "algorithm.critic.warmup_steps=3", "algorithm.critic.lr=0.002", "budget.steps=8")
     _, written = run_of(config)
@@ -112,21 +88,14 @@ def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(co
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "key"),
     [
-        (["algorithm=ppo", "algorithm.critic=null"], "go together"),
-        (["algorithm.advantage.estimator=gae"], "go together"),
-        (["algorithm.kl.estimator=full", "algorithm.kl.where=reward"], "estimator=full is a term of the loss"),
-        (
-            ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
-            "dynamic_sampling=true",
-        ),
+        (["algorithm=ppo", "algorithm.critic=null"], "critic"),
+        (["algorithm.advantage.estimator=gae"], "estimator"),
+        (["algorithm.kl.estimator=full", "algorithm.kl.where=reward"], "estimator=full"),
+        (["algorithm=ppo", "algorithm.samples_per_prompt=1"], "dynamic_sampling=true"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(compose, overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        compose(*overrides)
-
-
-def test_one_sample_a_prompt_is_enough_for_ppo(compose):
-    assert compose("algorithm=ppo", "algorithm.samples_per_prompt=1").algorithm.samples_per_prompt == 1
+def test_settings_that_do_not_go_together_are_refused(compose, overrides, key):
+    with pytest.raises(ConfigError, match=key):
+        compose(*overrides, *(["algorithm.techniques.dynamic_sampling=true"] if "dynamic" in key else []))

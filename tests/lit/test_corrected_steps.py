@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_runs import Run, collected_step, rows, scored
 
-from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.switches.algorithm import objective
 
@@ -59,17 +58,6 @@ def test_a_token_of_weight_zero_carries_no_loss_and_the_denominator_stays(compos
     torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_training_step_with_each_correction_measures_its_weights(compose, kind):
-    run = Run(compose("budget.steps=2", f"algorithm.correction.kind={kind}"))
-    run.fit()
-    for row in rows(run.folder.path)[1:]:
-        assert row["mismatch/correction_mean"] == pytest.approx(1, abs=1e-4)
-        assert row["mismatch/masked_frac"] == 0
-        assert row["mismatch/prob_diff_max"] < 1e-4
-    assert run.module.counters.gradient_step > 0
-
-
 def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose, monkeypatch):
     module, step = collected_step(compose(*SMALL, "algorithm.correction.kind=tis"), monkeypatch)
     agreed = scored(module, step.tokens)[0].old_logprobs
@@ -80,11 +68,6 @@ def test_a_carried_over_token_is_weighed_by_the_weights_that_sampled_it(compose,
     torch.testing.assert_close(found.old_logprobs, agreed)  # not the engine's, as without a correction
     torch.testing.assert_close(found.corrections, torch.where(stale, 0.778801, 1.0))  # e^-0.25
     assert statistics.sums["mismatch_tokens"] == (~stale).sum()
-
-
-def test_without_a_recomputed_pi_old_there_is_nothing_to_correct(compose):
-    with pytest.raises(ConfigError, match=r"set old_logprobs=recompute, or correction\.kind=none"):
-        compose("algorithm.correction.kind=tis", "algorithm.old_logprobs=rollout")
 
 
 def test_with_the_engines_old_logprobs_the_first_update_measures_the_mismatch(compose):

@@ -18,7 +18,7 @@ DIAGONAL = [
     "shared prefixes:dapo", "shared prefixes:gspo", "single:dapo", "fsdp 1:dapo",
     "fsdp 2:reference model", "tensor parallel:dapo", "checkpointing:gspo",
     "fsdp 2:critic", "fsdp 2:shared critic", "fsdp 2:lora", "single:naive grpo", "single:all five",
-    "single:exact divergence", "fsdp 2:gmpo", "single:cispo", "single:dr_grpo", "single:rloo", "single:reinforce++",
+    "single:exact divergence", "fsdp 2:gmpo", "single:cispo", "fsdp 2:dr_grpo", "single:rloo", "single:reinforce++",
     "fsdp 2:entropy bonus", "16-bit copies:dapo",
 ]  # fmt: skip
 REFUSED = {"tensor parallel:lora"}  # by the config: a matrix with an adapter is not cut
@@ -40,10 +40,6 @@ def cells(tmp_path_factory) -> Path:
 
 def load(cells: Path, cell: str) -> list[dict]:
     return [torch.load(file, weights_only=False) for file in sorted(cells.glob(f"{cell}.*.pt"))]
-
-
-def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found - expected).norm() / expected.norm().clamp(min=1e-12))
 
 
 def total_norm(gradients: dict[str, torch.Tensor]) -> float:

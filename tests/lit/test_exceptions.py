@@ -8,8 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from small_runs import Run
+from small_runs import RUN, Run, same_run, stop_in, untimed
 
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.checkpoints import Checkpoints
@@ -17,14 +16,11 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.step_collection import StopRequestedError
-from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import write_rollouts
 from dapo_lit.train import train
 
-RUN = Path("four_sums") / "dapo" / "seed_0"
-TIMING = ("wall_s", "time/", "perf/", "memory/")
 SETTINGS = (
     "budget.steps=3", "evaluation.every=1", "algorithm.dynamic_sampling.carry_over=finished",
     "rollout.max_batch_size=12",
@@ -44,48 +40,12 @@ def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("whole")
 
 
-def rows(runs: Path) -> list[dict]:
-    table = read_metrics(runs / RUN).table
-    found = table.reset_index().to_dict("records")
-    return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
-
-
 def saved(runs: Path) -> list[str]:
     return [checkpoint.name for checkpoint in complete(runs / RUN / "checkpoints")]
 
 
-def weights(runs: Path) -> dict[str, torch.Tensor]:
-    return torch.load(complete(runs / RUN / "checkpoints")[-1], weights_only=False)["state_dict"]
-
-
 def status(runs: Path) -> str:
     return json.loads((runs / RUN / "run.json").read_text())["status"]
-
-
-def same_run(one: Path, other: Path) -> bool:
-    """Rows and final weights, bit for bit."""
-    first, second = weights(one), weights(other)
-    return rows(one) == rows(other) and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def asked_in_the_middle(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
-    """A run under this patch meets `error` while it samples `step`."""
-    setup = RolloutDataModule.setup
-
-    def with_error(self, stage):
-        setup(self, stage)
-        asked = 0
-
-        def stop_requested() -> bool:
-            nonlocal asked
-            asked += self.next_step == step
-            if asked > 5:
-                raise error
-            return False
-
-        self.collector.setup.stop_requested = stop_requested
-
-    patch.setattr(RolloutDataModule, "setup", with_error)
 
 
 def after_the_updates_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
@@ -125,18 +85,18 @@ def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_
 ):
     settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
     with monkeypatch.context() as patch:
-        asked_in_the_middle(2, KeyboardInterrupt(), patch)
+        stop_in(2, patch, KeyboardInterrupt())
         with pytest.raises(SystemExit):
             train(compose(*settings), [])
     assert saved(tmp_path) == ["step_000001.ckpt"]
     assert status(tmp_path) == "stopped"
-    assert "stopped by Ctrl-C; continue from step_000001.ckpt with resume=true" in capsys.readouterr().out
+    assert "step_000001.ckpt with resume=true" in capsys.readouterr().out
     train(compose(*settings, "resume=true"), [])
-    assert same_run(tmp_path, whole)
+    assert same_run(tmp_path / RUN, whole / RUN)
 
 
 def test_a_stop_that_only_another_rank_was_asked_for_leaves_the_run_unfinished(tmp_path, compose, monkeypatch):
-    asked_in_the_middle(2, StopRequestedError(), monkeypatch)
+    stop_in(2, monkeypatch, StopRequestedError())
     with pytest.raises(SystemExit, match="0"):
         train(compose(*SETTINGS, f"runs_dir={tmp_path}"), [])
     assert status(tmp_path) == "preempted"
@@ -154,24 +114,11 @@ def test_an_evaluation_that_fails_is_made_by_the_resumed_run_and_its_row_written
         with pytest.raises((RuntimeError, SystemExit)):
             train(compose(*settings), [])
     assert saved(tmp_path) == [f"step_{step:06d}.ckpt"]
-    assert [row["step"] for row in rows(tmp_path)] == list(range(step))
+    assert [row["step"] for row in untimed(tmp_path / RUN)] == list(range(step))
     train(compose(*settings, "resume=true"), [])
-    assert same_run(tmp_path, whole)
+    assert same_run(tmp_path / RUN, whole / RUN)
     assert status(tmp_path) == "finished"
     assert (tmp_path / RUN / "eval" / "four_sums" / f"step_{step:06d}.parquet").is_file()
-
-
-def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_further_step(
-    tmp_path, compose, monkeypatch
-):
-    settings = (*SETTINGS, "budget.tokens_generated=1", f"runs_dir={tmp_path}")
-    with monkeypatch.context() as patch:
-        in_the_evaluation_of(1, RuntimeError("engine gone"), patch)
-        with pytest.raises(RuntimeError, match="engine gone"):
-            train(compose(*settings), [])
-    train(compose(*settings, "resume=true"), [])
-    assert [row["step"] for row in rows(tmp_path)] == [0, 1]
-    assert status(tmp_path) == "finished"
 
 
 def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_ended_the_run(
@@ -190,7 +137,7 @@ def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_e
     with pytest.raises(RuntimeError, match="out of memory"):
         run.fit()
     assert sorted(closed) == ["engine", "verifier"]
-    assert "could not be closed: OSError: its worker is gone" in capsys.readouterr().out
+    assert "its worker is gone" in capsys.readouterr().out
 
 
 class SignalledLate(Ranks):
@@ -226,10 +173,9 @@ def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
             train(compose(*settings), [])
     assert saved(tmp_path) == left
     assert status(tmp_path) == "failed"
-    onward = "continues from step_000001.ckpt" if left else "starts anew: there is no checkpoint yet"
-    assert f"step 2 ended before it was complete; a resumed run {onward}" in capsys.readouterr().out
+    assert ("step_000001.ckpt" in capsys.readouterr().out) == bool(left)
     train(compose(*settings, "resume=auto"), [])
-    assert same_run(tmp_path, whole)
+    assert same_run(tmp_path / RUN, whole / RUN)
 
 
 def test_ctrl_c_while_the_rollouts_are_written_loses_no_file(tmp_path, compose, monkeypatch):
@@ -249,7 +195,7 @@ def test_ctrl_c_while_the_rollouts_are_written_loses_no_file(tmp_path, compose, 
     train(compose(*settings, "resume=true"), [])
     written = [sorted(f.name for f in (place / RUN / "rollouts").iterdir()) for place in (tmp_path, tmp_path / "whole")]
     assert written[0] == written[1]
-    assert same_run(tmp_path, tmp_path / "whole")
+    assert same_run(tmp_path / RUN, tmp_path / "whole" / RUN)
 
 
 def test_a_signal_during_the_first_evaluation_ends_the_run_before_its_first_step(

@@ -9,7 +9,6 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-import dapo_lit
 from dapo_lit import DAPOModule, RolloutDataModule, compose
 from dapo_lit.config import ConfigError
 
@@ -90,12 +89,6 @@ def test_processes_that_the_module_does_not_know_of_are_refused():
     module._trainer = type("TwoProcesses", (), {"world_size": 2})()
     with pytest.raises(ConfigError, match="trainer=fsdp"):
         module.on_fit_start()
-
-
-def test_the_names_are_listed_and_others_are_refused():
-    assert {"DAPOModule", "RolloutDataModule", "compose"} <= set(dir(dapo_lit))
-    with pytest.raises(AttributeError, match="has no attribute 'DAPOModul'"):
-        dapo_lit.DAPOModul  # noqa: B018
 
 
 def test_the_script_of_the_page_runs(cache, tmp_path, monkeypatch, capsys):

@@ -64,7 +64,6 @@ def test_the_counter_finds_each_way_to_wait(monkeypatch):
     [
         ["algorithm.minibatch_prompts=2"],
         ["algorithm=gspo"],
-        ["algorithm=dapo_entropy_bonus"],
         ["algorithm=grpo", "algorithm.kl.estimator=full"],
         ["algorithm=ppo"],
     ],

@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
-from test_step_ahead import untimed
+from small_runs import untimed
 
 from dapo_lit.lit.processes import lost_rank_named
 from dapo_lit.ranks import LostRankError

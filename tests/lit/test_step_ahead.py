@@ -1,29 +1,19 @@
 """Rollouts sampled while the policy trains on the step before: one step old, never another number."""
 
 import threading
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from small_runs import Run, rows
+from small_runs import RUN, Run, rows, untimed
 
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
-from dapo_lit.run_files import read_metrics
 from dapo_lit.step.scoring import score
 from dapo_lit.train import train
 
-RUN = Path("four_sums") / "dapo" / "seed_0"
 OVERLAP = "rollout.overlap=true"
-TIMING = ("wall_s", "time/", "perf/", "memory/")
-
-
-def untimed(folder: Path) -> list[dict]:
-    table = read_metrics(folder).table
-    found = table.reset_index().to_dict("records")
-    return [{k: v for k, v in row.items() if not k.startswith(TIMING) and v == v} for row in found]
 
 
 def test_every_batch_but_the_first_is_one_step_old_and_none_older(compose):
@@ -38,16 +28,6 @@ def test_every_batch_but_the_first_is_one_step_old_and_none_older(compose):
     ]
     assert versions == [{0}, {0}, {1}, {2}]
     assert all(row["loss/policy"] is not None for row in trained)
-
-
-def test_it_samples_what_it_would_without_overlap_where_the_weights_do_not_move(compose, tmp_path):
-    found = {}
-    for name, more in (("beside", (OVERLAP,)), ("in turn", ())):
-        run = Run(compose("algorithm.optimizer.lr=1e-30", "budget.steps=3", f"runs_dir={tmp_path / name}", *more))
-        run.fit()
-        keys = ("rollout/length_mean", "rollout/accuracy", "batch/length_mean", "sampling/groups_generated")
-        found[name] = [[row.get(key) for key in keys] for row in rows(run.folder.path)]
-    assert found["beside"] == found["in turn"]
 
 
 def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):
@@ -141,14 +121,3 @@ def test_an_engine_that_fails_when_the_step_ahead_is_ready_leaves_that_step_to_t
     (checkpoint,) = run.folder.checkpoints
     state = torch.load(checkpoint, weights_only=False)["RolloutDataModule"]
     assert (state["next_step"], state["ahead"].step) == (2, 2)
-
-
-def test_a_failure_in_training_gives_the_step_ahead_up(compose, monkeypatch):
-    def fails(self, batch, index):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(DAPOModule, "training_step", fails)
-    run = Run(compose(OVERLAP, "budget.steps=4"))
-    with pytest.raises(RuntimeError, match="broken"):
-        run.fit()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollouts")]

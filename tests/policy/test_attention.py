@@ -1,6 +1,7 @@
 """Packed attention gives each sequence the hidden states and gradients that it has in a row of its own."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from dapo_lit.policy.attention import layout, packed_hidden
+from dapo_lit.policy.attention import Layout, layout, packed_hidden
 
 SIZES = {
     "vocab_size": 50,
@@ -60,30 +61,53 @@ def gradient(model: PreTrainedModel, hidden: Tensor, weights: Tensor) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_hidden_states_and_gradients_are_those_of_separate_sequences(name):
+@dataclass
+class Packing:
+    """Segments of a packed row, and the sequences that they are parts of."""
+
+    segments: list[Tensor]
+    layout: Layout
+    sequences: list[Tensor]
+    own: list[int]
+    """Where the segment of each sequence begins; what is before belongs to the segments that it continues."""
+
+
+def apart() -> Packing:
     sequences = tokens(LENGTHS)
-    weights = torch.randn(sum(LENGTHS), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    separate = build(FAMILIES[name])
-    apart = torch.cat([separate.base_model(s[None]).last_hidden_state[0] for s in sequences])
-    packed_model = build(FAMILIES[name])
-    packed = packed_hidden(packed_model, torch.cat(sequences), layout(LENGTHS))
-    torch.testing.assert_close(packed, apart, rtol=0, atol=EXACT[name])
-    reference = gradient(separate, apart, weights)
-    assert (gradient(packed_model, packed, weights) - reference).norm() < EXACT[name] * reference.norm()
+    return Packing(sequences, layout(LENGTHS), sequences, [0] * len(LENGTHS))
+
+
+def shared_prompts() -> Packing:
+    """Two prompts: the first with three responses, the second with one, and a sequence of its own."""
+    prompt, other, *responses = tokens([11, 4, 6, 1, 20, 9, 15])
+    segments = [prompt, *responses[:3], other, responses[3], responses[4]]
+    sequences = [prompt, *(torch.cat([prompt, r]) for r in responses[:3]), other, torch.cat([other, responses[3]])]
+    made = layout([len(s) for s in segments], [-1, 0, 0, 0, -1, 4, -1])
+    return Packing(segments, made, [*sequences, responses[4]], [0, 11, 11, 11, 0, 4, 0])
+
+
+def shared_prefixes() -> Packing:
+    """A sequence, two that leave it after 7 and 15 tokens, one that leaves the second of these after 18."""
+    first, second, third, fourth = segments = tokens([20, 6, 9, 3])
+    sequences = [first, torch.cat([first[:7], second]), torch.cat([first[:15], third])]
+    sequences.append(torch.cat([sequences[2][:18], fourth]))
+    made = layout([20, 6, 9, 3], prompts=[-1, 0, 0, 2], continued=[0, 7, 15, 18])
+    return Packing(segments, made, sequences, [0, 7, 15, 18])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_in_float32_they_are_those_of_a_padded_batch_within_2e_6(name):
-    sequences = tokens(LENGTHS)
-    model = build(FAMILIES[name], torch.float32)
-    padded = model.base_model(torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)).last_hidden_state
-    by_row = torch.cat([padded[i, :n] for i, n in enumerate(LENGTHS)])
-    weights = torch.randn(sum(LENGTHS), 50, generator=torch.Generator().manual_seed(2))
-    reference = gradient(model, by_row, weights)
-    packed = packed_hidden(model, torch.cat(sequences), layout(LENGTHS))
-    assert (packed - by_row).norm() < 2e-6 * by_row.norm()
-    assert (gradient(model, packed, weights) - reference).norm() < 2e-6 * reference.norm()
+@pytest.mark.parametrize("packing", [apart, shared_prompts, shared_prefixes])
+def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, packing):
+    case, separate, model = packing(), build(FAMILIES[name]), build(FAMILIES[name])
+    states = [separate.base_model(s[None]).last_hidden_state[0] for s in case.sequences]
+    reference = torch.cat([hidden[begin:] for hidden, begin in zip(states, case.own, strict=True)])
+    weights = torch.randn(len(reference), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    packed = packed_hidden(model, torch.cat(case.segments), case.layout)
+    torch.testing.assert_close(packed, reference, rtol=0, atol=EXACT[name])
+    expected = gradient(separate, reference, weights)
+    # Transformers' norms round to float32: there the gradients of sequences that share tokens meet in another order.
+    allowed = EXACT[name] if packing is apart else max(1e-7, EXACT[name])
+    assert (gradient(model, packed, weights) - expected).norm() < allowed * expected.norm()
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
@@ -96,46 +120,6 @@ def test_every_token_has_one_place_and_similar_lengths_share_a_bucket(lengths):
     assert made.longest_query == max(lengths)
     assert sum(b.num_sequences for b in made.buckets) == len(lengths)
     assert len(made.gather) <= 1.25 * total + len(lengths)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_shared_prompt_gives_the_hidden_states_and_gradients_of_separate_sequences(name):
-    prompt, other, *responses = tokens([11, 4, 6, 1, 20, 9, 15])
-    # two prompts: the first with three responses, the second with one, and a sequence of its own
-    segments = [prompt, *responses[:3], other, responses[3], responses[4]]
-    parents = [-1, 0, 0, 0, -1, 4, -1]
-    sequences = [*(torch.cat([prompt, r]) for r in responses[:3]), torch.cat([other, responses[3]]), responses[4]]
-    weights = torch.randn(sum(map(len, segments)), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    separate = build(FAMILIES[name])
-    apart = [separate.base_model(s[None]).last_hidden_state[0] for s in sequences]
-    # In the order of the segments; the prompt's own states from its first sequence.
-    by_segment = [apart[0][:11], *(h[11:] for h in apart[:3]), apart[3], apart[4]]
-    reference = torch.cat(by_segment)
-    packed_model = build(FAMILIES[name])
-    lengths = [len(s) for s in segments]
-    packed = packed_hidden(packed_model, torch.cat(segments), layout(lengths, parents))
-    torch.testing.assert_close(packed, reference, rtol=0, atol=EXACT[name])
-    expected = gradient(separate, reference, weights)
-    # Transformers' norms round to float32: there the gradients of three sequences meet in another order.
-    assert (gradient(packed_model, packed, weights) - expected).norm() < max(1e-7, EXACT[name]) * expected.norm()
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_shared_prefixes_give_the_hidden_states_and_gradients_of_separate_sequences(name):
-    first, second, third, fourth = segments = tokens([20, 6, 9, 3])
-    # one sequence, two that leave it after 7 and 15 tokens, one that leaves the second of these after 18
-    sequences = [first, torch.cat([first[:7], second]), torch.cat([first[:15], third])]
-    sequences.append(torch.cat([sequences[2][:18], fourth]))
-    weights = torch.randn(38, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    separate = build(FAMILIES[name])
-    apart = [separate.base_model(s[None]).last_hidden_state[0] for s in sequences]
-    reference = torch.cat([apart[0], apart[1][7:], apart[2][15:], apart[3][18:]])
-    packed_model = build(FAMILIES[name])
-    made = layout([20, 6, 9, 3], prompts=[-1, 0, 0, 2], continued=[0, 7, 15, 18])
-    packed = packed_hidden(packed_model, torch.cat(segments), made)
-    torch.testing.assert_close(packed, reference, rtol=0, atol=EXACT[name])
-    expected = gradient(separate, reference, weights)
-    assert (gradient(packed_model, packed, weights) - expected).norm() < max(1e-7, EXACT[name]) * expected.norm()
 
 
 def test_each_segment_attends_to_the_keys_of_its_prompt_and_its_own():

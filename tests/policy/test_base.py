@@ -9,40 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from regime import Answer, Regime, measure, sample
+from regime import Regime, measure, sample
+from tiny_policy import TINY
 
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config
-from dapo_lit.policy.base import BaseSpec, Stage, default_cache, prepare_base
+from dapo_lit.policy.base import BaseSpec, Stage, prepare_base
 from dapo_lit.policy.load import load_model
 from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
 
-ARCHITECTURE = {
-    "model_type": "qwen2",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-}
 MIXTURE = Mixture(immediate=1.0, running_sums=0.0, checked=0.0, rambling=0.0)
 STAGE = Stage(MIXTURE, updates=3, learning_rate=1e-2, batch_size=4)
-SPEC = BaseSpec("test", ARCHITECTURE, CHARACTERS, seed=0, stages=(STAGE,))
+SPEC = BaseSpec("test", TINY, CHARACTERS, seed=0, stages=(STAGE,))
 
 
 def weights(folder: Path) -> torch.Tensor:
     return torch.cat([p.flatten() for p in load_model(folder).parameters()])
-
-
-def test_a_spec_gives_the_same_weights_in_any_cache_and_another_seed_gives_others(tmp_path: Path):
-    one = prepare_base(SPEC, tmp_path / "a", progress=False)
-    two = prepare_base(SPEC, tmp_path / "b", progress=False)
-    other = prepare_base(replace(SPEC, seed=1), tmp_path / "a", progress=False)
-    assert one.name == two.name != other.name
-    assert torch.equal(weights(one), weights(two))
-    assert not torch.equal(weights(one), weights(other))
 
 
 def test_a_base_without_stages_is_random_and_does_not_change_the_global_generator(tmp_path: Path):
@@ -60,7 +42,7 @@ def test_a_base_without_stages_is_random_and_does_not_change_the_global_generato
     "changed",
     [
         replace(SPEC, seed=1),
-        replace(SPEC, architecture={**ARCHITECTURE, "num_hidden_layers": 2}),
+        replace(SPEC, architecture={**TINY, "num_hidden_layers": 2}),
         replace(SPEC, characters=CHARACTERS + "!"),
         replace(SPEC, stages=(STAGE, STAGE)),
         replace(SPEC, stages=(replace(STAGE, updates=4),)),
@@ -72,10 +54,6 @@ def test_a_base_without_stages_is_random_and_does_not_change_the_global_generato
 )
 def test_whatever_changes_a_base_changes_its_folder(changed: BaseSpec):
     assert changed.folder_name() != SPEC.folder_name()
-
-
-def test_the_name_of_a_base_is_not_part_of_it():
-    assert replace(SPEC, name="other").folder_name() == SPEC.folder_name()
 
 
 class CountingMixture:
@@ -134,38 +112,6 @@ def test_a_killed_build_leaves_no_base_and_the_next_build_clears_up_after_it(tmp
     half_written.mkdir()
     assert prepare_base(SPEC, tmp_path, progress=False).is_dir()
     assert not half_written.exists()
-
-
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("DAPO_LIT_CACHE", "/some/where")
-    assert default_cache() == Path("/some/where")
-    monkeypatch.delenv("DAPO_LIT_CACHE")
-    assert default_cache() == Path.home() / ".cache" / "dapo_lit"
-
-
-def test_the_measure_of_a_regime_is_the_one_documented():
-    answers = [
-        Answer(0, 2, "1+2=3;#3", 9, True, -1.0, True),
-        Answer(0, 2, "#4", 3, True, -2.0, False),
-        Answer(1, 3, "1+2=3;3+", 10, False, -1.0, False),
-        Answer(1, 3, "1+2=3;3+3=6;#6", 16, True, -1.0, True),
-        Answer(1, 3, "#6", 2, True, -3.0, True),
-        Answer(2, 4, "#6", 2, True, -2.0, False),
-    ]
-    assert measure(answers) == Regime(
-        accuracy=0.5,
-        truncated_frac=1 / 6,
-        steps_frac=0.5,
-        finished_written_accuracy=1.0,
-        immediate_accuracy=1 / 3,
-        written_by_terms=0.75,  # two terms: 1 of 1; three: 1 of 2
-        immediate_by_terms=0.5,  # two terms: 0 of 1; three: 1 of 1; four has no written one to compare with
-        all_wrong_frac=1 / 3,
-        all_correct_frac=0.0,
-        shortest=2,
-        longest=16,
-        entropy=10 / 42,
-    )
 
 
 def regime(config: Config, num_problems: int, group: int) -> Regime:

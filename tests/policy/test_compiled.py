@@ -8,7 +8,6 @@ from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from dapo_lit.build.models import compiles
-from dapo_lit.config import ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.wrap import run, wrap_layers
@@ -70,8 +69,3 @@ def test_compiled_layers_compute_the_same_with_no_more_graphs_after_the_first_ro
 )
 def test_auto_compiles_on_a_gpu(compose, overrides, expected):
     assert compiles(compose(*overrides).trainer) == expected
-
-
-def test_selective_recomputation_of_compiled_layers_is_refused(compose):
-    with pytest.raises(ConfigError, match="compile=true hides the matrix products"):
-        compose("trainer.compile=true", "trainer.activation_checkpointing=selective")

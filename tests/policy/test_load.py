@@ -6,6 +6,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from tiny_policy import TINY
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.policy.base import random_model
@@ -14,16 +15,7 @@ from dapo_lit.policy.save import save_policy
 from dapo_lit.policy.sharding import empty_model
 from dapo_lit.policy.tokenizer import character_tokenizer
 
-ARCHITECTURE = {
-    "model_type": "qwen2",
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
-}
+ARCHITECTURE = TINY | {"hidden_size": 32, "intermediate_size": 64}
 CHATML = "{% for m in messages %}{{ '<|pad|>' + m['role'] + m['content'] + '<|end|>' }}{% endfor %}"
 
 
@@ -124,12 +116,6 @@ def test_a_model_without_any_eos_is_refused(model, tokenizer):
         end_id(tokenizer, chat=False)
 
 
-def test_a_tokenizer_without_a_pad_token_pads_with_eos(model, tokenizer, tmp_path):
-    tokenizer.pad_token = None
-    save_policy(tmp_path / "m", model, tokenizer, {})
-    assert load_tokenizer(tmp_path / "m").pad_token_id == 1
-
-
 @pytest.mark.parametrize(
     "path", ["/nowhere/at/all", "nowhere/model.gguf", "no-such-owner-here/no-such-model", "x y z", "a/b/c"]
 )
@@ -140,12 +126,6 @@ def test_a_missing_model_names_the_setting_and_what_to_do(path, load, monkeypatc
         load(path)
     assert "policy.path" in str(error.value)
     assert repr(path) in str(error.value)
-    assert "make model" in str(error.value)
-
-
-def test_a_folder_that_holds_no_model_is_no_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        load_model(tmp_path)
 
 
 WEIGHTS = "model.safetensors"
@@ -179,15 +159,6 @@ def test_weights_that_are_damaged_or_of_another_model_get_one_line(
         load(tmp_path / "m")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # transformers' own report of what does not fit
-
-
-def test_a_config_that_cannot_be_read_is_named(model, tokenizer, tmp_path):
-    save_policy(tmp_path / "m", model, tokenizer, {})
-    (tmp_path / "m" / "config.json").write_text("{")
-    with pytest.raises(
-        OSError, match=r"m: the model cannot be read \(OSError: .*config\.json' is not a valid JSON file"
-    ):
-        load_model(tmp_path / "m")
 
 
 def test_a_folder_without_tokenizer_files_or_with_damaged_ones_is_refused(model, tokenizer, tmp_path):

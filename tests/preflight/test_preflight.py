@@ -1,6 +1,5 @@
 """The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -31,15 +30,6 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     assert rows["engine"] == "torch, float32"
     (warning,) = (line for line in lines if not line.startswith("  "))
     assert warning.startswith("warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
-
-
-def test_a_rule_that_cannot_read_the_reference_is_warned_about(compose, capsys, monkeypatch):
-    parts = Parts(compose())
-    monkeypatch.setitem(sys.modules["dapo_lit.preflight.rewards"].FORMATS, "number", "no number {}x")
-    with parts.verifier:
-        monkeypatch.setattr(parts.verifier, "extraction", "hash")
-        check_run(parts)
-    assert "counts the reference answer as wrong in all of 4 problems" in capsys.readouterr().out
 
 
 def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(compose, monkeypatch):

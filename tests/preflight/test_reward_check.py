@@ -91,13 +91,6 @@ def test_too_many_errors_end_the_run_with_the_traceback_of_the_first(compose):
         run.fit()
 
 
-def test_too_many_late_verdicts_end_the_run_as_errors_do(compose):
-    late = "reward.function=reward_functions.slow_on_plus"
-    run = Run(compose(late, *SOME[1:], "reward.deadline_s=0.2", "reward.workers=8"))
-    with pytest.raises(RewardError, match=r"max_error_frac=0.05"):
-        run.fit()
-
-
 def test_a_replay_takes_the_recorded_verdicts_and_those_that_are_missing(compose, tmp_path):
     """The function fails on other texts than in the run: a replay that asked it would find other verdicts."""
     run = Run(compose(*SOME, "reward.max_error_frac=1", "replay.record=[2]"))

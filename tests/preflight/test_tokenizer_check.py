@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from tiny_policy import TINY
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
@@ -13,16 +14,7 @@ from dapo_lit.policy.tokenizer import character_tokenizer
 from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
 from dapo_lit.preflight.training import check_run
 
-ARCHITECTURE = {
-    "model_type": "qwen2",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 1024,
-    "tie_word_embeddings": True,
-}
+ARCHITECTURE = TINY | {"max_position_embeddings": 1024}
 
 
 @pytest.fixture

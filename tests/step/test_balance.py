@@ -36,11 +36,6 @@ def test_a_mini_batch_of_512_long_tailed_sequences_is_balanced_above_98_percent(
     assert balance_frac(costs, in_order) < balance_frac(costs, balance(costs, ranks))
 
 
-def test_costs_that_are_all_zero_are_balanced_and_spread():
-    assert [len(share) for share in balance([0.0] * 6, 3)] == [2, 2, 2]
-    assert balance_frac([0.0] * 6, [[0], [1]]) == 1.0
-
-
 def test_no_rank_is_an_error():
     with pytest.raises(ValueError, match="at least 1"):
         balance([1.0], 0)

@@ -121,11 +121,6 @@ def test_a_full_batch_is_split_into_mini_batches_of_the_planned_size():
     assert minibatches(12, per_update=4) == expected
 
 
-def test_carried_over_completions_are_marked_as_not_fresh():
-    made = batch([group(0, (1,), [(2,), (3,)], version=4), group(1, (1,), [(2,), (3,)], version=5)], version=5)
-    assert made.fresh.tolist() == [False, False, True, True]
-
-
 def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_are_stale():
     made = group(0, (1,), [(2, 3, 4)], version=5)
     made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=((4, 2),))
@@ -137,9 +132,3 @@ def test_masked_tokens_are_no_loss_tokens_and_the_response_keeps_its_length():
     made = token_batch(groups, torch.tensor([True, True, False, True, False, False]), 0)
     assert made.loss_tokens.tolist() == [2, 1, 0]
     assert made.response_lengths.tolist() == [2, 3, 1]
-
-
-def test_a_sequence_above_the_budget_has_a_micro_batch_of_its_own():
-    made = batch([group(0, (1,), [tuple(range(2, 12)), (3,)])])
-    assert [m.lengths for m in made.micro_batches([0, 1], budget_tokens=4)] == [[10], [1]]
-    assert made.rewards.tolist() == [-1, -1]

@@ -165,19 +165,6 @@ def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(en
     assert len(list(server.folder.glob("weights_*"))) == 1  # the older ones are gone
 
 
-def test_one_seed_repeats_and_another_differs(engine, model):
-    engine.sync_weights(model.state_dict().items(), 3)
-    wanted = requests(group=4)
-
-    def responses(seed: int) -> dict:
-        sampling = Sampling(max_response_tokens=12, seed=seed)
-        return {sample.key: sample.response_ids.tolist() for sample in engine.generate(wanted, sampling)}
-
-    first = responses(0)
-    assert len({tuple(ids) for ids in first.values()}) > 1
-    assert responses(0) == first != responses(1)
-
-
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):
     monkeypatch.setattr("dapo_lit.engines.vllm_server.stream.TOKENS_AN_EVENT", 1)
     engine.sync_weights(model.state_dict().items(), 4)
@@ -233,29 +220,6 @@ def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, s
     stream.submit(requests())
     with pytest.raises(ServerError, match="another run trains with it"):
         list(run_to_end(stream))
-
-
-def test_a_tensor_that_is_not_sent_is_named(engine, model):
-    left_out = "model.layers.1.mlp.down_proj.weight"
-    with pytest.raises(ValueError, match=f"{left_out} is missing"):
-        engine.sync_weights([(n, t) for n, t in model.state_dict().items() if n != left_out], 3)
-    with pytest.raises(RuntimeError, match="sync_weights"):
-        engine.open(Sampling(max_response_tokens=4))
-
-
-def test_a_server_that_is_not_the_right_one_is_told_before_training_with_the_command(server, model):
-    def refused(config, dtype=torch.float32, **changes) -> str:
-        with pytest.raises(ValueError, match="VLLM_SERVER_DEV_MODE=1 vllm serve") as told:
-            VllmServerEngine(config, eos_ids=[EOS], dtype=dtype, settings=settings(server, **changes))
-        return str(told.value)
-
-    other = type(model.config)(**{**model.config.to_dict(), "vocab_size": model.config.vocab_size + 1})
-    assert "another model or vocabulary" in refused(other)
-    assert "another model or vocabulary" in refused(model.config, torch.bfloat16)
-    longest = settings(server).max_model_tokens
-    assert f"takes {longest} tokens (--max-model-len); {longest + 1} are needed" in refused(
-        model.config, max_model_tokens=longest + 1
-    )
 
 
 def test_training_through_a_server_takes_samples_of_its_own_weights_also_after_a_failure(

@@ -77,21 +77,6 @@ def test_ablate_clip_higher_trains_is_interrupted_and_resumed(folder):
     assert (folder / RUN / "figures" / "run.png").is_file()
 
 
-def test_the_recorded_steps_of_a_run_are_held_against_a_bare_call_of_vllm(folder):
-    step = len(rows_of(folder / RUN)) - 1
-    script = Path(__file__).parents[2] / "benchmarks" / "vllm_throughput.py"
-    command = [sys.executable, str(script), str(RUN), "--tiny", "--steps", str(step), "--out", "measured"]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads((folder / "measured" / "vllm_throughput.json").read_text())["results"]["steps"][str(step)]
-    rollouts = pd.read_parquet(folder / RUN / "rollouts" / f"step_{step:06d}.parquet")
-    assert found["responses"] == len(rollouts)
-    assert found["tokens_of_finished"] == rollouts["response_ids"].str.len().sum() <= found["tokens"]
-    row = rows_of(folder / RUN)[step]
-    assert found["tokens_per_s"] == pytest.approx(found["tokens"] / row["time/generate_s"])
-    assert "| step | responses |" in ran.stdout
-
-
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
     if not (MODEL / "config.json").is_file():
         pytest.skip(f"SmolLM2-135M is not in {MODEL}: run `make model`, or name its folder in DAPO_LIT_SMOLLM2")
