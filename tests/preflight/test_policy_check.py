@@ -13,6 +13,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy
+from dapo_lit.preflight.training import check_run
 
 SIZES = {
     "vocab_size": 64,
