@@ -29,7 +29,7 @@ from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rewards.equivalence import Rule
 from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
-from dapo_lit.study.compare.question_intervals import compare_questions, share_interval
+from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
 
 if TYPE_CHECKING:

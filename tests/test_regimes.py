@@ -5,8 +5,7 @@ from composition import tree_of
 from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.regime_study import regime_design
-from dapo_lit.cli.study_launch import composed_arm
+from dapo_lit.cli.study_launch import composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.identity import flatten
@@ -31,7 +30,7 @@ def test_a_regime_names_itself_and_its_place_on_the_page_and_keeps_its_horizon_w
     assert calibrated.task.base_seed == 100
     assert composed(f"+regime={name}", "seed=1")[1].task.base_seed == 1
     assert config.budget.steps == calibrated.budget.steps == regime.steps
-    arms = regime_design(calibrated).names
+    arms = study_design(calibrated).names
     assert arms[:2] == (regime.reference, f"{regime.reference}@rollout.noise_stream=1")
     assert set(arms[2:]) == {a for c in regime.techniques.values() for a in c.doses} - {regime.reference}
     for control in regime.techniques.values():
@@ -43,7 +42,7 @@ def test_a_regime_names_itself_and_its_place_on_the_page_and_keeps_its_horizon_w
 def test_the_doses_of_a_regime_differ_in_nothing_but_their_own_settings(name):
     tree, config = composed(f"+regime={name}", "+study=calibrate", "seed=100")
     assert composed("+study=calibrate", f"+regime={name}", "seed=100")[1] == config
-    arms = {arm.name: flatten(composed_arm(tree, arm).model_dump()) for arm in regime_design(config).arms}
+    arms = {arm.name: flatten(composed_arm(tree, arm).model_dump()) for arm in study_design(config).arms}
     assert config.regime is not None
     for control in config.regime.techniques.values():
         weakest, *others = (arms[dose] for dose in control.doses)

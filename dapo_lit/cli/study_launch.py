@@ -17,13 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.protocol import protocol
-from dapo_lit.cli.regime_study import CALIBRATE, regime_design
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.study.arm_names import find_arm, read_arms
+from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import Arm, Design
 from dapo_lit.study.read.guard import composed_refusals
@@ -172,11 +172,16 @@ def study_design(config: Config) -> Design:
     Raises:
         ConfigError: no arms, one arm, a name that is not an arm's, or an algorithm that the names do not describe.
     """
-    study = config.study
+    study, regime = config.study, config.regime
     assert study is not None
+    names, reference, place = list(study.arms or ()), study.reference, "study.arms"
     if study.name == CALIBRATE:
-        return regime_design(config)
-    if study.arms is None:
+        if regime is None:
+            raise ConfigError(f"+study={study.name} belongs to a regime; add +regime=NAME (conf/regime/)")
+        doses = [dose for control in regime.techniques.values() for dose in control.doses]
+        names, reference = calibration_arms(regime.reference, doses), regime.reference
+        place = f"regime {regime.name}"
+    if not names:
         raise ConfigError(f"study.arms: study {study.name} names none, such as [dapo, dapo-clip_higher]")
     if config.algorithm.family != "dapo":
         raise ConfigError(
@@ -185,12 +190,12 @@ def study_design(config: Config) -> Design:
             "python -m dapo_lit.train -m algorithm=dapo,grpo,ppo 'seed=range(0,5)'"
         )
     try:
-        arms = read_arms(study.arms)
+        arms = read_arms(names)
     except ValueError as error:
-        raise ConfigError(f"study.arms: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None
     if len(arms) < 2:
-        raise ConfigError(f"study.arms: a study compares two arms or more, got {list(study.arms)}")
-    made = Design(study.name, study.reference or arms[0].name, arms)
+        raise ConfigError(f"study.arms: a study compares two arms or more, got {names}")
+    made = Design(study.name, reference or arms[0].name, arms)
     find_arm_of(made, made.reference)
     return made
 

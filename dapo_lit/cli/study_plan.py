@@ -7,12 +7,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from dapo_lit.cli.regime_study import CALIBRATE
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
-from dapo_lit.study.compare.calibration import PLACEBO
+from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.sequential import planned_looks

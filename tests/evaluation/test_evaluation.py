@@ -24,7 +24,7 @@ from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
-from dapo_lit.study.compare.question_intervals import compare_questions, difference_interval, share_interval
+from dapo_lit.study.compare.questions import compare_questions, difference_interval, share_interval
 from dapo_lit.study.compare.statistics import t_interval
 
 SAMPLING = Sampling(max_response_tokens=64)

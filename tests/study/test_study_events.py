@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dapo_lit.study.compare.events import Event, count_pairs, first_passage, restricted_mean_time
+from dapo_lit.study.compare.emergence import Event, count_pairs, first_passage, restricted_mean_time
 from dapo_lit.study.compare.questions import error_parts, score_array
 
 

@@ -1,11 +1,13 @@
-"""Whether a regime can tell: its phenomena, a placebo, and an extreme dose that must move an outcome.
+"""Calibration: whether a regime shows a technique's effect. An extreme setting must change a metric, a placebo not.
 
-A technique is admitted if the outcome that was named beforehand moves by at least two standard deviations of a paired
+A technique is admitted if the metric that was named beforehand changes by at least two standard deviations of a paired
 difference, in the direction that was named, with an interval that excludes 0, and the placebo does not do as much.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dapo_lit.study.compare.contrasts import by_seed, difference
@@ -15,11 +17,19 @@ from dapo_lit.study.read.health import ends
 from dapo_lit.study.read.outcomes import bases, outcome
 from dapo_lit.study.read.runs import Run, Runs, StudyError
 
+CALIBRATE = "calibrate"
+"""The study whose arms a regime names."""
+FILE = "calibration.json"
 LEAST_D = 2.0
 """The smallest standardised effect of an extreme dose that admits a technique."""
 TWO_POINTS = 0.02
 PLACEBO = "@rollout.noise_stream=1"
 """What the placebo's name adds to that of the arm that it repeats."""
+
+
+def calibration_arms(reference: str, doses: Iterable[str]) -> list[str]:
+    """The arms of a calibration: the reference, the placebo and every setting of a control."""
+    return list(dict.fromkeys([reference, reference + PLACEBO, *doses]))
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a regime can tell and what not."""
+    """What a regime can show and what not."""
 
     regime: str
     reference: str
@@ -122,7 +132,7 @@ def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration
         seeds=usable.seeds,
         bases=tuple(sorted(set(bases(usable).values()))),
         steps=max(int(run.metrics.index.max()) for run in usable),
-        phenomena=tuple(found for row in PHENOMENA if (found := _phenomenon(usable, *row))),
+        phenomena=tuple(found for row in PHENOMENA if (found := _phenomenon(usable, row))),
         techniques=tuple(verdicts),
         metric=metric,
         sd=sd,
@@ -193,38 +203,87 @@ def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | No
     return None if values.empty or run.spoilt(key) else float(values.mean())
 
 
-PHENOMENA: tuple[tuple[str, str, str], ...] = (
-    ("entropy falls by half", "rollout/entropy", "halves"),
-    ("answers become alike", "rollout/unique_frac", "halves"),
-    ("groups become all correct", "rollout/groups_all_correct_frac", "reaches 0.2"),
-    ("length doubles or halves", "rollout/length_mean", "doubles or halves"),
-    ("written steps emerge", "task/steps_frac", "doubles"),
-    ("answers are truncated", "rollout/truncated_frac", "reaches 0.05"),
+@dataclass(frozen=True)
+class Sought:
+    """A phenomenon to look for in the mean of an arm: a level that is reached, or a metric that doubles or halves."""
+
+    name: str
+    metric: str
+    level: float | None = None
+    halves: bool = False
+    doubles: bool = False
+
+    def strength(self, first: float, last: float) -> tuple[float, bool]:
+        """How strong a change is, and whether it counts as present."""
+        if self.level is not None:
+            return max(first, last), max(first, last) >= self.level
+        ratio = (last + 1e-9) / (first + 1e-9)
+        change = max([ratio] * self.doubles + [1 / ratio] * self.halves)
+        return change, change >= 2
+
+
+PHENOMENA = (
+    Sought("entropy falls by half", "rollout/entropy", halves=True),
+    Sought("answers become alike", "rollout/unique_frac", halves=True),
+    Sought("groups become all correct", "rollout/groups_all_correct_frac", level=0.2),
+    Sought("length doubles or halves", "rollout/length_mean", doubles=True, halves=True),
+    Sought("written steps emerge", "task/steps_frac", doubles=True),
+    Sought("answers are truncated", "rollout/truncated_frac", level=0.05),
 )
-"""Name, metric, and what counts as present in the mean of an arm."""
 
 
-def _phenomenon(runs: Runs, name: str, metric: str, rule: str) -> Phenomenon | None:
+def _phenomenon(runs: Runs, sought: Sought) -> Phenomenon | None:
     """The arm in which a phenomenon is strongest; None where no run logged the metric."""
     changes = []
     for arm in runs.arms:
-        pairs = [pair for run in runs.of(arm) if (pair := ends(run, metric))]
+        pairs = [pair for run in runs.of(arm) if (pair := ends(run, sought.metric))]
         if pairs:
             first, last = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
-            strength, present = _strength(rule, first, last)
-            changes.append((strength, Phenomenon(name, metric, present, arm, first, last)))
+            strength, present = sought.strength(first, last)
+            changes.append((strength, Phenomenon(sought.name, sought.metric, present, arm, first, last)))
     return max(changes, key=lambda change: change[0])[1] if changes else None
 
 
-def _strength(rule: str, first: float, last: float) -> tuple[float, bool]:
-    """How strong a change is, and whether it counts as present."""
-    ratio = (last + 1e-9) / (first + 1e-9)
-    match rule.split():
-        case ["reaches", level]:
-            return max(first, last), max(first, last) >= float(level)
-        case ["halves"]:
-            return 1 / ratio, ratio <= 0.5
-        case ["doubles"]:
-            return ratio, ratio >= 2
-        case _:
-            return max(ratio, 1 / ratio), not 0.5 < ratio < 2
+@dataclass(frozen=True)
+class Admitted:
+    """What a calibration says about each technique."""
+
+    regime: str
+    pairs: int
+    verdicts: Mapping[str, str]
+    """Technique -> why the regime cannot show its effect; empty: it can."""
+    on_accuracy: Mapping[str, str] = field(default_factory=dict)
+    """The same for held-out accuracy, where the regime's studies claim it."""
+
+
+def read_calibration(runs: Runs, study: Path) -> Admitted | None:
+    """The calibration of the regime that these runs name; None without a regime, or where none was run.
+
+    It is looked for as calibrate_<regime>/ next to the study (or one folder up, where cells are packed in `runs/`), and
+    below experiments/.
+
+    Raises:
+        StudyError: the file is there and cannot be read.
+    """
+    regime = next((run.config["regime"] for run in runs if run.config.get("regime")), None)
+    if regime is None:
+        return None
+    name = f"calibrate_{regime['name']}"
+    places = [study.resolve().parent, study.resolve().parent.parent, Path("experiments")]
+    files = [place / name / inner / FILE for place in places for inner in ("", "runs")]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return None
+    try:
+        tree = json.loads(file.read_text())
+        verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in tree["techniques"]}
+        accuracy = {
+            row["technique"]: row["accuracy_reason"]
+            for row in tree["techniques"]
+            if row.get("accuracy_reason") is not None
+        }
+        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StudyError(
+            f"{file}: cannot be read ({type(error).__name__}: {error}); +study=calibrate writes it"
+        ) from None

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dapo_lit.pass_at_k import pass_at_k
-from dapo_lit.study.compare.question_intervals import share_interval
+from dapo_lit.study.compare.questions import share_interval
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.style import PETROFF6, draw_band, new_figure, title

@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.base_policies import hash_of_bases, weights_by_base
-from dapo_lit.study.read.calibration_file import read_calibration
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
 from dapo_lit.study.read.registration import late_registration, read_plan

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dapo_lit.study.compare.calibration import Admitted
 from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
 from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
 from dapo_lit.study.compare.emergence import emergence
-from dapo_lit.study.read.calibration_file import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
 from dapo_lit.study.read.metric_words import in_words
