@@ -9,13 +9,16 @@ few questions has both faults.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from dapo_lit.study.compare.decision import sign_flip_p
 from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
+
+if TYPE_CHECKING:
+    import pandas as pd  # `evaluate` starts without it
 
 FLIPS = 100_000
 """Random sign flips where there are too many questions for all of them."""
@@ -105,7 +108,7 @@ def paired_levels(treated: np.ndarray, control: np.ndarray, bases: Sequence[str]
     return PairedLevels(seeds, both, share)
 
 
-def score_array(tables: Sequence[pd.DataFrame]) -> np.ndarray:
+def score_array(tables: Sequence["pd.DataFrame"]) -> np.ndarray:
     """Evaluation tables of the seeds of an arm as an array [S, Q, K], questions in the order of their ids.
 
     Raises:
