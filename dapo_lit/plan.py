@@ -118,8 +118,8 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     table.add_row("step", f"{total:.1f}", "1.00", "")
     Console().print(table)
     hours = total * config.budget.steps * config.runs * gpus / 3600
-    price = config.hardware.price_per_hour
-    cost = f", cost {hours * price:,.0f}" if price else "; hardware.price_per_hour gives a cost"
+    price = config.price_per_hour
+    cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
     print(f"{config.runs} x {config.budget.steps} steps: {hours:,.0f} GPU-hours{cost}")
 
 

@@ -46,6 +46,7 @@ MEASURED = (
 )  # fmt: skip
 
 
+MINE = "hardware={name: mine, memory_gb: 48, tflops: 362, bandwidth_gb_s: 864, network_gb_s: 25, nvlink_gb_s: 32}"
 SINGLE = ("trainer.strategy=single", "trainer.checkpoint_in_background=false")
 
 
@@ -137,7 +138,7 @@ def test_what_an_engine_keeps_during_training_is_counted_and_sleep_gives_it_back
 def test_the_plan_of_7b_with_adapters_on_48_gb_says_that_the_engine_does_not_leave_room(capsys):
     """Training takes 26 GiB there, and vLLM with its weights and 20 GiB of cache as much again."""
     options = ("+experiment=qwen2_5_7b_lora", "rollout.vllm.kv_cache_gb=20", "rollout.vllm.sleep=false", "quick=true")
-    plan(composed(*options, "hardware.memory_gb=48", "hardware.price_per_hour=2.0", "runs=3"), [])
+    plan(composed(*options, MINE, "price_per_hour=2.0", "runs=3"), [])
     printed = capsys.readouterr().out
     assert "rollout.vllm.sleep=true" in printed
     assert "cost" in printed

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from dapo_lit.config.forecast import Hardware, Workload
+from dapo_lit.config.forecast import GPUS, Hardware, Workload
 from dapo_lit.forecast.duration import Efficiency, Phase, Shape, Step, phases
 
 
@@ -23,13 +23,6 @@ class Anchor:
     gpus: int
     published: dict[str, float]
     """Seconds of phases, or of the whole `step`."""
-
-
-def _hardware(name: str, memory: float, tflops: float, bandwidth: float, network: float, nvlink: float) -> Hardware:
-    return Hardware(
-        name=name, memory_gb=memory, tflops=tflops, bandwidth_gb_s=bandwidth, network_gb_s=network,
-        nvlink_gb_s=nvlink, price_per_hour=None,
-    )  # fmt: skip
 
 
 def _work(mean: float, keep: float, tp: int) -> Workload:
@@ -50,7 +43,7 @@ FITTED = Anchor(
     QWEN_7B,
     Step(num_prompts=512, samples=16, limit_tokens=28672, groups_generated=512),
     _work(3000, 1.0, 2),
-    _hardware("H20", 96, 148, 4000, 50, 450),
+    GPUS["h20"],
     128,
     {"decode": 177.85, "old log-probs": 53.92, "updates": 113.81},
 )
@@ -62,7 +55,7 @@ PREDICTED = (
         QWEN3_32B,
         Step(num_prompts=128, samples=16, limit_tokens=16384, groups_generated=128),
         _work(3050, 1.0, 4),
-        _hardware("H100", 80, 989, 3350, 50, 450),
+        Hardware("H100", 80, 989, 3350, 50, 450),
         32,
         {"step": 376.0},
     ),
@@ -73,7 +66,7 @@ PREDICTED = (
         QWEN_32B,
         Step(num_prompts=512, samples=16, limit_tokens=20480, groups_generated=1536),
         _work(5000, 0.6, 4),
-        _hardware("A800", 80, 312, 2039, 25, 200),
+        GPUS["a800"],
         128,
         {"step": 1880.0},
     ),
