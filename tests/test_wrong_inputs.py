@@ -79,7 +79,7 @@ if find_spec("tensorboard") is None:
 if find_spec("reasoning_gym") is None:
     WRONG.append(("train", [*GYM, "task.dataset=countdown"], "pip install -e '.[tasks]'"))
 else:
-    WRONG.append(("train", [*GYM, "task.dataset=cuontdown"], "no generator of reasoning-gym; there are countdown"))
+    WRONG.append(("train", [*GYM, "task.dataset=cuontdown"], "task.dataset=cuontdown"))
     WRONG.append(("train", [*GYM, "task.dataset=gcd", "task.options={min_number: 3}"], "argument 'min_number'"))
 
 

@@ -1,17 +1,22 @@
 """A row of metrics and the rollouts of its step, where groups are carried over."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from small_runs import Run, rows
 
 from dapo_lit.evaluation.recorded_rollouts import counted_responses
+from dapo_lit.lit import datamodule
+from dapo_lit.switches.algorithm import collection_rules
 
 
-def test_a_row_leaves_out_what_was_carried_into_its_step(compose):
-    settings = ("carry_over=all", "margin=6", "window=8")
-    run = Run(
-        compose(*(f"algorithm.dynamic_sampling.{key}" for key in settings), "budget.steps=6", "logger.rollouts_every=1")
-    )
+def test_a_row_leaves_out_what_was_carried_into_its_step(compose, monkeypatch):
+    def many_ahead(algorithm):
+        return replace(collection_rules(algorithm), margin=6.0, window=8.0)
+
+    monkeypatch.setattr(datamodule, "collection_rules", many_ahead)
+    run = Run(compose("algorithm.dynamic_sampling.carry_over=all", "budget.steps=6", "logger.rollouts_every=1"))
     run.fit()
     carried_in = 0
     for row in rows(run.folder.path)[1:]:
