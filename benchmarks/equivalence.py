@@ -13,11 +13,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.full import FullComparer
-from dapo_lit.answers.parse import parse_answer
-from dapo_lit.rewards.extraction import extract
-from dapo_lit.rewards.free_text import find_reference
+from math_answers.compare import compare_answers
+from math_answers.extraction import extract
+from math_answers.free_text import find_reference
+from math_answers.full import FullComparer
+from math_answers.parse import parse_answer
 
 COMPARER = FullComparer()
 HEDGES = (

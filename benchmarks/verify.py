@@ -25,12 +25,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.fast import value
-from dapo_lit.answers.parse import parse_answer
 from dapo_lit.check_rewards import Options, Report, Row, read_rows, score_rows, summary
-from dapo_lit.rewards.equivalence import decide
 from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.expression import canonical
+from math_answers.fast import value
+from math_answers.parse import parse_answer
+from math_answers.rules import decide
 
 PROMPTS, SAMPLES = 512, 16
 WORKERS = 2

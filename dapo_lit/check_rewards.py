@@ -24,10 +24,10 @@ from typing import Literal, get_args
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.data.problem import Problem
 from dapo_lit.errors import UserError
-from dapo_lit.rewards.equivalence import Rule
-from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.extraction import Extraction
+from math_answers.rules import Rule
 
 Kind = Literal["false positive", "false negative"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

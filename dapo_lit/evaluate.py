@@ -26,11 +26,11 @@ from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.evaluation.voting import consensus_curve
-from dapo_lit.rewards.equivalence import Rule
-from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
+from math_answers.extraction import Extraction
+from math_answers.rules import Rule
 
 if TYPE_CHECKING:
     import pandas as pd

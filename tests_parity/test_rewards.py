@@ -21,9 +21,9 @@ from verl.utils.torch_functional import entropy_from_logits as verl_entropy_from
 from dapo_lit.objective.shaping import soft_overlong_punishment
 from dapo_lit.policy.head import Head, scores
 from dapo_lit.policy.tokenizer import character_tokenizer
-from dapo_lit.rewards.equivalence import decide
-from dapo_lit.rewards.extraction import extract
-from dapo_lit.rewards.normalise import normalise_answer
+from math_answers.extraction import extract
+from math_answers.normalise import normalise_answer
+from math_answers.rules import decide
 
 PAPER = (20_480, 4096, [1, 16_383, 16_384, 16_385, 17_000, 18_432, 20_479, 20_480])
 SMALL = (20, 5, list(range(1, 21)))

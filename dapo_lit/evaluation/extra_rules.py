@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dapo_lit.rewards.equivalence import Rule
-from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.extraction import Extraction
+from math_answers.rules import Rule
 
 
 def verdicts(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dapo_lit.data.problem import Problem
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
-from dapo_lit.rewards.extraction import Extraction
 from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.extraction import Extraction
 
 PROBLEMS = 4
 """Problems that the functions are tried on."""

@@ -1,1 +1,1 @@
-"""Text to score: extraction of the answer, equivalence, verification in a pool."""
+"""Responses to scores: rules and reward functions, in worker processes with deadlines."""

@@ -42,8 +42,8 @@ def main(control_fd: int, owner: int, count: int) -> None:
     setup: Setup = pickle.loads(receive(control) or b"")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if setup.symbolic:
-        import dapo_lit.answers.full  # noqa: F401
-        from dapo_lit.rewards.worker import refuse_evaluation
+        import math_answers.full  # noqa: F401
+        from math_answers.symbolic import refuse_evaluation
 
         refuse_evaluation()
     gc.collect()

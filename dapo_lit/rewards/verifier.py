@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from dapo_lit.rewards.equivalence import Rule, check_reference, decide
-from dapo_lit.rewards.extraction import Extraction, extract
-from dapo_lit.rewards.free_text import find_reference
 from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
+from math_answers.extraction import Extraction, extract
+from math_answers.free_text import find_reference
+from math_answers.rules import Rule, check_reference, decide
 
 Ticket = Hashable
 MAX_CACHED = 65536

@@ -10,7 +10,6 @@ import pickle
 import resource
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -18,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.answers.compare import compare_answers
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem, call_function, load_function, needed_memory_mb
+from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77
 """Exit code of a worker that reached its limit: a fresh one takes over."""
@@ -90,7 +89,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
     if isinstance(work, Comparison):
-        from dapo_lit.answers.full import FullComparer  # the fork server has imported it where it is needed
+        from math_answers.full import FullComparer  # the fork server has imported it where it is needed
 
         return bool(compare_answers(work.prediction, work.answer, FullComparer()))
     scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
@@ -106,18 +105,3 @@ def _described(error: Exception) -> list[str]:
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = "".join(traceback.format_exception(type(error), error, trace))
     return [f"{type(error).__name__}: {str(error)[:300]}{place}", text[-MAX_TRACEBACK:]]
-
-
-def refuse_evaluation() -> None:
-    """Closes sympy's doors from text to code: no string becomes an expression by `sympify` or `parse_expr` any more."""
-    from sympy.parsing import sympy_parser
-
-    def refused(*args: object, **kwargs: object) -> None:
-        raise PermissionError("text is never evaluated in a verifier")
-
-    sympy_parser.parse_expr = refused
-    sympy_parser.eval_expr = refused
-    for name in list(sys.modules):
-        module = sys.modules[name]
-        if name.startswith("sympy") and getattr(module, "parse_expr", refused) is not refused:
-            module.parse_expr = refused  # type: ignore[attr-defined]

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.functions import RewardProblem
-from dapo_lit.rewards.templates import extract_hash
 from dapo_lit.tasks.chain_sum import Demonstration
+from math_answers.templates import extract_hash
 
 WITHOUT_NUMBER = ("reverse", "upper", "lower", "sort", "double")
 WITH_NUMBER = ("drop", "take", "rotate")

@@ -22,7 +22,7 @@ from dapo_lit.policy.load import end_id, load_model, load_tokenizer
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.policy.save import save_policy
 from dapo_lit.preflight.policy import check_policy
-from dapo_lit.rewards.extraction import extract
+from math_answers.extraction import extract
 
 
 def read_rows(file: Path) -> list[dict[str, str]]:

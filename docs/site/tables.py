@@ -105,19 +105,21 @@ def rooms() -> str:
         file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
     }
     names = [name for name in found if name != "." and (name.startswith("study.") or "." not in name)]
+    found["math_answers"] = ROOT / "math_answers" / "__init__.py"
     rows = []
-    for name in names:
+    for name in [*names, "math_answers"]:
         files = [f for f in found[name].parent.rglob("*.py") if name != "study" or f.parent == found[name].parent]
         text = "\n".join(file.read_text() for file in files)
         below = set(
-            re.findall(r"^ *(?:from|import) dapo_lit\.(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
+            re.findall(r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
         ) - {name}
         holds = (ast.get_docstring(ast.parse(found[name].read_text())) or "").splitlines()[0]
+        below &= {*names, "techniques", "math_answers"}
         count, lines = _count(iter(files))
         rows.append(
             (
                 lines,
-                f"| `{name}` | {holds} | {', '.join(sorted(below & {*names, 'techniques'}))} | {count} | {lines:,} |",
+                f"| `{name}` | {holds} | {', '.join(sorted(below))} | {count} | {lines:,} |",
             )
         )
     ordered = [row for _, row in sorted(rows, reverse=True)]

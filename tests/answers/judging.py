@@ -1,8 +1,8 @@
 """The verdict on two answers, as the workers reach it."""
 
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.full import FullComparer
-from dapo_lit.rewards.equivalence import decide
+from math_answers.compare import compare_answers
+from math_answers.full import FullComparer
+from math_answers.rules import decide
 
 COMPARER = FullComparer()
 

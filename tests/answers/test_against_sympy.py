@@ -4,8 +4,8 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.full import FullComparer
+from math_answers.compare import compare_answers
+from math_answers.full import FullComparer
 
 COMPARER = FullComparer()
 X, Y = sympy.symbols("x y")

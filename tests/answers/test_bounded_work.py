@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.expression import canonical
-from dapo_lit.answers.fast import FastComparer, value
-from dapo_lit.answers.grammar import MAX_NESTING
-from dapo_lit.answers.parse import MAX_ANSWER_CHARS, parse_answer
+from math_answers.compare import compare_answers
+from math_answers.expression import canonical
+from math_answers.fast import FastComparer, value
+from math_answers.grammar import MAX_NESTING
+from math_answers.parse import MAX_ANSWER_CHARS, parse_answer
 
 MAX_CALLS = 600_000
 """Calls of functions, Python's own included: some 200 ms. An ordinary verdict takes about 1,000."""

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.answers.quantity import read_quantity
-from dapo_lit.rewards.equivalence import check_reference, decide
+from math_answers.quantity import read_quantity
+from math_answers.rules import check_reference, decide
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapo_lit.answers.bounds import check_size
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.expression import TooLargeError
-from dapo_lit.answers.full import FullComparer
-from dapo_lit.answers.grammar import parse_expression
-from dapo_lit.answers.parse import parse_answer
-from dapo_lit.answers.tokens import ParseError, tokenize
-from dapo_lit.rewards.equivalence import decide
-from dapo_lit.rewards.extraction import extract
 from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.bounds import check_size
+from math_answers.compare import compare_answers
+from math_answers.expression import TooLargeError
+from math_answers.extraction import extract
+from math_answers.full import FullComparer
+from math_answers.grammar import parse_expression
+from math_answers.parse import parse_answer
+from math_answers.rules import decide
+from math_answers.tokens import ParseError, tokenize
 
 HUGE = [
     "9^{9^9}",
@@ -139,9 +139,9 @@ def test_in_a_worker_no_text_becomes_an_expression():
 
     code = """
 import sympy
-from dapo_lit.rewards.worker import refuse_evaluation
-from dapo_lit.answers.full import FullComparer
-from dapo_lit.answers.compare import compare_answers
+from math_answers.symbolic import refuse_evaluation
+from math_answers.full import FullComparer
+from math_answers.compare import compare_answers
 refuse_evaluation()
 for name in ("sympify", "S", "simplify", "Integral", "parse_expr"):
     try:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.bounds import check_size, work
-from dapo_lit.answers.equations import expanded, is_equation, is_name, unnamed, without_approximation
-from dapo_lit.answers.exact import matrices_combined, rational, without_degrees
-from dapo_lit.answers.parse import parse_answer
-from dapo_lit.answers.sets import is_inequality, real_set
-from dapo_lit.answers.structure import (
+from math_answers import expression as tree
+from math_answers.bounds import check_size, work
+from math_answers.equations import expanded, is_equation, is_name, unnamed, without_approximation
+from math_answers.exact import matrices_combined, rational, without_degrees
+from math_answers.parse import parse_answer
+from math_answers.sets import is_inequality, real_set
+from math_answers.structure import (
     Answer,
     Combined,
     Ratio,
@@ -29,7 +29,7 @@ from dapo_lit.answers.structure import (
     parts_of,
     words_of,
 )
-from dapo_lit.answers.verdicts import all_of, any_of, matched
+from math_answers.verdicts import all_of, any_of, matched
 
 _FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
 _HUNDREDTH = tree.Number(Fraction(1, 100))

@@ -3,9 +3,9 @@
 import math
 from fractions import Fraction
 
-from dapo_lit.answers import points, symbolic
-from dapo_lit.answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
-from dapo_lit.answers.fast import FastComparer
+from math_answers import points, symbolic
+from math_answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
+from math_answers.fast import FastComparer
 
 
 class FullComparer:

@@ -2,8 +2,8 @@
 
 import re
 
-from dapo_lit.answers.tokens import Token, words
-from dapo_lit.answers.vocabulary import FUNCTIONS, GREEK, WORDS
+from math_answers.tokens import Token, words
+from math_answers.vocabulary import FUNCTIONS, GREEK, WORDS
 
 _SYNONYMS = {
     "m": "meter meters metre metres m",

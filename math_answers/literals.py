@@ -3,10 +3,10 @@
 import re
 from fractions import Fraction
 
-from dapo_lit.answers.expression import Number
-from dapo_lit.answers.quantity import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
-from dapo_lit.answers.reader import Reader
-from dapo_lit.answers.tokens import ParseError
+from math_answers.expression import Number
+from math_answers.quantity import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
+from math_answers.reader import Reader
+from math_answers.tokens import ParseError
 
 _UNDRESSED = re.compile(r"^\\(?:text|mathrm|textbf)\s*\{|\}$")
 _ONES = (

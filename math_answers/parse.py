@@ -10,11 +10,11 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
-from dapo_lit.answers.calls import function_name
-from dapo_lit.answers.expression import Number, Product, Symbol
-from dapo_lit.answers.grammar import parse_expression
-from dapo_lit.answers.literals import spoken_number
-from dapo_lit.answers.splitting import (
+from math_answers.calls import function_name
+from math_answers.expression import Number, Product, Symbol
+from math_answers.grammar import parse_expression
+from math_answers.literals import spoken_number
+from math_answers.splitting import (
     CLOSE,
     OPEN,
     closing_index,
@@ -28,7 +28,7 @@ from dapo_lit.answers.splitting import (
     undelimited,
     without_ends,
 )
-from dapo_lit.answers.structure import (
+from math_answers.structure import (
     Answer,
     Combined,
     Ratio,
@@ -40,9 +40,9 @@ from dapo_lit.answers.structure import (
     Words,
     words_of,
 )
-from dapo_lit.answers.tokens import ParseError, Token, tokenize, words
-from dapo_lit.answers.units import PERCENT, multiple, unit_length, unit_name
-from dapo_lit.answers.vocabulary import FUNCTIONS, WORDS
+from math_answers.tokens import ParseError, Token, tokenize, words
+from math_answers.units import PERCENT, multiple, unit_length, unit_name
+from math_answers.vocabulary import FUNCTIONS, WORDS
 
 MAX_ANSWER_CHARS = 2000
 """Longer texts are not read as answers: no reference of the data sets has more than 200 characters."""

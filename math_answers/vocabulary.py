@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from dapo_lit.answers.expression import Constant, Number
-from dapo_lit.answers.tokens import words
+from math_answers.expression import Constant, Number
+from math_answers.tokens import words
 
 GREEK = words(
     """

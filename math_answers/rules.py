@@ -1,23 +1,23 @@
-"""Decide whether an extracted answer equals the reference answer, as far as that takes microseconds.
+"""The rules by which an extracted answer equals a reference answer, as far as they decide in microseconds.
 
-`decide` runs in the training process: it imports neither sympy nor math-verify, never evaluates anything whose size the
-text does not bound, and says None where only the symbolic comparison in a worker process can tell.
+`decide` is meant for the training process: it does not import sympy, never evaluates anything whose size the text does
+not bound, and returns None where the symbolic comparison (`full.FullComparer`) is needed.
 """
 
 from functools import lru_cache
 from typing import Literal, assert_never
 
-from dapo_lit.answers.compare import compare_answers
-from dapo_lit.answers.fast import FastComparer
-from dapo_lit.answers.quantity import read_quantity, same_number
-from dapo_lit.rewards.normalise import normalise_answer
+from math_answers.compare import compare_answers
+from math_answers.fast import FastComparer
+from math_answers.normalise import normalise_answer
+from math_answers.quantity import read_quantity, same_number
 
 Rule = Literal["dapo", "numeric", "sympy"]
 
 
 @lru_cache(maxsize=65536)
 def decide(prediction: str, answer: str, rule: Rule) -> bool | None:
-    """Whether `prediction` equals the reference `answer` under `rule`; None if that needs the symbolic comparison.
+    """True if `prediction` equals the reference `answer` under `rule`; None if that needs the symbolic comparison.
 
     The arguments are answers as `extraction.extract` returns them, not whole responses.
 
@@ -41,11 +41,11 @@ _quantity = lru_cache(maxsize=65536)(read_quantity)
 
 
 def check_reference(answer: str, rule: Rule) -> str | None:
-    """What keeps a reference answer from being used under `rule`, None if nothing does."""
+    """Why a reference answer cannot be used under `rule`, None if it can."""
     if not answer.strip():
         return "the reference answer is empty"
     if rule == "numeric" and _quantity(answer) is None:
-        return f"{answer[:80]!r} is no number; use rule sympy or dapo"
+        return f"{answer[:80]!r} is not a number; use rule sympy or dapo"
     if rule == "dapo" and not normalise_answer(answer):
         return f"{answer[:80]!r} is empty after normalisation; use rule sympy"
     return None

@@ -2,11 +2,11 @@
 
 from fractions import Fraction
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.literals import number
-from dapo_lit.answers.reader import Reader
-from dapo_lit.answers.tokens import ParseError, Token
-from dapo_lit.answers.vocabulary import (
+from math_answers import expression as tree
+from math_answers.literals import number
+from math_answers.reader import Reader
+from math_answers.tokens import ParseError, Token
+from math_answers.vocabulary import (
     APPLIED,
     BRACKETED,
     CLOSING,

@@ -3,10 +3,10 @@ r"""Subsets of the real line as sorted pieces: `(-\infty,0) \cup (0,\infty)` and
 import math
 from dataclasses import dataclass
 
-from dapo_lit.answers.equations import is_name
-from dapo_lit.answers.exact import approximate
-from dapo_lit.answers.expression import Constant, Node, Product, negative
-from dapo_lit.answers.structure import Answer, Combined, Reals, Relation, Scalar, Several
+from math_answers.equations import is_name
+from math_answers.exact import approximate
+from math_answers.expression import Constant, Node, Product, negative
+from math_answers.structure import Answer, Combined, Reals, Relation, Scalar, Several
 
 PLUS_INFINITY = Constant("oo")
 MINUS_INFINITY = negative(PLUS_INFINITY)

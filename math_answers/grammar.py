@@ -12,12 +12,12 @@ Integrals, limits and derivatives are left out on purpose: an answer that restat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.calls import function_name, read_letters
-from dapo_lit.answers.commands import read_command, read_matrix
-from dapo_lit.answers.literals import mixed_number, number
-from dapo_lit.answers.tokens import ParseError, Token, words
-from dapo_lit.answers.vocabulary import CLOSING, GREEK
+from math_answers import expression as tree
+from math_answers.calls import function_name, read_letters
+from math_answers.commands import read_command, read_matrix
+from math_answers.literals import mixed_number, number
+from math_answers.tokens import ParseError, Token, words
+from math_answers.vocabulary import CLOSING, GREEK
 
 MAX_POSTFIXES = 8
 """Powers, factorials, degrees, primes and subscripts of one atom, in a row."""

@@ -24,9 +24,9 @@ Reading is generous, so a model is never trained on it by default: the templates
 
 import re
 
-from dapo_lit.answers.parse import MAX_ANSWER_CHARS
-from dapo_lit.answers.tokens import words
-from dapo_lit.rewards.templates import extract_hash, find_boxes, first_number, last_number
+from math_answers.parse import MAX_ANSWER_CHARS
+from math_answers.templates import extract_hash, find_boxes, first_number, last_number
+from math_answers.tokens import words
 
 TAIL_CHARS = 8000
 """The answer is looked for in this many characters at the end (boxes: anywhere)."""

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.exact import signs_chosen
-from dapo_lit.answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation, Scalar, Several, Words
+from math_answers import expression as tree
+from math_answers.exact import signs_chosen
+from math_answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation, Scalar, Several, Words
 
 
 def is_name(answer: Answer) -> bool:

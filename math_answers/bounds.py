@@ -6,8 +6,8 @@ found by one walk over the tree that builds no number of more than 10,000 bits.
 
 import math
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.exact import MAX_MATRIX, rational, series_length
+from math_answers import expression as tree
+from math_answers.exact import MAX_MATRIX, rational, series_length
 
 MAX_BITS = 10_000
 """Bits of any value that occurs on the way, about 3,000 decimal digits."""

@@ -12,9 +12,9 @@ from typing import Any
 import mpmath
 from mpmath import mp, mpc, mpf
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.bounds import check_size, has_double
-from dapo_lit.answers.exact import rational, series_length
+from math_answers import expression as tree
+from math_answers.bounds import check_size, has_double
+from math_answers.exact import rational, series_length
 
 POSITIVE_POINTS = 4
 MIXED_POINTS = 4

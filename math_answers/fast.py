@@ -3,10 +3,10 @@
 from fractions import Fraction
 from functools import lru_cache
 
-from dapo_lit.answers.bounds import check_size, has_double
-from dapo_lit.answers.exact import rational
-from dapo_lit.answers.expression import Constant, Node, canonical, walk
-from dapo_lit.answers.quantity import close
+from math_answers.bounds import check_size, has_double
+from math_answers.exact import rational
+from math_answers.expression import Constant, Node, canonical, walk
+from math_answers.quantity import close
 
 BUDGET = 20_000
 """Steps that a comparison in the training process may take, as `bounds.work` estimates them: about 50 ms."""

@@ -1,8 +1,8 @@
 import pytest
 
-from dapo_lit.answers.parse import MAX_ANSWER_CHARS
-from dapo_lit.rewards.extraction import extract
-from dapo_lit.rewards.free_text import find_reference
+from math_answers.extraction import extract
+from math_answers.free_text import find_reference
+from math_answers.parse import MAX_ANSWER_CHARS
 
 
 @pytest.mark.parametrize(

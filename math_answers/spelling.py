@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from dapo_lit.answers.quantity import ascii_digits
+from math_answers.quantity import ascii_digits
 
 _UNICODE = {
     **{"−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},

@@ -5,8 +5,8 @@ Every function is linear in the length of the text.
 
 import re
 
-from dapo_lit.answers.parse import MAX_ANSWER_CHARS
-from dapo_lit.answers.quantity import ascii_digits
+from math_answers.parse import MAX_ANSWER_CHARS
+from math_answers.quantity import ascii_digits
 
 ANSWER_LINE_CHARS = 300
 """How far back `answer_line` and `number` look; DAPO's scorer reads only the last 300 characters."""

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from dapo_lit.answers import expression as tree
+from math_answers import expression as tree
 
 MAX_MATRIX = 8
 """Rows and columns."""

@@ -2,11 +2,11 @@ r"""What a LaTeX command builds: fractions, roots, binomials, series, matrices; 
 
 from fractions import Fraction
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.calls import function_name, read_function
-from dapo_lit.answers.reader import Reader
-from dapo_lit.answers.tokens import ParseError, Token
-from dapo_lit.answers.vocabulary import GREEK, WORDS
+from math_answers import expression as tree
+from math_answers.calls import function_name, read_function
+from math_answers.reader import Reader
+from math_answers.tokens import ParseError, Token
+from math_answers.vocabulary import GREEK, WORDS
 
 
 def read_command(reader: Reader, token: Token) -> tree.Node:

@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from dapo_lit.answers.expression import Node
-from dapo_lit.answers.tokens import Token
+from math_answers.expression import Node
+from math_answers.tokens import Token
 
 
 class Reader(Protocol):

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from dapo_lit.answers.spelling import spelled
+from math_answers.spelling import spelled
 
 MAX_TOKENS = 800
 """More tokens than this are no answer."""

@@ -13,9 +13,9 @@ There are five ways, and a prompt template must ask for the one that is read:
 
 from typing import Literal, assert_never
 
-from dapo_lit.answers.parse import MAX_ANSWER_CHARS
-from dapo_lit.rewards.free_text import find_answer
-from dapo_lit.rewards.templates import extract_answer_line, extract_boxed, extract_hash, extract_number
+from math_answers.free_text import find_answer
+from math_answers.parse import MAX_ANSWER_CHARS
+from math_answers.templates import extract_answer_line, extract_boxed, extract_hash, extract_number
 
 Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 

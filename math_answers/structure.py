@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from dapo_lit.answers.expression import Node
+from math_answers.expression import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from dapo_lit.answers.tokens import Token
+from math_answers.tokens import Token
 
 OPEN = {"(": "(", "[": "[", "\\{": "{", "langle": "<"}
 CLOSE = {")": ")", "]": "]", "\\}": "}", "rangle": ">"}

@@ -4,12 +4,14 @@ Trees are built with sympy's constructors, node by node: no string reaches `symp
 sympy, so only worker processes import this module.
 """
 
+import sys
 from typing import Any
 
 import sympy
+from sympy.parsing import sympy_parser
 
-from dapo_lit.answers import expression as tree
-from dapo_lit.answers.bounds import expansion_terms, has_double
+from math_answers import expression as tree
+from math_answers.bounds import expansion_terms, has_double
 
 MAX_EXPANSION = 400
 """Monomials; larger differences are left to the evaluation at points."""
@@ -66,3 +68,17 @@ def _sympy(node: tree.Node) -> Any:
             return None
         case _:
             return None
+
+
+def refuse_evaluation() -> None:
+    """Makes sympy refuse to evaluate text in this process: `sympify` and `parse_expr` raise for every string."""
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise PermissionError("text is never evaluated in a verifier")
+
+    sympy_parser.parse_expr = refused
+    sympy_parser.eval_expr = refused
+    for name in list(sys.modules):
+        module = sys.modules[name]
+        if name.startswith("sympy") and getattr(module, "parse_expr", refused) is not refused:
+            module.parse_expr = refused  # type: ignore[attr-defined]

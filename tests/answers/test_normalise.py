@@ -1,6 +1,6 @@
 import pytest
 
-from dapo_lit.rewards.normalise import normalise_answer
+from math_answers.normalise import normalise_answer
 
 
 @pytest.mark.parametrize(

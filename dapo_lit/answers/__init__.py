@@ -1,1 +1,0 @@
-"""Mathematical answers: text to structure, and the comparison of two structures. No text is ever evaluated as code."""
