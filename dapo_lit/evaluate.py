@@ -13,7 +13,7 @@ kill, or with more problems or samples, it continues from the samples in the fol
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from rich.table import Table
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import EvaluateConfig
+from dapo_lit.config.groups import known_choices
+from dapo_lit.config.shipped import choice
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
 from dapo_lit.study.compare.questions import compare_questions, share_interval
@@ -59,6 +61,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
         patterns = ReflectionPatterns(config.reflection.patterns)
         if config.reflection_of:
             own = run_config(run_of(Path(config.reflection_of))).reflection.patterns
+            check_patterns(own, config.reflection.patterns)
             report_reflection(Path(config.reflection_of), ReflectionPatterns({**config.reflection.patterns, **own}))
             return
     except ValueError as error:
@@ -75,6 +78,22 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
             report_rules(results[-1], config)
     if len(results) == 2:
         report_comparison(*results)
+
+
+def check_patterns(own: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuses patterns of a run that neither this package nor the command line has: one could run for ever.
+
+    Raises:
+        ConfigError: with the pattern.
+    """
+    shipped = [choice("reflection", name)["patterns"] for name in known_choices("reflection")]
+    known = {item for patterns in (given, *shipped) for item in patterns.items()}
+    for name, pattern in own.items():
+        if (name, pattern) not in known:
+            raise ConfigError(
+                f"reflection_of: the run's config.yaml has a pattern of its own, {name}: {pattern!r}, and a run folder "
+                f"is data: read it, and give it on the command line, '+reflection.patterns.{name}=...'"
+            )
 
 
 def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:

@@ -2,7 +2,8 @@
 
 Without config keys, each technique is toggled in turn. Config keys (algorithm.techniques.clip_higher=false,
 algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. To record a
-step, train with replay.record=[10]. Exit code 2: refused, with the reason.
+step, train with replay.record=[10]. trust=true runs code that the run's config names (a reward function, a loss); a
+run folder is data otherwise. Exit code 2: refused, with the reason.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def named(config: Config, change: Mapping[str, Any]) -> str:
     return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
 
 
-def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
+def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False) -> None:
     """Replays, writes the tables and prints one."""
     import pandas as pd
     import torch
@@ -81,7 +82,7 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any]) -> None:
     from dapo_lit.replays.tables import summary_row, token_table
 
     silence_libraries()
-    recording = open_recording(run, step)
+    recording = open_recording(run, step, None if trust else named_in(changes))
     arms = arms_of(recording, changes)
     torch.set_num_threads(recording.config.trainer.threads)
     out = run / "replay" / f"step_{recording.step:06d}"
@@ -158,19 +159,28 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]]:
-    """The step, None if none is named, and the config keys to change.
+def named_in(changes: Mapping[str, Any]) -> set[str]:
+    """The words of a command line: texts, and the keys of mappings such as reward.weights."""
+    return {str(word) for value in changes.values() for word in (value if isinstance(value, Mapping) else [value])}
+
+
+def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any], bool]:
+    """The step, None if none is named; the config keys to change; whether code that the run names is trusted.
 
     Raises:
         ConfigError: an argument that is not key=value, an unknown key, or a key that a replay cannot change.
     """
     step: int | None = None
-    others = []
+    trust, others = False, []
     for override in overrides:
         if found := re.fullmatch(r"step=(.*)", override):
             if not found[1].isdigit():
                 raise ConfigError(f"{override}: a step is a number, such as step=10")
             step = int(found[1])
+        elif override.startswith("trust="):
+            if override not in ("trust=true", "trust=false"):
+                raise ConfigError(f"{override}: write trust=true, or leave it out")
+            trust = override == "trust=true"
         elif "=" not in override:
             raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
         elif (name := override.split("=")[0]) in REGISTER:
@@ -188,7 +198,7 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
                 f"{change.input_line}: a replay keeps what was sampled; it can change keys below algorithm and reward"
             )
         changes[key] = change.value()
-    return step, changes
+    return step, changes, trust
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

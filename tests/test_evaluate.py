@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from composition import tree_of
 from evaluation_config import evaluation
 
@@ -139,6 +140,20 @@ def test_reflection_of_a_run_is_reported_by_step_with_first_occurrences(run, cap
         [metrics(run)[step]["rollout/reflection_frac"] for step in (1, 2, 3)]
     )
     assert "sign: first at step 1 (" in capsys.readouterr().out
+
+
+def test_a_pattern_of_a_run_folder_counts_if_the_command_line_has_it(run, tmp_path):
+    copy = tmp_path / "dapo" / "seed_0"
+    shutil.copytree(run, copy)
+    config = copy / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree["reflection"]["patterns"] = {"slow": "(a|a|.)*Z$"}
+    config.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match="slow"):
+        evaluate(evaluation(f"reflection_of={copy}"), [])
+    tree["reflection"]["patterns"] = {"sign": "[+]"}
+    config.write_text(yaml.safe_dump(tree))
+    evaluate(evaluation(f"reflection_of={copy}", "+reflection.patterns.sign='[+]'"), [])
 
 
 def test_damaged_recordings_are_refused_by_name(run, tmp_path):

@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+import yaml
 from command_line import SMALL
 from plain_losses import losses_of
 
@@ -238,3 +240,50 @@ def test_the_cosine_of_gradients_in_parts_is_that_of_the_whole():
     assert cosine(first, second) == pytest.approx(8 / math.sqrt(5 * 25))
     assert cosine(first, [torch.zeros(2), torch.zeros(1, 1)]) is None
     assert cosine(first, None) is None
+
+
+EVIL = """
+open({ran!r}, "w")
+def loss(logprobs, old, advantages): return -(logprobs - old).exp() * advantages
+def reward(problems, completions): return [1.0] * len(completions)
+"""
+
+
+def foreign(run: Path, place: Path, **named: dict) -> tuple[Path, str]:
+    """A copy of a run that brings code, named in its config.yaml where `named` says MODULE; and the code's module."""
+    copy = place / f"run_{place.name}"  # a name of its own, because modules stay loaded
+    shutil.copytree(run, copy)
+    (copy / "evil.py").write_text(EVIL.format(ran=str(place / "ran")))
+    tree = yaml.safe_load((copy / "config.yaml").read_text())
+    for group, values in named.items():
+        tree[group] |= values
+    text = yaml.safe_dump(tree).replace("MODULE", f"{copy.name}.evil")
+    (copy / "config.yaml").write_text(text)
+    return copy, f"{copy.name}.evil"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"algorithm": {"loss": "MODULE.loss"}},
+        {"reward": {"function": "MODULE.reward"}},
+        {"reward": {"weights": {"correctness": 1.0, "MODULE.reward": 0.0}}},
+    ],
+)
+def test_code_that_a_run_folder_names_runs_with_the_users_word_only(recorded_run, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run, module = foreign(recorded_run, tmp_path, **named)
+    assert main([str(run), "step=1"]) == 2
+    error = capsys.readouterr().err
+    assert f"{module}." in error
+    assert "trust=true" in error
+    assert not (tmp_path / "ran").exists()
+    assert main([str(run), "step=1", "trust=true"]) == 0
+    assert (tmp_path / "ran").exists() == ("algorithm" in named)  # recorded verdicts need no reward function
+
+
+def test_code_that_the_command_line_names_needs_no_further_word(recorded_run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run, module = foreign(recorded_run, tmp_path)
+    assert main([str(run), "step=1", f"algorithm.loss={module}.loss"]) == 0
+    assert (tmp_path / "ran").exists()

@@ -57,7 +57,7 @@ ARROWS = {
         "techniques",
     },
 }
-LOWEST = {"errors", "files", "run_files", "pass_at_k"}
+LOWEST = {"errors", "files", "imports", "run_files", "pass_at_k"}
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {
     name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST

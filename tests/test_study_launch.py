@@ -161,6 +161,16 @@ def test_a_packed_study_is_extended_as_its_cells_were_made(tmp_path, monkeypatch
     assert registration.withdrawn_unless_started()
 
 
+@pytest.mark.parametrize("named", [{"function": "evil.reward"}, {"weights": {"correctness": 1.0, "evil.reward": 0.0}}])
+def test_packed_cells_do_not_name_code_for_new_ones(tmp_path, monkeypatch, named):
+    first = next(iter(load(Path(__file__).parent.parent / "experiments" / "clip_dose_discovery" / "runs")))
+    packed = tmp_path / "packed"
+    write_packed([replace(first, config=first.config | {"reward": first.config["reward"] | named})], packed)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"reward\..*evil"):
+        prepare(["-m", "+study=clip_dose", "+regime=discovery", "seed=range(0,14)", f"study.packed={packed}"])
+
+
 def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_seed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, sweep, _ = prepare(["-m", "+study=factorial", "+regime=joint"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity
 from dapo_lit.study.read.packed_cells import read_packed
 
@@ -24,6 +25,12 @@ def protocol(folder: Path, arguments: list[str], study: list[str], given: set[st
         return []
     cell = composed_tree([*arguments, *study, f"seed={run.seed}", f"study.arm='{run.arm}'"])
     changed = differences(identity(run.config), identity(_with_switches(cell, run.identity)))
+    for key, (before, now) in changed.items():
+        if key not in given and _names_code(key, before):
+            raise ConfigError(
+                f"study.packed={folder}: its cells ran with {key}={before}, which is {now} here, and a packed study is "
+                f"data: read that code, and name it on the command line, {key}=..."
+            )
     kept = [
         f"{key}={json.dumps(before)}"
         for key, (before, now) in changed.items()
@@ -31,6 +38,13 @@ def protocol(folder: Path, arguments: list[str], study: list[str], given: set[st
     ]
     bases = run.config["study"].get("bases", (run.config.get("regime") or {}).get("bases", []))
     return kept if "study.bases" in given else [*kept, f"study.bases={json.dumps(bases)}"]
+
+
+def _names_code(key: str, value: object) -> bool:
+    """Whether a setting names code, which needs the user's own word (SECURITY.md)."""
+    if key.startswith("reward.weights."):
+        return "." in key.removeprefix("reward.weights.")
+    return key in ("reward.function", "algorithm.loss") and "." in str(value)
 
 
 def _with_switches(cell: DictConfig, packed: dict[str, object]) -> dict[str, object]:

@@ -7,7 +7,7 @@ losses and updates run as in training, and under the recorded switches they give
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.sections import Reflection
 from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
+from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rewards.score import Score
@@ -46,6 +48,9 @@ class Recording:
     """Of the groups up to the last accepted one; finished groups that were carried in are in the checkpoint."""
     scores: Mapping[SampleKey, Score]
     """The verdicts on them, which a replay under the same `reward` takes."""
+    given: Container[str] | None = frozenset()
+    """Dotted paths, such as that of a reward function, that the user named; None: all in the run's config are trusted.
+    """
 
     @property
     def num_groups(self) -> int:
@@ -59,9 +64,11 @@ def recorded_steps(run: Path) -> list[int]:
     return [step for step in steps if rollouts_file(run, step).is_file()]
 
 
-def open_recording(run: Path, step: int | None) -> Recording:
-    """Reads a recorded step; `None` means the only one."""
+def open_recording(run: Path, step: int | None, given: Container[str] | None = frozenset()) -> Recording:
+    """Reads a recorded step; `None` means the only one. given: as in Recording."""
     config, steps = run_config(run), recorded_steps(run)
+    # Not replayed, and a regular expression from a folder could run for ever.
+    config = config.model_copy(update={"reflection": Reflection(patterns={})})
     if not steps:
         raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")
     recorded = f"recorded: {', '.join(map(str, steps))}"
@@ -79,7 +86,7 @@ def open_recording(run: Path, step: int | None) -> Recording:
     examined = rows[rows["examined"]].to_dict("records")
     samples = [_sample(row) for row in examined]
     scores = {sample.key: _score(row) for sample, row in zip(samples, examined, strict=True)}
-    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples}, scores)
+    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples}, scores, given)
 
 
 def _sample(row: Mapping[Any, Any]) -> Sample:
@@ -233,7 +240,13 @@ def replay(recording: Recording, config: Config) -> Replayed:
     """The recorded step with the switches of `config`, from the weights and the optimizer's state before it.
 
     If dynamic sampling keeps fewer groups than the step wants, the batch is smaller: nothing new can be generated.
+    Raises UntrustedError for code that the config names and the user did not.
     """
+    with only(recording.given):
+        return _replay(recording, config)
+
+
+def _replay(recording: Recording, config: Config) -> Replayed:
     parts = Parts(config)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")

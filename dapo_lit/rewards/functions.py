@@ -6,7 +6,6 @@ module may have a function `prepare()`, called once a worker before any deadline
 and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
-import importlib
 import importlib.util
 import inspect
 import math
@@ -17,6 +16,7 @@ from functools import wraps
 from numbers import Real
 from typing import Any
 
+from dapo_lit.imports import check_given, named_object
 from dapo_lit.rewards.score import Score
 
 LENGTH_CHARS = 4000
@@ -50,6 +50,7 @@ def check_path(path: str) -> None:
     module, _, name = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in path.split(".")):
         raise ValueError(f"{path!r} is no path to a function; write package.module.function")
+    check_given(path)  # before find_spec, which imports the packages above the module
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
@@ -66,12 +67,10 @@ def load_function(path: str) -> RewardFunction:
     A function with TRL's signature is adapted.
     Raises AttributeError, ImportError, TypeError, or what the module raises.
     """
-    module_name, _, name = path.rpartition(".")
-    module = importlib.import_module(module_name)
-    function = getattr(module, name)
+    function = named_object(path)
     if not callable(function):
         raise TypeError(f"{path} is no function but a {type(function).__name__}")
-    prepare = getattr(module, "prepare", None)
+    prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
     if prepare is not None:
         prepare()
     loaded: RewardFunction = adapted(function) if has_trl_signature(function) else function

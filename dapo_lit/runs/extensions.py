@@ -8,6 +8,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from dapo_lit.config import ConfigError
+from dapo_lit.imports import check_given
 
 EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 """Extras of this package that bring what a logger of Lightning's needs."""
@@ -22,6 +23,7 @@ def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
     target = str(settings.get("_target_", ""))
     if "." not in target:
         raise ConfigError(f"{key}: needs _target_, a class such as lightning.pytorch.callbacks.Timer")
+    check_given(target)
     try:
         return instantiate({name: _placed(value, run) for name, value in settings.items()})
     except InstantiationException as error:

@@ -6,7 +6,6 @@ clip, and any key of algorithm.loss_options. A loss that names one of MINIBATCH_
 its own and is called with all tokens of a mini-batch at once. Any other is called with a part of them.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
+from dapo_lit.imports import named_object
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 
 MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
@@ -62,7 +62,7 @@ def _imported(name: str) -> Callable[..., Tensor]:
     """A function by its dotted path."""
     module, _, attribute = name.rpartition(".")
     try:
-        function: Any = getattr(importlib.import_module(module), attribute)
+        function: Any = named_object(name)
     except ImportError as error:
         raise ConfigError(
             f"algorithm.loss={name}: {error}; the folder that holds {module.split('.')[0]} must be in PYTHONPATH"

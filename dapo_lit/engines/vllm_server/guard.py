@@ -16,7 +16,7 @@ OPEN = ("/health",)
 
 
 class TokenGuard:
-    """Answers 401 to a request without `Authorization: Bearer <VLLM_API_KEY>`."""
+    """Answers 401 to a request without `Authorization: Bearer <VLLM_API_KEY>`, and closes such a WebSocket."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -26,8 +26,12 @@ class TokenGuard:
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         given = dict(scope.get("headers") or ()).get(b"authorization", b"")
-        if scope["type"] != "http" or scope["path"] in OPEN or secrets.compare_digest(given, self._wanted):
+        is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in OPEN)
+        if is_open or secrets.compare_digest(given, self._wanted):
             await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the client gets a 403
             return
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": b'{"error": "wrong or missing token"}'})
