@@ -126,7 +126,7 @@ CHANGES = {
     "algorithm.minibatch_prompts": Change(4, "first gradient", keeps="accepted first"),
     "algorithm.epochs": Change(2, "weights", keeps="first gradient"),
     "algorithm.old_logprobs": Change("rollout", "row:mismatch/kl"),
-    "algorithm.correction.kind": Change("tis", "first gradient"),
+    "algorithm.correction.kind": Change("tis", "first gradient", SIXTEEN_BITS),
     "algorithm.correction.cap": Change(
         1.0, "first gradient", SIXTEEN_BITS | {"algorithm.correction.kind": "tis"}, keeps="accepted first"
     ),
@@ -307,8 +307,8 @@ def observed(settings: Mapping[str, str], folder: Path) -> dict[str, Any]:
         "accepted first": steps[:1],
         "responses": steps[:1],
         "scores": [row.get("rollout/accuracy") for row in rows],
-        "weights": [p.detach().flatten().tolist() for p in run.module.parameters()],
-        "first gradient": gradients.found[0].tolist() if gradients.found else None,
+        "weights": torch.cat([p.detach().flatten() for p in run.module.parameters()]),
+        "first gradient": gradients.found[0] if gradients.found else None,
         "evaluated steps": [table.name for table in tables],
         "first evaluation": evaluations[0],
         "last evaluation": evaluations[-1],
@@ -334,6 +334,19 @@ def test_another_value_of_a_key_moves_what_it_is_meant_to_change(result, key):
         | {k: v for k, v in (BASE | dict(change.under)).items() if k != "+experiment"}
     )
     before, after = result(base), result(base | {key: change.value})
-    assert before[change.moves] != after[change.moves]
+    assert differ(before[change.moves], after[change.moves])
     if change.keeps:
-        assert before[change.keeps] == after[change.keeps]
+        assert not differ(before[change.keeps], after[change.keeps])
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Numbers by more than rounding: another path through the same arithmetic is no effect."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
+        return not torch.allclose(one, other, rtol=1e-3, atol=1e-5 * float(one.abs().max()))
+    return bool(one.shape != other.shape) if isinstance(one, torch.Tensor) else one != other
+
+
+def test_evaluations_of_the_same_weights_draw_the_same_samples(result):
+    found = result(BASE | {"algorithm.optimizer.lr": 1e-30})
+    assert len(found["evaluated steps"]) == 3
+    assert found["first evaluation"] == found["last evaluation"]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from small_runs import Run, collected_step, rows
+from small_runs import Run, collected_step, rows, scored
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.runs.run_folder import run_path
@@ -41,10 +41,11 @@ def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoi
     assert {name.split(".")[0] for name in saved} == {"policy"}
 
 
-def test_the_exact_divergence_is_that_of_the_whole_distributions_and_0_from_itself(compose, monkeypatch):
-    module, step = collected_step(
-        compose("algorithm=grpo", "algorithm.kl.estimator=full", "budget.steps=1"), monkeypatch
-    )
+def test_reference_and_exact_divergence_are_of_the_whole_distributions_at_the_sampling_temperature(
+    compose, monkeypatch
+):
+    options = ("algorithm=grpo", "algorithm.kl.estimator=full", "budget.steps=1", "rollout.temperature=0.7")
+    module, step = collected_step(compose(*options), monkeypatch)
     ((micro, _),) = module.policy_forward.micro_batches(step.tokens, [0, 3])
     assert module.policy_forward.full_kl(micro).abs().max() < 1e-6
     generator = torch.Generator().manual_seed(0)
@@ -54,15 +55,19 @@ def test_the_exact_divergence_is_that_of_the_whole_distributions_and_0_from_itse
     found = module.policy_forward.full_kl(micro)
     found.sum().backward()
     assert module.policy.base_model.embed_tokens.weight.grad.abs().max() > 0
-    expected = []
+    reference = scored(module, step.tokens)[0].ref_logprobs[micro.tokens]
+    expected, taken = [], []
     for completion in sorted(set(micro.completions.tolist()), key=micro.completions.tolist().index):
         ids = step.tokens.sequences[completion]
         log_p, log_q = (
-            m(ids[None]).logits[0].double().log_softmax(-1).tolist() for m in (module.policy, module.reference.model)
+            (m(ids[None]).logits[0].double() / 0.7).log_softmax(-1).tolist()
+            for m in (module.policy, module.reference.model)
         )
         begin = int(step.tokens.prompt_lengths[completion]) - 1
-        for p, q in zip(log_p[begin:-1], log_q[begin:-1], strict=True):
+        for p, q, token in zip(log_p[begin:-1], log_q[begin:-1], ids[begin + 1 :], strict=True):
             expected.append(math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q, strict=True)))
+            taken.append(q[token])
+    assert reference.tolist() == pytest.approx(taken, abs=1e-4)
     assert found.tolist() == pytest.approx(expected, abs=1e-4)
     assert max(expected) > 0.01
 

@@ -121,6 +121,25 @@ def test_an_evaluation_that_fails_is_made_by_the_resumed_run_and_its_row_written
     assert (tmp_path / RUN / "eval" / "four_sums" / f"step_{step:06d}.parquet").is_file()
 
 
+def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_further_step_and_is_then_done(
+    tmp_path, compose, monkeypatch, capsys
+):
+    settings = (*SETTINGS, "budget.tokens_generated=1", f"runs_dir={tmp_path}")
+    with monkeypatch.context() as patch:
+        in_the_evaluation_of(1, RuntimeError("engine gone"), patch)
+        with pytest.raises(RuntimeError, match="engine gone"):
+            train(compose(*settings), [])
+    train(compose(*settings, "resume=true"), [])
+    assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1]
+    assert status(tmp_path) == "finished"
+    before = (tmp_path / RUN / "metrics.jsonl").read_bytes()
+    train(compose(*settings, "resume=auto"), [])
+    assert (tmp_path / RUN / "metrics.jsonl").read_bytes() == before
+    assert "resume=auto" in capsys.readouterr().out
+    train(compose(*settings), [])  # neither resumed nor overwritten: moved aside
+    assert (tmp_path / RUN.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before
+
+
 def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_ended_the_run(
     compose, monkeypatch, capsys
 ):

@@ -27,6 +27,16 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([p.flatten() for p in load_model(folder).parameters()])
 
 
+def test_a_spec_gives_the_same_weights_in_any_cache_and_another_seed_gives_others(tmp_path: Path):
+    one, two, other = (
+        prepare_base(spec, tmp_path / cache, progress=False)
+        for spec, cache in ((SPEC, "a"), (SPEC, "b"), (replace(SPEC, seed=1), "a"))
+    )
+    assert one.name == two.name != other.name
+    assert torch.equal(weights(one), weights(two))
+    assert not torch.equal(weights(one), weights(other))
+
+
 def test_a_base_without_stages_is_random_and_does_not_change_the_global_generator(tmp_path: Path):
     torch.manual_seed(7)
     expected = torch.rand(3)

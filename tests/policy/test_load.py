@@ -42,6 +42,9 @@ def test_a_folder_gives_the_model_that_was_saved_in_the_dtype_asked_for(model, t
     assert load_model(str(tmp_path / "m"), dtype=torch.bfloat16).dtype == torch.bfloat16
     assert load_model(tmp_path / "m", attn_implementation="eager").config._attn_implementation == "eager"
     assert load_tokenizer(tmp_path / "m").encode("az") == [2, 27]
+    tokenizer.pad_token = None
+    save_policy(tmp_path / "no_pad", model, tokenizer, {})
+    assert load_tokenizer(tmp_path / "no_pad").pad_token_id == tokenizer.eos_token_id == 1
 
 
 def write_gguf(path: Path, model: PreTrainedModel) -> None:
@@ -159,6 +162,16 @@ def test_weights_that_are_damaged_or_of_another_model_get_one_line(
         load(tmp_path / "m")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # transformers' own report of what does not fit
+
+
+def test_a_folder_without_a_config_or_with_one_that_cannot_be_read_is_refused(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    (tmp_path / "m" / "config.json").write_text("{")
+    with pytest.raises(OSError, match=r"m: .*config\.json"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        load_model(tmp_path / "m")
 
 
 def test_a_folder_without_tokenizer_files_or_with_damaged_ones_is_refused(model, tokenizer, tmp_path):

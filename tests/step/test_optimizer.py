@@ -1,0 +1,44 @@
+"""Optimiser steps one by one: the learning rate, and updates that are skipped."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dapo_lit.config import Optimizer
+from dapo_lit.ranks import Ranks
+from dapo_lit.step.optimizer import Counters, OptimizerSteps, learning_rate
+
+SETTINGS = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "grad_clip": None}
+
+
+def schedule(**values: object) -> Optimizer:
+    return Optimizer.model_validate({**SETTINGS, "warmup_steps": 4, "schedule": "linear", **values})
+
+
+def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():
+    rates = [learning_rate(step, schedule(), total_steps=8) for step in range(1, 9)]
+    assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25]
+    assert learning_rate(8, schedule(schedule="constant"), total_steps=8) == 1.0
+    assert learning_rate(1, schedule(warmup_steps=0, schedule="constant"), total_steps=8) == 1.0
+
+
+def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_the_row_of_bad_ones():
+    weight = torch.zeros(2, requires_grad=True)
+    config = SimpleNamespace(
+        algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant")),
+        budget=SimpleNamespace(steps=1),
+        trainer=SimpleNamespace(grad_noise=False, sharding=SimpleNamespace(tensor_parallel=1)),
+    )
+    optimizer = torch.optim.SGD([{"params": [weight], "lr_factor": 0.5}], lr=1.0)
+    steps = OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), 1, False)  # type: ignore[arg-type]
+    seen = []
+    for gradient, loss in [(torch.nan, 1.0), (torch.inf, 1.0), (2.0, 1.0), (4.0, torch.nan), (6.0, 1.0)]:
+        (weight * gradient).sum().backward()
+        taken = steps.take(torch.tensor(loss))
+        seen.append((taken, steps.bad_updates_in_a_row, weight.tolist()))
+    assert seen == [
+        (False, 1, [0, 0]), (False, 2, [0, 0]), (True, 0, [-1, -1]), (False, 1, [-1, -1]), (True, 0, [-4, -4]),
+    ]  # fmt: skip
+    assert steps.metrics()["optim/bad_updates"] == 3
+    assert steps.metrics()["optim/grad_norm"] == pytest.approx((8**0.5 + 72**0.5) / 2)
