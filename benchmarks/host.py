@@ -1,33 +1,45 @@
-"""What the host does between generation and training, per token, and for a step of the paper's size.
+"""What the host does in a step between generation and the optimizer, per token, and for a step of the paper's size.
 
 A workload is groups of 16 responses of uneven length. Measured are the exchange between ranks (every rank pickles its
-completions and unpickles everybody's), the metrics over all responses, their staleness, the batch's tensors, and its
-micro-batches of at most --budget tokens. A step of the paper samples 82M tokens (512 prompts x 16 responses of about
-5,000 tokens, and as many again for groups that are filtered out) and trains on 41M; exchange and metrics are taken
-over the former, the rest over the latter.
+completions and unpickles everybody's), the metrics over all responses, their staleness, the batch's tensors, and then
+the trainer's own functions with forward and backward passes that cost nothing: `score`, the objective's credit, and
+the 16 updates of `StepUpdates.run` with their micro-batches of at most --budget tokens. What the updates do with
+tensors on the policy's device is left to a device without arithmetic ("meta"). A step of the paper samples 82M tokens
+(512 prompts x 16 responses of about 5,000 tokens, and as many again for groups that are filtered out) and trains on
+41M; exchange and metrics are taken over the former, the rest over the latter.
 
---before measures a checkout from before records were arrays, in a process of its own. Without it the figures of the
-last record in --out are kept.
-
-    OMP_NUM_THREADS=1 python benchmarks/host.py --out benchmarks/results
+    OMP_NUM_THREADS=1 python benchmarks/host.py --clock processor --out benchmarks/results
 """
 
 import argparse
-import json
 import math
-import os
 import pickle
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from measure import arguments, machine, markdown, median, publish, seconds
+from transformers import Qwen2Config
+
+from dapo_lit.cli.composing import compose
+from dapo_lit.config import Config
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.lit.module import note_advantages
+from dapo_lit.objective.tokens import NOTHING
+from dapo_lit.ranks import Ranks
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.metrics import rollout_metrics, staleness
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.batch import TokenBatch, token_batch
+from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
+from dapo_lit.step.updates import StepUpdates
+from dapo_lit.switches.algorithm import objective
+from dapo_lit.switches.credit import completion_means
 
 GROUP, PROMPT, VOCABULARY, VERSION = 16, 200, 152_000, 7
 SAMPLED, TRAINED = 82, 41
@@ -37,156 +49,154 @@ STAGES = {
     "rollout_metrics": SAMPLED,
     "staleness": TRAINED,
     "token_batch": TRAINED,
-    "micro-batches": TRAINED,
+    "scoring": TRAINED,
+    "credit": TRAINED,
+    "updates": TRAINED,
 }
 """Each with the million tokens that it goes over in a step of the paper."""
+UPDATES = 16
 
 
-class Layout:
-    """The package's functions, where this checkout has them."""
+class FreeForward(PolicyForward):
+    """Forward passes without a model: log-probs are 0."""
 
-    def __init__(self) -> None:
-        def find(name: str, *modules: str) -> Any:
-            for module in modules:
-                try:
-                    return getattr(import_module(f"dapo_lit.{module}"), name)
-                except (ImportError, AttributeError):
-                    continue
-            return None
+    def logprobs(self, micro: Any, model: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+        zeros = torch.zeros(len(micro.targets), device=self.device)
+        return zeros, zeros
 
-        self.sample = find("Sample", "engines.samples", "rollout.records")
-        self.key = find("SampleKey", "engines.samples", "rollout.records")
-        self.problem = find("Problem", "data.problem")
-        self.score = find("Score", "rewards.score")
-        self.completion = find("Completion", "rollout.records")
-        self.group = find("Group", "rollout.records")
-        self.metrics = find("rollout_metrics", "rollout.metrics")
-        self.staleness = find("staleness", "rollout.metrics", "rollout.accumulation")
-        self.token_batch = find("token_batch", "step.batch", "step.packing", "rollout.packing")
-        self.packed = find("packed", "rollout.ranks")
-        self.unpacked = find("unpacked", "rollout.ranks")
-        self.has_arrays = self.packed is None
 
-    def groups(self, responses: int, tokens: int) -> list[Any]:
-        """Responses of 0.5 to 1.5 times `tokens` tokens; ids as frequent as words are."""
-        generator = np.random.default_rng(0)
-        kept = (lambda array: array) if self.has_arrays else (lambda array: tuple(array.tolist()))
-        made = []
-        for number in range(max(1, responses // GROUP)):
-            problem = self.problem(f"p{number}", "", "")
-            prompt = kept(generator.integers(0, VOCABULARY, PROMPT).astype(np.int32))
-            group = self.group(1, number, problem, 0, prompt)
-            for index in range(GROUP):
-                length = int(generator.integers(tokens // 2, 3 * tokens // 2))
-                ids = (VOCABULARY ** generator.random(length)).astype(np.int32)
-                logprobs = -generator.exponential(0.5, length).astype(np.float32)
-                key = self.key(1, problem.id, 0, index)
-                sample = self.sample(key, kept(ids), kept(logprobs), True, VERSION)
-                score = self.score(index % 2 == 0, 1.0)
-                group.completions.append(self.completion(sample, "", score, 1.0, 0.0, 1.0))
-            made.append(group)
-        return made
+class HostUpdates(StepUpdates):
+    """The updates without their forward and backward passes."""
 
-    def send(self, groups: list[Any]) -> bytes:
-        """What ranks send each other, as torch.distributed pickles it."""
-        completions = [group.completions for group in groups]
-        return pickle.dumps(completions if self.has_arrays else [self.packed(c) for c in completions])
+    def _accumulate(self, micro: Any, *rest: Any) -> torch.Tensor:
+        return torch.zeros(())
 
-    def receive(self, sent: bytes) -> list[Any]:
-        found = pickle.loads(sent)
-        return found if self.has_arrays else [self.unpacked(c) for c in found]
+
+def made(responses: int, tokens: int) -> list[Group]:
+    """Responses of 0.5 to 1.5 times `tokens` tokens; ids as frequent as words are."""
+    generator = np.random.default_rng(0)
+    groups = []
+    for number in range(max(1, responses // GROUP)):
+        prompt = generator.integers(0, VOCABULARY, PROMPT).astype(np.int32)
+        group = Group(1, number, Problem(f"p{number}", "", ""), 0, prompt)
+        for index in range(GROUP):
+            length = int(generator.integers(tokens // 2, 3 * tokens // 2))
+            ids = (VOCABULARY ** generator.random(length)).astype(np.int32)
+            logprobs = -generator.exponential(0.5, length).astype(np.float32)
+            sample = Sample(SampleKey(1, group.problem.id, 0, index), ids, logprobs, True, VERSION)
+            group.completions.append(Completion(sample, "", Score(index % 2 == 0, 1.0), 1.0 - index % 2, 0.0, 1.0))
+        groups.append(group)
+    return groups
+
+
+def forward(config: Config, device: str, budget: int) -> FreeForward:
+    """Of Qwen2.5-32B's shape, which decides what a sequence costs."""
+    shape = Qwen2Config(hidden_size=5120, num_hidden_layers=64, num_attention_heads=40, num_key_value_heads=8)
+    return FreeForward(
+        policy=SimpleNamespace(config=shape),
+        reference=None,
+        critic=None,
+        ranks=Ranks(),
+        device=torch.device(device),
+        temperature=1.0,
+        entropy_gradient=False,
+        fp32_head=False,
+        micro_batch_tokens=budget,
+        shared_prompt="auto",
+    )
+
+
+def trainer_calls(groups: list[Group], batch: TokenBatch, budget: int) -> dict[str, Callable[[], object]]:
+    """What the trainer does with a batch, stage by stage."""
+    config = compose("+experiment=paper_qwen2_5_32b", f"algorithm.minibatch_prompts={max(1, len(groups) // UPDATES)}")
+    goal = objective(config.algorithm, config.task.max_response_tokens)
+    later = scored_by_first_update(config, goal, batch, 1, 1)
+    scored = score(forward(config, "cpu", budget), goal, batch, later)
+    tokens = goal.credit(batch, scored[0])
+
+    def credit() -> TokenAxis:
+        known = goal.credit(batch, scored[0])
+        assert known.advantages is not None
+        note_advantages(groups, completion_means(known.advantages, batch))
+        return known
+
+    def updates() -> None:
+        steps = SimpleNamespace(
+            take=lambda loss: True, critic_only=False, observer=None, counters=SimpleNamespace(tokens_trained=0)
+        )
+        HostUpdates(
+            config=config,
+            objective=goal,
+            forward=forward(config, "meta", budget),
+            steps=steps,  # type: ignore[arg-type]
+            backward=lambda loss: None,
+            step=1,
+            batch=batch,
+            tokens=tokens,
+            statistics=NOTHING,
+        ).run()
+
+    return {
+        "scoring": lambda: score(forward(config, "cpu", budget), goal, batch, later),
+        "credit": credit,
+        "updates": updates,
+    }
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Seconds per million tokens of each stage, bytes a token of the records and of what ranks exchange."""
-    layout = Layout()
     tracemalloc.start()
-    groups = layout.groups(args.responses, args.tokens)
+    groups = made(args.responses, args.tokens)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     total = sum(completion.num_tokens for group in groups for completion in group.completions)
-    shape = (total,) if layout.has_arrays else (len(groups), GROUP)  # a mask per token, and one per completion before
-    loss_mask = torch.ones(shape, dtype=torch.bool)
-    sent = layout.send(groups)
-    batch = layout.token_batch(groups, loss_mask, VERSION)
+    loss_mask = torch.ones(total, dtype=torch.bool)
 
-    def micro_batches() -> None:
-        for completions in torch.arange(len(batch.sequences)).split(512):
-            list(batch.micro_batches(completions.tolist(), args.budget, shares_prompts=True))
+    def sent() -> bytes:
+        return pickle.dumps([group.completions for group in groups])  # as torch.distributed pickles it
 
-    calls: dict[str, Callable[[], object]] = {
-        "exchange": lambda: layout.receive(layout.send(groups)),
-        "rollout_metrics": lambda: layout.metrics(groups),
-        "staleness": lambda: layout.staleness(groups, VERSION),
-        "token_batch": lambda: layout.token_batch(groups, loss_mask, VERSION),
-        "micro-batches": micro_batches,
+    batch = token_batch(groups, loss_mask, VERSION)
+    calls = {
+        "exchange": lambda: pickle.loads(sent()),
+        "rollout_metrics": lambda: rollout_metrics(groups),
+        "staleness": lambda: staleness(groups, VERSION),
+        "token_batch": lambda: token_batch(groups, loss_mask, VERSION),
+        **trainer_calls(groups, batch, args.budget),
     }
     assert list(calls) == list(STAGES)
     took = {
         name: [seconds(call) for _ in range(args.warmup + args.repeats)][args.warmup :] for name, call in calls.items()
     }
-    metrics = layout.metrics(groups)
+    rates = {name: [s / total * 1e6 for s in times] for name, times in took.items()}
+    steps = [
+        math.fsum(rates[stage][repeat] * millions for stage, millions in STAGES.items())
+        for repeat in range(args.repeats)
+    ]
     return {
         "tokens": total,
-        "seconds_per_million": {name: median(times) / total * 1e6 for name, times in took.items()},
-        "bytes_a_token": {"records": held / total, "exchanged": len(sent) / total},
-        "checks": {
-            key: metrics[f"rollout/{key}"] for key in ("entropy", "prob_mean", "repetition_frac", "unique_frac")
-        },
+        "seconds_per_million": {name: median(times) for name, times in rates.items()},
+        "bytes_a_token": {"records": held / total, "exchanged": len(sent()) / total},
+        "paper_step_s": steps,
     }
-
-
-def measured_in(checkout: Path, options: list[str]) -> dict[str, Any]:
-    """`measure` with the package of another checkout."""
-    done = subprocess.run(
-        [sys.executable, __file__, *options, "--measure"],
-        env=os.environ | {"PYTHONPATH": str(checkout)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
-
-
-def step_seconds(found: dict[str, Any]) -> float:
-    """Of a step of the paper, on every rank."""
-    return math.fsum(found["seconds_per_million"][stage] * millions for stage, millions in STAGES.items())
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--responses", type=int, default=192)
+    parser.add_argument("--responses", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=5000, help="mean length of a response")
     parser.add_argument("--budget", type=int, default=32_768, help="tokens of a micro-batch")
-    parser.add_argument("--before", type=Path, help="checkout whose records are tuples")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.tiny:
         args.responses, args.tokens, args.budget, args.repeats, args.warmup = 32, 50, 2048, 1, 0
     torch.set_num_threads(args.threads)
-    if args.measure:
-        print(json.dumps(measure(args)))
-        return
-    began, results = machine(args.threads), {}
-    record = args.out / "host.json" if args.out else None
-    if args.before:
-        options = [option for option in sys.argv[1:] if option == "--tiny"]
-        options += [
-            f"--{name}={getattr(args, name)}" for name in ("responses", "tokens", "budget", "repeats", "warmup")
-        ]
-        results["tuples"] = measured_in(args.before, options)
-    elif record and record.is_file():
-        results |= {k: v for k, v in json.loads(record.read_text())["results"].items() if k == "tuples"}
-    results["arrays"] = measure(args)
-    rows = []
-    for name, found in results.items():
-        found["paper_step_s"] = step_seconds(found)
-        rates = [f"{found['seconds_per_million'][stage]:.3f}" for stage in STAGES]
-        sizes = [f"{found['bytes_a_token'][kind]:.1f}" for kind in ("records", "exchanged")]
-        rows.append([f"{name} ({found['tokens']:,} tokens)", *rates, *sizes, f"{found['paper_step_s']:.1f}"])
+    began, found = machine(args.threads), measure(args)
+    rates = [f"{found['seconds_per_million'][stage]:.3f}" for stage in STAGES]
+    sizes = [f"{found['bytes_a_token'][kind]:.1f}" for kind in ("records", "exchanged")]
+    low, high = min(found["paper_step_s"]), max(found["paper_step_s"])
+    step = f"{median(found['paper_step_s']):.1f} ({low:.1f} to {high:.1f})"
     header = ["seconds per million tokens", *STAGES, "bytes a token", "exchanged", "a step of the paper, s"]
-    args.before = None  # a path of this machine
-    publish("host", args, began, ("numpy",), results, markdown(header, rows))
+    table = markdown(header, [[f"{found['tokens']:,} tokens", *rates, *sizes, step]])
+    publish("host", args, began, ("numpy",), found, table)
 
 
 if __name__ == "__main__":

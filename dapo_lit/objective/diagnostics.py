@@ -26,10 +26,14 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, wher
     """
     if not trainer_logprobs.shape == rollout_logprobs.shape == where.shape:
         raise ValueError(f"shapes differ: {[tuple(x.shape) for x in (trainer_logprobs, rollout_logprobs, where)]}")
-    trainer, engine = (logprobs.double().masked_fill(~where, 0.0) for logprobs in (trainer_logprobs, rollout_logprobs))
-    log_ratio = (trainer - engine).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    sums = {"mismatch_tokens": total(where), "mismatch_kl": total(torch.expm1(log_ratio) - log_ratio)}
-    return Statistics(sums, {"prob_diff": largest((trainer.exp() - engine.exp()).abs(), where)})
+    # In place: over the tokens of a whole step, new memory costs more than the arithmetic.
+    trainer, engine = (
+        logprobs.to(torch.float64, copy=True).masked_fill_(~where, 0.0)
+        for logprobs in (trainer_logprobs, rollout_logprobs)
+    )
+    log_ratio = (trainer - engine).clamp_(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    sums = {"mismatch_tokens": total(where), "mismatch_kl": total(torch.expm1(log_ratio).sub_(log_ratio))}
+    return Statistics(sums, {"prob_diff": largest(trainer.exp_().sub_(engine.exp_()).abs_(), where)})
 
 
 @torch.no_grad()

@@ -77,12 +77,13 @@ class TokenBatch:
     fresh: Tensor
     """[N] bool; False: the token was sampled by older weights (carried over)."""
 
-    @property
+    # Once a step, not once an update: N is 41 million in a step of the paper's size.
+    @cached_property
     def loss_tokens(self) -> Tensor:
         """[B] number of tokens of each completion that carry loss."""
         return torch.zeros_like(self.response_lengths).index_add_(0, self.completion_of_token, self.loss_mask.long())
 
-    @property
+    @cached_property
     def completion_of_token(self) -> Tensor:
         """[N]"""
         return torch.repeat_interleave(torch.arange(len(self.sequences)), self.response_lengths)

@@ -52,7 +52,7 @@ class TokenAxis:
     returns: Tensor | None = None
     """float32, unit of the reward; what the critic is fitted to."""
     weights: Tensor | None = None
-    """float32; of the token in the loss of the mini-batch at hand; 0 where masked and in other mini-batches."""
+    """float32; of the token in the loss of the mini-batch at hand, 0 where masked; of a micro-batch only."""
     losses: Tensor | None = None
     """float32; of a policy loss that looks at the whole mini-batch. None: one that is a sum over tokens."""
     slopes: Tensor | None = None
@@ -60,6 +60,10 @@ class TokenAxis:
 
     def __getitem__(self, chosen: Tensor | slice) -> "TokenAxis":
         return self._each(lambda values: values[chosen])
+
+    def weighted(self, of_completion: Tensor) -> "TokenAxis":
+        """With the weight that each token of a completion has, [B]; 0 where masked."""
+        return replace(self, weights=of_completion[self.completions] * self.loss_mask)
 
     def to(self, device: torch.device) -> "TokenAxis":
         return self._each(lambda values: values.to(device))

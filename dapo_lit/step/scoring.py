@@ -178,7 +178,9 @@ def score(
     later: completions whose old log-probs, and mismatch, come from the first update.
     """
     policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
-    unscored = torch.isin(batch.completion_of_token, torch.tensor(list(later), dtype=torch.int64))
+    is_later = torch.zeros(len(batch.sequences), dtype=torch.bool)
+    is_later[list(later)] = True
+    unscored = is_later[batch.completion_of_token]
     old, corrections, statistics = batch.rollout_logprobs, None, NOTHING
     if objective.recomputes_old_logprobs:
         # The scores are the same on every rank by now: rank 0 measures all of them, the others nothing.
@@ -227,5 +229,10 @@ def _forward_passes(
                     ref[place] = forward.logprobs(micro, reference)[0][: len(place)]
             if forward.critic:
                 values[place] = forward.values(micro)[: len(place)]
-    policy, ref, values = (forward.ranks.sum(scored.cpu()) for scored in (policy, ref, values))
+    # Only what was computed is exchanged: each is a tensor of all tokens.
+    needed = (scores_policy, forward.reference, forward.critic)
+    policy, ref, values = (
+        forward.ranks.sum(scored.cpu()) if used else scored.cpu()
+        for scored, used in zip((policy, ref, values), needed, strict=True)
+    )
     return policy, ref, values

@@ -71,23 +71,23 @@ class StepUpdates:
         """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
         micros = self.forward.micro_batches(self.batch, minibatch)
         weights = self._token_weights(minibatch, [micro for micro, counts in micros if counts])
-        known = replace(self.on_device, weights=weights.to(self.forward.device))
+        known = self.on_device
         if self.objective.whole_minibatch and not self.steps.critic_only:
             seed = counter_seed(self.config.seed, self.step, epoch, *minibatch)
-            losses, slopes = self._linearised(replace(self.tokens, weights=weights), minibatch, micros, seed)
+            losses, slopes = self._linearised(weights, minibatch, micros, seed)
             known = replace(known, losses=losses, slopes=slopes)
-        # A filler has its place in the collectives of a sharded policy, and adds nothing to loss and gradient.
-        weightless = replace(known, weights=torch.zeros_like(weights, device=self.forward.device))
-        if known.slopes is not None:
-            weightless = replace(weightless, slopes=weightless.weights)
+        weights = weights.to(self.forward.device)
         fills_old = self._fills_old_logprobs(minibatch, epoch)
         parts = list[Tensor]()
         # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
         for micro, counts in micros:
             micro = micro.to(self.forward.device)
-            parts.append(
-                self._accumulate(micro, (known if counts else weightless)[micro.tokens], epoch, counts, fills_old)
-            )
+            own = known[micro.tokens].weighted(weights)
+            if not counts:
+                # A filler has its place in the collectives of a sharded policy, and adds nothing to loss and gradient.
+                nothing = torch.zeros_like(own.old_logprobs)
+                own = replace(own, weights=nothing, slopes=None if own.slopes is None else nothing)
+            parts.append(self._accumulate(micro, own, epoch, counts, fills_old))
         return torch.stack(parts).double().sum()
 
     def _fills_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
@@ -98,7 +98,7 @@ class StepUpdates:
         return bool(self.tokens.unscored[first_token])
 
     def _token_weights(self, minibatch: Sequence[int], micros: Sequence[MicroBatch]) -> Tensor:
-        """[N] float32 weight of each token in the loss of a mini-batch; 0 where masked and in other mini-batches."""
+        """[B] float32 weight of each token of a completion in the loss of a mini-batch; 0 in other mini-batches."""
         batch, ranks, chosen = self.batch, self.forward.ranks, torch.tensor(minibatch)
         micro_batch = torch.zeros(len(batch.sequences), dtype=torch.int64)
         for index, micro in enumerate(micros):
@@ -108,11 +108,11 @@ class StepUpdates:
         weights[chosen] = self.objective.weights(
             batch.loss_tokens[chosen], batch.group_index[chosen], micro_batch[chosen]
         ).float()
-        return weights[batch.completion_of_token] * batch.loss_mask
+        return weights
 
     @torch.no_grad()
     def _linearised(
-        self, tokens: TokenAxis, minibatch: Sequence[int], micros: Sequence[tuple[MicroBatch, bool]], seed: int
+        self, weights: Tensor, minibatch: Sequence[int], micros: Sequence[tuple[MicroBatch, bool]], seed: int
     ) -> tuple[Tensor, Tensor]:
         """[N] losses and slopes of a policy loss that looks at the whole mini-batch; the same on every rank.
 
@@ -120,7 +120,7 @@ class StepUpdates:
         at each token, and the sum of slopes times log-probs, which any split into micro-batches adds up to, has the
         loss's own gradient at the present weights. The loss draws its random numbers from `seed`.
         """
-        forward, device = self.forward, self.forward.device
+        forward, device, tokens = self.forward, self.forward.device, self.tokens
         logprobs, entropy = (torch.zeros_like(tokens.old_logprobs, device=device) for _ in range(2))
         for micro, counts in micros:
             micro = micro.to(device)
@@ -129,7 +129,7 @@ class StepUpdates:
                 logprobs[micro.tokens], entropy[micro.tokens] = found
         logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
         places = torch.isin(tokens.completions, torch.tensor(minibatch)).nonzero().flatten()
-        known = tokens[places]
+        known = tokens[places].weighted(weights)
         assert known.advantages is not None
         assert known.weights is not None
         with torch.enable_grad():
