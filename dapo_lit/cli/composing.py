@@ -7,10 +7,6 @@ from dapo_lit.config import Config
 
 
 def compose(*overrides: str) -> Config:
-    """The checked config that `python -m dapo_lit.train` would run with these overrides.
-
-    Raises:
-        ConfigError: an unknown key or choice, or a value that does not fit.
-    """
+    """The checked config that `python -m dapo_lit.train` would run with these overrides."""
     check_overrides(overrides)
     return compose_run(composed_tree(overrides), Config)

@@ -34,9 +34,6 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
 
     >>> flags_first(["+experiment=dapo", "-m", "--cfg", "job", "seed=1,2"])
     ['-m', '--cfg', 'job', '+experiment=dapo', 'seed=1,2']
-
-    Raises:
-        ConfigError: a flag that Hydra does not have.
     """
     flags: list[str] = []
     others: list[str] = []
@@ -53,9 +50,6 @@ def written_out(arguments: Sequence[str], positional: str | None, renamed: Mappi
 
     >>> written_out(["runs/single/dapo/seed_0", "out=exported"], "ckpt", {"out": "output"})
     ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
-
-    Raises:
-        ConfigError: an argument that is not key=value, where the command takes none or has it already.
     """
     written: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
@@ -79,11 +73,7 @@ def quote_arms(argument: str) -> str:
 
 
 def parsed(argument: str) -> Override:
-    """One override as Hydra reads it.
-
-    Raises:
-        ConfigError: Hydra's grammar refuses it.
-    """
+    """One override as Hydra reads it."""
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException as error:
@@ -101,11 +91,7 @@ def choices(override: Override) -> list[object]:
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
-    """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones.
-
-    Raises:
-        ConfigError: one line per unknown key or choice.
-    """
+    """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     replaces = "regime" if brings_regime(arguments) else None
     own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)

@@ -67,9 +67,6 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
     after all checks of the study itself; the caller withdraws it if no run starts.
-
-    Raises:
-        ConfigError: an unknown study or arm, no seeds or too few, a sweep over something else, undeclared differences.
     """
     given = _parsed(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
@@ -141,11 +138,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
 
 
 def with_arm(tree: DictConfig) -> DictConfig:
-    """The composed config of a cell of a study, with the values of its arm.
-
-    Raises:
-        ConfigError: what the schema refuses, or a study without an arm.
-    """
+    """The composed config of a cell of a study, with the values of its arm."""
     config = parse(resolved(tree))
     assert config.study is not None
     if config.study.arm is None:
@@ -167,11 +160,7 @@ def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
 
 
 def study_design(config: Config) -> Design:
-    """The arms and the reference of the config's study; a calibration's are those of its regime.
-
-    Raises:
-        ConfigError: no arms, one arm, a name that is not an arm's, or an algorithm that the names do not describe.
-    """
+    """The arms and the reference of the config's study; a calibration's are those of its regime."""
     study, regime = config.study, config.regime
     assert study is not None
     names, reference, place = list(study.arms or ()), study.reference, "study.arms"
@@ -201,11 +190,7 @@ def study_design(config: Config) -> Design:
 
 
 def check_arms(study: Design, tree: DictConfig) -> None:
-    """Composes every arm and refuses the study if two of them differ in keys that it does not declare.
-
-    Raises:
-        ConfigError: one line per reason.
-    """
+    """Composes every arm and refuses the study if two of them differ in keys that it does not declare."""
     configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
     trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
     reasons = composed_refusals(trees, declared_keys(study, configs[study.reference]))
@@ -249,11 +234,7 @@ def _check_overrides(others: Sequence[Override]) -> None:
 
 
 def _is_study(chosen: Override) -> bool:
-    """Whether the chosen experiment of conf/experiment is a study, such as ablate_clip_higher.
-
-    Raises:
-        ConfigError: it is one of several.
-    """
+    """Whether the chosen experiment of conf/experiment is a study, such as ablate_clip_higher."""
     names = choices(chosen)
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in names]
     studies = [file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text())]

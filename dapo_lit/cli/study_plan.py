@@ -29,11 +29,7 @@ RULE = "two-sided sign-flip test over {units}, adjusted over its family by Holm"
 
 
 def families(study: Design, config: Config) -> tuple[Family, ...]:
-    """The families of comparisons that a study decides, with every contrast, its outcome and its share of alpha.
-
-    Raises:
-        ConfigError: study.families names one that the arms do not allow.
-    """
+    """The families of comparisons that a study decides, with every contrast, its outcome and its share of alpha."""
     section = config.study
     assert section is not None
     if config.regime and study.name == CALIBRATE:
@@ -101,11 +97,7 @@ def _of_the_regime(found: Sequence[Contrast], first: str | None, config: Config)
 
 
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
-    """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be.
-
-    Raises:
-        ConfigError: too few base policies for the comparisons that the study decides.
-    """
+    """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be."""
     section = config.study
     assert section is not None
     if section.underpowered or _registered_plan(config):  # further pairs of a registered study are never too few
@@ -173,9 +165,6 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
     """Registers the plan in the study's folder; seeds that were registered before stay in it.
 
     One cell by itself, where nothing is registered, registers the seeds of the study's file too.
-
-    Raises:
-        ConfigError: another plan is registered there, or it cannot be read.
     """
     section = config.study
     assert section is not None
@@ -221,11 +210,7 @@ def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
 
 
 def _registered_plan(config: Config) -> Plan | None:
-    """The plan that the study's folder has, or that is packed with the cells that it extends.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """The plan that the study's folder has, or that is packed with the cells that it extends."""
     try:
         packed = config.study.packed if config.study else None
         own = last_plan(Path(config.runs_dir) / config.study_name)

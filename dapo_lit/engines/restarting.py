@@ -47,11 +47,7 @@ class RestartingEngine(RolloutEngine):
             self.restart(error, [])
 
     def restart(self, error: Exception, under_way: Sequence[SampleRequest]) -> None:
-        """Replaces the engine by a new one with the current weights.
-
-        Raises:
-            EngineFailedError: it had failed with these weights before, or the new one cannot take them.
-        """
+        """Replaces the engine by a new one with the current weights."""
         if self._failed:
             raise EngineFailedError(_message(error, under_way)) from error
         self._failed = True

@@ -42,12 +42,7 @@ class EvaluatedModel:
 
 
 def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel:
-    """The model at `where`, or the config's policy if that is None.
-
-    Raises:
-        ConfigError: a run without a checkpoint, or a policy without a path.
-        FileNotFoundError: no such model.
-    """
+    """The model at `where`, or the config's policy if that is None."""
     if where is None:
         if not policy.path:
             raise ConfigError(

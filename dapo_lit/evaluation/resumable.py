@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,8 +29,6 @@ from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0
 """Seconds between progress lines if the output is not a terminal."""
-SHARE_BEFORE_ETA = 0.1
-"""Share of the samples before which no time is estimated: short responses of a batch end first."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +112,15 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
     samples = evaluated_samples(
         benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
-    progress, unsaved, saved_at = Progress(missing), list[EvaluatedSample](), time.monotonic()
+    unsaved, saved_at = list[EvaluatedSample](), time.monotonic()
     try:
-        for sample in samples:
+        for sample in followed(samples, missing):
             unsaved.append(sample)
-            progress.add(sample)
             if time.monotonic() - saved_at >= config.save_every_s:
                 files.append(unsaved)
                 unsaved, saved_at = [], time.monotonic()
     finally:
         files.append(unsaved)  # an interrupt loses the unfinished samples only
-        progress.close()
         engine().close()
     files.merge()
 
@@ -164,54 +160,23 @@ def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBe
     return max(1, min(rollout.max_batch_size, tokens // benchmark.max_tokens))
 
 
-class Progress:
-    """Prints samples done, accuracy so far and time left, as one updated line on a terminal or as occasional lines."""
+def followed(samples: Iterable[EvaluatedSample], total: int) -> Iterator[EvaluatedSample]:
+    """Yields the samples and prints how many are done, on one line of a terminal, elsewhere every 15 seconds.
 
-    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.total, self.clock = total, clock
-        self.done = self.correct = self.tokens = 0
-        self.started = self.printed = clock()
-        self.console = Console(stderr=True)
-
-    def add(self, sample: EvaluatedSample) -> None:
-        self.done += 1
-        self.correct += sample.correct
-        self.tokens += sample.num_tokens
-        every = 0.5 if self.console.is_terminal else PLAIN_EVERY_S
-        if self.clock() - self.printed >= every:
-            self.printed = self.clock()
-            end = "\r" if self.console.is_terminal else "\n"
-            self.console.file.write(f"{self.line():<110}{end}" if end == "\r" else f"{self.line()}\n")
-            self.console.file.flush()
-
-    def line(self) -> str:
-        """Short responses end first, so accuracy and time left are biased at the start."""
-        seconds = max(1e-9, self.clock() - self.started)
-        if self.done < self.total * SHARE_BEFORE_ETA:
-            left = "time left not yet known"
-        else:
-            left = f"about {duration((self.total - self.done) * seconds / self.done)} left"
-        return (
-            f"{self.done:,}/{self.total:,} samples, {self.tokens / seconds:,.0f} tokens/s, "
-            f"{self.correct / self.done:.3f} right so far, {left}"
-        )
-
-    def close(self) -> None:
-        if self.console.is_terminal and self.done:
-            self.console.file.write("\n")
-        if self.done:
-            seconds = self.clock() - self.started
-            print(f"{self.done:,} samples, {self.tokens:,} tokens in {duration(seconds)}", file=sys.stderr)
-
-
-def duration(seconds: float) -> str:
+    Short responses end first, so the accuracy so far and the time left are biased at the start.
     """
-    >>> duration(59.6), duration(3700)
-    ('1 min 00 s', '1 h 01 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    console, started = Console(stderr=True), time.monotonic()
+    printed, right, tokens = started, 0, 0
+    every, end = (0.5, "\r") if console.is_terminal else (PLAIN_EVERY_S, "\n")
+    for done, sample in enumerate(samples, start=1):
+        right, tokens, now = right + sample.correct, tokens + sample.num_tokens, time.monotonic()
+        if now - printed >= every or done == total:
+            printed, seconds = now, now - started
+            print(
+                f"{done:,}/{total:,} samples, {tokens / max(seconds, 1e-9):,.0f} tokens/s, {right / done:.3f} right so "
+                f"far, {seconds / 60:.1f} min, about {(total - done) * seconds / done / 60:.1f} left",
+                end="\n" if done == total else end,
+                file=sys.stderr,
+                flush=True,
+            )
+        yield sample

@@ -72,9 +72,6 @@ class Evaluation:
 
         Samples without a verdict are left out of the accuracies: a problem with fewer than k others gives its pass@ of
         as many as there are.
-
-        Raises:
-            ValueError: no sample has a verdict.
         """
         k, lengths = self.k, [s.num_tokens for s in self.samples]
         verified = [s.correct for s in self.samples if not s.missing]
@@ -177,11 +174,7 @@ def summarise(
     verifier: Verifier,
     num_samples: int | None = None,
 ) -> Evaluation:
-    """The evaluation of the first `num_samples` samples (None: k) of every prompt.
-
-    Raises:
-        ValueError: a sample is missing.
-    """
+    """The evaluation of the first `num_samples` samples (None: k) of every prompt."""
     n = num_samples or k
     found = {s.name: s for s in samples}
     names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(n)]

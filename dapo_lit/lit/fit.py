@@ -42,11 +42,7 @@ def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
 
 
 def own_callbacks(config: Config, run: Path) -> list[Callback]:
-    """The callbacks of the config.
-
-    Raises:
-        ConfigError: one cannot be built, is no callback of Lightning's, or stops runs early.
-    """
+    """The callbacks of the config."""
     found: list[Callback] = []
     for name, settings in config.callbacks.items():
         found.append(built(f"callbacks.{name}", settings, run))

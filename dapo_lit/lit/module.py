@@ -238,11 +238,7 @@ class DAPOModule(LightningModule):
         return StepUpdates(self.config, self.objective, forward, steps, backward, step, batch, tokens, statistics)
 
     def on_train_batch_end(self, outputs: Any, batch: RolloutStep, batch_idx: int) -> None:
-        """Ends the run after too many skipped updates; the step's row is written, so the run can be read and resumed.
-
-        Raises:
-            NonFiniteError: MAX_BAD_UPDATES updates in a row were skipped.
-        """
+        """Ends the run after too many skipped updates; the step is on disk, so the run can be read and resumed."""
         skipped = self.bad_updates_in_a_row
         if skipped >= MAX_BAD_UPDATES:
             raise NonFiniteError(

@@ -80,9 +80,6 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
 
     Without torchrun or srun, starts the other processes of this machine with the same command line, and ends them if
     this one fails.
-
-    Raises:
-        ConfigError: torchrun or srun started another number of processes than the config names.
     """
     if settings.strategy == "single":
         yield Ranks()

@@ -196,9 +196,6 @@ def packed_attention(
 
     query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
     log-probs must not depend on it. It is never compiled: a graph would depend on the lengths of the sequences.
-
-    Raises:
-        ValueError: attention sinks.
     """
     if s_aux is not None:
         raise ValueError("attention sinks")

@@ -30,9 +30,6 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
 
     Their values are undefined until `first_values` is called; the model may be on the meta device. Adapters are always
     float32: updates of bfloat16 numbers with a small learning rate are lost to rounding.
-
-    Raises:
-        ValueError: the model has no matrix with one of the names.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes a second, and most runs have no use for it
 
@@ -113,11 +110,7 @@ def merged_matrix(matrix: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 @torch.no_grad()
 def merge(model: PreTrainedModel, adapters: Mapping[str, Tensor], scale: float) -> None:
-    """Adds saved adapters (name -> tensor) to the matrices of a model without adapters, in place.
-
-    Raises:
-        KeyError: a B is missing, or the model has no such matrix.
-    """
+    """Adds saved adapters (name -> tensor) to the matrices of a model without adapters, in place."""
     parameters = dict(model.named_parameters())
     for name, a in adapters.items():
         matrix, found, _ = name.partition(f".lora_A.{NAME}")

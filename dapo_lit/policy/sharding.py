@@ -96,12 +96,7 @@ def gathered_head(model: PreTrainedModel) -> Head:
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a local HF folder with parameters on the meta device; buffers such as rotary frequencies are real.
-
-    Raises:
-        FileNotFoundError: the folder has no safetensors, the only format that `load_shards` reads.
-        OSError: they are damaged, or belong to another model.
-    """
+    """The model of a local HF folder on the meta device; its buffers, such as rotary frequencies, are real."""
     if not list(Path(folder).glob("*.safetensors")):
         raise FileNotFoundError(
             f"policy.path={folder}: trainer.strategy=fsdp needs safetensors, but the folder has none"
@@ -120,9 +115,6 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
     """Allocates every shard on `device` and reads its part of the safetensors: no rank holds more than its shards.
 
     model: a causal language model, or its base model without head. Adapters are left undefined.
-
-    Raises:
-        KeyError: a parameter of the model is not in the files.
     """
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     model.to_empty(device=device)

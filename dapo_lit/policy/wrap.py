@@ -31,11 +31,7 @@ _BACKEND = "compiled_by"
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The layers in their order, whatever the model's family calls them; `model` may be without its head.
-
-    Raises:
-        ValueError: the model has no list of as many modules as its config has layers.
-    """
+    """The layers in their order, whatever the model's family calls them; `model` may be without its head."""
     config = model.config.get_text_config()
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:

@@ -78,11 +78,7 @@ class Supervisor:
         return len(self._tasks) < self._count
 
     def poll(self, wait_s: float) -> list[Outcome]:
-        """The outcomes since the last call; waits up to `wait_s` for one if a task is under way.
-
-        Raises:
-            RuntimeError: a reward function cannot be loaded, or the supervisor dies again and again.
-        """
+        """The outcomes since the last call; waits up to `wait_s` for one if a task is under way."""
         outcomes: list[Outcome] = []
         until = time.monotonic() + wait_s
         while not outcomes:

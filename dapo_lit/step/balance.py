@@ -55,9 +55,6 @@ def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
     Returns:
         The indices of each rank's items, ascending; empty for some ranks if there are fewer items than ranks.
 
-    Raises:
-        ValueError: ranks below 1.
-
     >>> balance([5, 4, 3, 3, 3], ranks=2)
     [[0, 3], [1, 2, 4]]
     """

