@@ -47,6 +47,6 @@ def first_occurrences(responses: pd.DataFrame, patterns: ReflectionPatterns) -> 
     """For each pattern that occurs, its first response by step, and the words around it."""
     firsts: dict[str, tuple[Any, str]] = {}
     for row in responses.sort_values("step", kind="stable").itertuples():
-        for name, words in patterns.excerpts(row.response).items():
+        for name, words in patterns.excerpts(str(row.response)).items():
             firsts.setdefault(name, (row, words))
     return firsts
