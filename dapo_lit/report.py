@@ -24,7 +24,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
-    parser.add_argument("--axes", default="step", help=f"x-axes of the figures, of {', '.join(AXES)}")
+    parser.add_argument("--axes", default="step", help=f"x-axes of the curves, of {', '.join(AXES)}")
     parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StudyError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    print("\n".join(found), f"report: {out / 'report.md'}\n        {out / 'report.html'}", sep="\n")
+    print("\n".join(found), f"report: {out / 'report.html'}", sep="\n")
     for (arm, seed), why in results.missing.items():
         print(f"missing: {arm}/seed_{seed}: {why}", file=sys.stderr)
     return 3 if results.missing or results.runs.unreadable else 0

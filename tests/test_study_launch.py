@@ -68,7 +68,7 @@ def test_a_study_in_which_no_run_learned_anything_finds_nothing_and_says_so(tmp_
     done = run_cli("-m", "+study=placebo", *TINY, *unreadable, cwd=tmp_path)
     assert done.returncode == 2
     assert "no findings: nothing was learned in any of the 2 runs" in done.stdout
-    report = (tmp_path / STUDY / "report" / "report.md").read_text()
+    report = (tmp_path / STUDY / "report" / "report.html").read_text()
     assert "Nothing was learned in 2 of 2 runs" in report
 
 

@@ -11,13 +11,14 @@ from statistics import mean
 import numpy as np
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.contrasts import Contrast, compare, compare_all, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
+from dapo_lit.study.compare.decision import holm
 from dapo_lit.study.compare.equal_budget import costs
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.read.curves import TRAINING_ACCURACY
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.runs import Runs, load
-from dapo_lit.study.report.budget_section import needed_text
+from dapo_lit.study.report.cost_table import needed_text
 
 HERE = Path(__file__).parent
 ALPHA = 0.025
@@ -51,12 +52,13 @@ class Study:
 def show(study: Study, found: Sequence[Contrast], family: str) -> None:
     """Prints a family of comparisons."""
     print(family)
-    for one in compare_all(found, study.scores, study.base_of, family):
+    results = [compare(contrast, study.scores, study.base_of) for contrast in found]
+    for one, adjusted in zip(results, holm([one.p for one in results]), strict=True):
         tokens = costs(study.runs, one.contrast, TRAINING_ACCURACY).get("tokens_generated")
         by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
-        verdict = "decided" if one.decided(ALPHA) else "undecided"
+        verdict = "decided" if adjusted <= ALPHA else "undecided"
         print(
-            f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({one.p_holm:.4f}), {verdict}; "
+            f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({adjusted:.4f}), {verdict}; "
             f"by base {by_base}"
             + (f"; tokens used x{tokens.used:.2f}, needed {needed_text(tokens.needed)}, " if tokens else "")
             + (f"at equal tokens {points(tokens.at_equal)}" if tokens else "")

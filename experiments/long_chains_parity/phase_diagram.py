@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dapo_lit.study.figures.style import ON_DARK, ON_PALE, PAGE_IN, RC
+from dapo_lit.study.figures.style import INK, PAGE_IN, PAPER, RC
 from dapo_lit.study.read.runs import load
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def main() -> None:
             image = ax.imshow(means, vmin=0, vmax=100, cmap="cividis", aspect="auto", origin="lower")
             for y, row in enumerate(means):
                 for x, value in enumerate(row):
-                    colour = ON_PALE if value > 55 else ON_DARK
+                    colour = INK if value > 55 else PAPER
                     ax.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
             ax.set_yticks(range(len(by_share)), [f"{share:g}" for share in by_share])
             ax.set_xticks(range(0, means.shape[1], 2), [str(x + 1) for x in range(0, means.shape[1], 2)])

@@ -1,4 +1,4 @@
-"""What a regime can tell, on synthetic runs with a known answer."""
+"""Calibrations of synthetic runs with a known answer."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from synthetic_runs import write_run
 from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.calibration import calibrate
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.calibration_page import close_calibration
+from dapo_lit.study.report.calibrated import close_calibration
 
 FREE, BOUND = "dapo@clip.high=5", "dapo@clip.high=0.1"
 CONTROL = {"outcome": "task/steps_frac", "direction": "up", "steps": [1, 20], "doses": [BOUND, FREE]}
@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> Path:
     return write(tmp_path, REGIME, {FREE: 5, f"{FREE}@rollout.noise_stream=1": 5, BOUND: 15})
 
 
-def test_an_extreme_dose_that_moves_the_named_outcome_admits_its_technique(runs: Path) -> None:
+def test_an_extreme_setting_that_changes_the_named_outcome_admits_its_technique(runs: Path) -> None:
     found = calibrate(load(runs), REGIME, "eval/chain_sum/avg@4")
     (verdict,) = found.techniques
     assert verdict.admitted, verdict.reason
@@ -48,8 +48,6 @@ def test_an_extreme_dose_that_moves_the_named_outcome_admits_its_technique(runs:
     assert dose.d >= 2
     assert verdict.placebo is not None
     assert not verdict.placebo.stands_out
-    present = {p.name: p.present for p in found.phenomena}
-    assert present["written steps emerge"]
     assert found.sd is not None
     assert found.smallest[6] > found.smallest[12] > found.smallest[20] > 0
 
@@ -58,8 +56,8 @@ def test_an_extreme_dose_that_moves_the_named_outcome_admits_its_technique(runs:
     ("change", "arms", "reason"),
     [
         ({"direction": "down"}, {}, "but not down"),
-        ({}, {BOUND: 5}, "does not move task/steps_frac by 2 standard deviations"),
-        ({}, {f"{FREE}@rollout.noise_stream=1": 12}, "the placebo moves task/steps_frac as well"),
+        ({}, {BOUND: 5}, "does not change task/steps_frac by 2 standard deviations"),
+        ({}, {f"{FREE}@rollout.noise_stream=1": 12}, "the placebo changes task/steps_frac as well"),
         ({"outcome": "task/unheard_of"}, {}, "no pair of runs logged task/unheard_of"),
     ],
 )
@@ -75,12 +73,10 @@ def test_a_technique_is_not_admitted_where_its_control_fails(
 
 def test_a_calibration_writes_its_answer_and_an_unfinished_one_says_what_is_missing(runs: Path, tmp_path: Path) -> None:
     text = close_calibration([runs])
-    assert "clip_higher: can be told apart here" in text
+    assert "clip_higher: sensitive: " in text
+    assert "An effect of 2 points needs" in text
     stored = json.loads((runs / "calibration.json").read_text())
     assert stored["techniques"][0]["admitted"] is True
-    page = (runs / "calibration.md").read_text()
-    assert "| written steps emerge | present | task/steps_frac |" in page
-    assert "An effect of 2 points needs" in page
     folder = write(tmp_path / "other", REGIME, {FREE: 5, BOUND: 15})
     with pytest.raises(StudyError, match=r"no finished run of dapo@clip.high=5@rollout.noise_stream=1"):
         close_calibration([folder])
@@ -93,6 +89,6 @@ def test_where_studies_claim_accuracy_placebo_and_control_are_judged_on_it(tmp_p
     assert verdict.admitted  # by the written share
     assert verdict.accuracy is not None
     assert not verdict.accuracy.excludes_zero  # the bound does nothing to the synthetic accuracy
-    assert verdict.accuracy_reason == "its extreme dose does not move eval/chain_sum/avg@4"
+    assert verdict.accuracy_reason == "its extreme setting does not change eval/chain_sum/avg@4"
     text = close_calibration([runs])
-    assert "by eval/chain_sum/avg@4: its extreme dose does not move" in text
+    assert "by eval/chain_sum/avg@4: its extreme setting does not change" in text

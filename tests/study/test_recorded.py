@@ -9,7 +9,7 @@ from synthetic_runs import write_run, write_study
 
 from dapo_lit.study.compare.table1 import PAPER, table1
 from dapo_lit.study.designs import Arm, ladder
-from dapo_lit.study.figures.table1_figures import plot_increments, plot_outcomes
+from dapo_lit.study.figures.effect_figures import plot_effects, plot_outcomes
 from dapo_lit.study.figures.token_figures import plot_clipping, plot_room, plot_shares
 from dapo_lit.study.read.runs import StudyError, load, load_first
 from dapo_lit.techniques import NAIVE_GRPO
@@ -83,8 +83,8 @@ def test_table1_has_each_rung_with_its_interval_and_what_it_adds_paired_by_seed(
         [11, 11 - half, 11 + half, 3, 2]
     )
     assert np.isnan(found.loc["dapo", "paper"])
-    for figure in (plot_outcomes(runs, KEY), plot_increments(runs, KEY)):
-        assert "95 % t-interval" in " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    for figure in (plot_outcomes(runs, KEY), plot_effects(runs, "ladder", KEY)):
+        assert "95 % t-interval" in figure.texts[-1].get_text().replace("\n", " ")
 
 
 def test_table1_takes_what_there_is_and_shares_in_percent(tmp_path: Path):
@@ -97,8 +97,8 @@ def test_table1_takes_what_there_is_and_shares_in_percent(tmp_path: Path):
     assert found["mean"].tolist() == [25, 25]
     assert found["low"].isna().all()
     assert "adds" not in found
-    with pytest.raises(StudyError, match="no rung of the ladder"):
-        plot_increments(runs, "rollout/accuracy")
+    with pytest.raises(StudyError, match="ladder"):
+        plot_effects(runs, "ladder", "rollout/accuracy")
     assert Arm(NAIVE_GRPO).name == found.index[0]
 
 

@@ -1,4 +1,4 @@
-"""Figures: what they draw, how they are saved, and whether their colours can be told apart."""
+"""Figures: their lines, their files, and the looks of arms."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,11 @@ from synthetic_runs import write_run, write_study
 
 from dapo_lit.run_files import metrics_line
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.curve_figures import plot_metric, plot_run
+from dapo_lit.study.figures.curve_figures import curve_figures, plot_metric, plot_run
 from dapo_lit.study.figures.drawing import save
-from dapo_lit.study.figures.paper_figures import paper_figures
 from dapo_lit.study.figures.style import RC, looks
-from dapo_lit.study.figures.technique_figures import plot_techniques, technique_pairs
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.techniques import DAPO, REGISTER
+from dapo_lit.techniques import DAPO
 
 
 def seed_lines(axes: Axes) -> list[np.ndarray]:
@@ -74,35 +72,6 @@ def test_more_than_four_arms_are_drawn_without_bands_which_would_hide_them(tmp_p
     assert not any(isinstance(c, PolyCollection) for c in axes.collections)
 
 
-def test_each_technique_has_a_row_with_the_arm_that_has_it_and_the_one_that_has_not(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "leave_one_out", seeds=(0, 1), steps=6, every=3))
-    pairs = technique_pairs(runs)
-    assert pairs["clip_higher"] == ("dapo", "dapo-clip_higher")
-    assert pairs["overlong_filtering"] == ("dapo+overlong_filtering", "dapo")
-    assert set(pairs) == set(REGISTER)
-    figure = plot_techniques(runs, ["rollout/entropy", "rollout/length_mean"])
-    panels = figure.axes
-    titles = [axes.get_title(loc="left") for axes in panels]
-    assert titles[::4] == [f"{REGISTER[t].label}: entropy" for t in pairs]
-    assert set(titles[1::2]) == {"with - without"}
-    assert all(len({axes.get_ylim() for axes in panels[column::4]}) == 1 for column in range(4))
-    assert all(len(seed_lines(axes)) == 4 for axes in panels[::2])
-    on, off = ([run.series("rollout/entropy") for run in runs.of(arm)] for arm in ("dapo", "dapo-clip_higher"))
-    row = list(pairs).index("clip_higher")
-    drawn = panels[4 * row + 1].lines[1].get_ydata()  # the first is the line at 0
-    np.testing.assert_allclose(drawn, ((on[0] - off[0]) + (on[1] - off[1])) / 2)
-    with pytest.raises(StudyError, match="no usable run logged rollout/entropi"):
-        plot_techniques(runs, ["rollout/entropi"])
-
-
-def test_techniques_are_drawn_only_where_an_arm_differs_in_one_switch(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "placebo", seeds=(0, 1), steps=4, every=2))
-    with pytest.raises(StudyError, match="no arm differs from dapo in one switch"):
-        plot_techniques(runs, ["rollout/entropy"])
-    with pytest.raises(StudyError, match="no usable run of naive_grpo"):
-        technique_pairs(runs, "naive_grpo")
-
-
 def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     runs = load(write_run(tmp_path, steps=6, every=3))
     files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]
@@ -115,9 +84,6 @@ def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path
     assert "rollout step</text>" in files[0][1].read_text()
 
 
-# Machado, Oliveira and Fernandes 2009, severity 1, for linear sRGB
-
-
 @pytest.mark.parametrize("name", DESIGNS)
 def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
     arms = design(name).names
@@ -126,9 +92,16 @@ def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
     assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
 
 
-def test_each_figure_of_the_paper_is_drawn_for_a_study_that_leaves_each_technique_out(tmp_path: Path) -> None:
+def test_the_curves_of_a_report_are_drawn_over_each_axis_for_at_most_eight_arms(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "leave_one_out", (0, 1), steps=4, every=2, questions=4))
-    drawings, absent = paper_figures(runs, ["step"])
-    over_steps = {f"fig{number}_step" for number in ("1", "2", "3a", "3b", "4", "5", "6", "7")}
-    assert {drawing.name for drawing in drawings} == {*over_steps, "fig6_tokens_generated"}
-    assert absent == []
+    first, second = curve_figures(runs, "eval/chain_sum/avg@4", ["step", "tokens_generated"])
+    assert (first.name, first.folded) == ("curves_step", "")
+    assert (second.name, second.folded) == ("curves_tokens_generated", "By generated tokens")
+    panel = first.figure.axes[0]
+    means = [line.get_ydata()[-1] for line in panel.lines]
+    scores = [np.mean([run.series("eval/chain_sum/avg@4").iloc[-1] for run in runs.of(arm)]) for arm in runs.arms]
+    np.testing.assert_allclose(means, scores)
+    many = load(write_study(tmp_path, "factorial_half", (0,), steps=4, every=2, questions=2))
+    (drawn,) = curve_figures(many, "rollout/entropy", ["step"])
+    assert len(drawn.figure.axes[0].lines) == 8
+    assert "8 of 16 arms" in drawn.caption

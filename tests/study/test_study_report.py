@@ -12,34 +12,16 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.style import PAPERS
 from dapo_lit.study.read.base_policies import hash_of_bases
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.document import Table, is_empty
-from dapo_lit.study.report.page_one import in_terminal, page_one
+from dapo_lit.study.report.document import Table, in_terminal, is_empty
+from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
 QUICK = ["--axes", "step", "--formats", "png"]
-
-
-def test_every_file_that_a_report_links_to_is_there(whole: Path) -> None:
-    text = (whole / "report.md").read_text()
-    links = re.findall(r"\]\((figures/[^)]+)\)", text)
-    assert len(links) > 20
-    assert [link for link in links if not (whole / link).is_file()] == []
-    assert [line.split(".")[0] for line in text.splitlines() if line.startswith("## ")] == [
-        f"## {number}" for number in range(1, 9)
-    ]
-    assert "| undecided |" in text  # three seeds decide nothing
-
-
-def test_the_papers_own_curves_are_drawn_behind_ours(whole: Path) -> None:
-    for name in ("fig2_step", "fig2_gradient_step", "fig7_step"):
-        assert PAPERS in (whole / "figures" / f"{name}.svg").read_text()
-    assert PAPERS not in (whole / "figures" / "outcomes.svg").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +38,9 @@ def test_json_holds_the_numbers_of_the_sentences(whole: Path) -> None:
     results = json.loads((whole / "report.json").read_text())
     clip = next(c for c in results["comparisons"] if c["contrast"]["technique"] == "clip_higher")
     assert clip["estimate"]["n"] == 3
-    assert f"{100 * clip['estimate']['mean']:+.1f} points" in (whole / "report.md").read_text()
-    row = results["tables"]["technique_card"][0]
-    assert list(row) == ["technique", "left out of DAPO"]
-    assert row["left out of DAPO"].startswith(f"{100 * clip['estimate']['mean']:+.1f}")
+    row = results["tables"]["effects"][0]
+    assert row["difference"] == f"{100 * clip['estimate']['mean']:+.1f} points"
+    assert row["verdict"] == "undecided"  # three seeds decide nothing
 
 
 class Page(HTMLParser):
@@ -92,20 +73,20 @@ def test_the_page_needs_no_script_fetches_nothing_and_describes_every_figure(who
     assert all(re.search(r"\d", words) for words in described)
 
 
-def test_the_first_sentence_is_that_of_the_regimes_calibration(tmp_path: Path) -> None:
+def test_the_first_sentence_gives_the_sensitivity_of_the_regime(tmp_path: Path) -> None:
     folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "made_up"}})
     assert read_calibration(load(folder), folder) is None
     (tmp_path / "calibrate_made_up").mkdir()
     file = tmp_path / "calibrate_made_up" / "calibration.json"
     verdicts = [
-        {"technique": "clip_higher", "admitted": False, "reason": "its extreme dose does not move it"},
+        {"technique": "clip_higher", "admitted": False, "reason": "its extreme setting does not change it"},
         {"technique": "token_level_loss", "admitted": True, "reason": ""},
     ]
     file.write_text(json.dumps({"regime": "made_up", "seeds": list(range(6)), "techniques": verdicts}))
     results = replace(analyse(load(folder)), calibration=read_calibration(load(folder), folder))
     first = page_one(results)[1]
-    assert "Regime made_up, calibrated with 6 pairs an arm: for token-level loss." in str(first)
-    assert "Phenomenon absent: clip-higher (its extreme dose does not move it)." in str(first)
+    assert "calibrated with 6 pairs an arm: sensitive to token-level loss." in str(first)
+    assert "Not sensitive to clip-higher (its extreme setting does not change it)." in str(first)
     file.write_text("{}")
     with pytest.raises(StudyError, match=r"calibration\.json: cannot be read"):
         read_calibration(load(folder), folder)
@@ -185,8 +166,6 @@ def test_every_table_names_the_base_policies_by_their_weights(tmp_path: Path) ->
     tables = [part for part in build(analyse(runs), "", ["step"]).parts if isinstance(part, Table)]
     assert tables
     assert all(part.caption.endswith(f" Base policies: {hash_of_bases(runs)}.") for part in tables)
-    bases = next(part for part in tables if part.name == "base_policies")
-    assert bases.rows == [["0 (weights0)", "weights0"], ["1 (weights1)", "weights1"]]
     before = hash_of_bases(runs)
     dict.update(runs.runs[0].record, base_weights="others")  # type: ignore[arg-type]
     assert hash_of_bases(runs) != before

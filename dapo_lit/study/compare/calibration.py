@@ -1,4 +1,4 @@
-"""Calibration: whether a regime shows a technique's effect. An extreme setting must change a metric, a placebo not.
+"""Calibration: is a regime sensitive to a technique? An extreme setting must change a metric, a placebo must not.
 
 A technique is admitted if the metric that was named beforehand changes by at least two standard deviations of a paired
 difference, in the direction that was named, with an interval that excludes 0, and the placebo does not do as much.
@@ -6,22 +6,21 @@ difference, in the direction that was named, with an interval that excludes 0, a
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dapo_lit.study.compare.contrasts import by_seed, difference
 from dapo_lit.study.compare.decision import pairs_needed
 from dapo_lit.study.compare.statistics import Estimate, per_base, seeds_needed, smallest_effect, t_interval
-from dapo_lit.study.read.health import ends
-from dapo_lit.study.read.outcomes import bases, outcome
-from dapo_lit.study.read.runs import Run, Runs, StudyError
+from dapo_lit.study.read.outcomes import bases, window_mean
+from dapo_lit.study.read.runs import Runs, StudyError
 
 CALIBRATE = "calibrate"
 """The study whose arms a regime names."""
 FILE = "calibration.json"
 LEAST_D = 2.0
-"""The smallest standardised effect of an extreme dose that admits a technique."""
+"""The smallest standardised effect of an extreme setting that admits a technique."""
 TWO_POINTS = 0.02
 PLACEBO = "@rollout.noise_stream=1"
 """What the placebo's name adds to that of the arm that it repeats."""
@@ -33,20 +32,7 @@ def calibration_arms(reference: str, doses: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Phenomenon:
-    """A change that a technique could act on, in the arm that shows it most."""
-
-    name: str
-    metric: str
-    present: bool
-    arm: str
-    first: float
-    """Mean over seeds of the first tenth of a run."""
-    last: float
-
-
-@dataclass(frozen=True)
-class Effect:
+class Difference:
     """A paired difference between two arms."""
 
     arms: tuple[str, str]
@@ -71,48 +57,44 @@ class Effect:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the positive control of a technique showed."""
+    """The result of a technique's positive control."""
 
     technique: str
     admitted: bool
     reason: str
-    doses: tuple[Effect, ...]
-    """Each dose minus the first; the last is the extreme one."""
-    placebo: Effect | None
-    accuracy: Effect | None = None
-    """The extreme dose minus the first, on the primary metric, where the regime's studies claim it."""
+    doses: tuple[Difference, ...]
+    """Each setting minus the first; the last is the extreme one."""
+    placebo: Difference | None
+    accuracy: Difference | None = None
+    """The extreme setting minus the first, on the primary metric, where the regime's studies claim it."""
     accuracy_reason: str | None = None
-    """Why the regime cannot tell the technique by that metric; empty: it can; None: not asked."""
+    """Why the regime is not sensitive to the technique on that metric; empty: it is; None: not asked."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a regime can show and what not."""
+    """A regime's sensitivity to each of its techniques."""
 
     regime: str
     reference: str
     seeds: tuple[int, ...]
     bases: tuple[str, ...]
     steps: int
-    phenomena: tuple[Phenomenon, ...]
     techniques: tuple[Verdict, ...]
     metric: str
     """The primary metric, for which the next three are given."""
     sd: float | None
-    """Standard deviation of a paired difference between base policies, pooled over the placebo and the doses."""
+    """Standard deviation of a paired difference between base policies, pooled over the placebo and the settings."""
     smallest: Mapping[int, float]
     """Pairs -> the smallest effect that they find with a power of 80 %."""
     seeds_for_two_points: int | None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration:
     """Reads the runs of a calibration.
 
     Raises:
-        StudyError: the placebo or a dose has no finished run.
+        StudyError: the placebo or a setting has no finished run.
     """
     usable, reference = runs.usable, str(regime["reference"])
     for arm in [reference, reference + PLACEBO, *(a for c in regime["techniques"].values() for a in c["doses"])]:
@@ -132,7 +114,6 @@ def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration
         seeds=usable.seeds,
         bases=tuple(sorted(set(bases(usable).values()))),
         steps=max(int(run.metrics.index.max()) for run in usable),
-        phenomena=tuple(found for row in PHENOMENA if (found := _phenomenon(usable, row))),
         techniques=tuple(verdicts),
         metric=metric,
         sd=sd,
@@ -148,11 +129,15 @@ def _verdict(runs: Runs, reference: str, technique: str, control: Mapping[str, A
     placebo = _effect(runs, reference + PLACEBO, reference, key, steps)
     reason = _against(doses[-1] if doses else None, placebo, str(control["direction"]), key)
     return Verdict(
-        technique, reason is None, reason or f"its extreme dose moves {key} and the placebo does not", doses, placebo
+        technique,
+        reason is None,
+        reason or f"its extreme setting changes {key} and the placebo does not",
+        doses,
+        placebo,
     )
 
 
-def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Effect | None, metric: str) -> Verdict:
+def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Difference | None, metric: str) -> Verdict:
     """The same on the metric that studies claim: the control's interval excludes 0, and the placebo's does not."""
     if not verdict.doses or placebo is None:
         return replace(verdict, accuracy_reason=f"no pair of runs logged {metric}")
@@ -160,29 +145,29 @@ def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Effect | None, metric: s
     found = _effect(runs, treated, control, metric, None)
     reason = ""
     if found is None or not found.excludes_zero:
-        reason = f"its extreme dose does not move {metric}"
+        reason = f"its extreme setting does not change {metric}"
     elif placebo.excludes_zero:
-        reason = f"the placebo moves {metric} as well"
+        reason = f"the placebo changes {metric} as well"
     return replace(verdict, accuracy=found, accuracy_reason=reason)
 
 
-def _against(extreme: Effect | None, placebo: Effect | None, direction: str, key: str) -> str | None:
+def _against(extreme: Difference | None, placebo: Difference | None, direction: str, key: str) -> str | None:
     """Why a technique is not admitted; None where it is."""
     if extreme is None or placebo is None:
         return f"no pair of runs logged {key}"
     if not extreme.stands_out:
-        return f"its extreme dose does not move {key} by {LEAST_D:g} standard deviations"
+        return f"its extreme setting does not change {key} by {LEAST_D:g} standard deviations"
     if (extreme.mean > 0) != (direction == "up"):
-        return f"its extreme dose moves {key}, but not {direction}"
-    return f"the placebo moves {key} as well" if placebo.stands_out else None
+        return f"its extreme setting changes {key}, but not {direction}"
+    return f"the placebo changes {key} as well" if placebo.stands_out else None
 
 
-def _effect(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Effect | None:
+def _effect(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Difference | None:
     estimate = _estimate(runs, treated, control, key, steps)
     if estimate is None:
         return None
     d = estimate.mean / estimate.sd if estimate.sd else None
-    return Effect((treated, control), key, estimate.n, estimate.mean, estimate.low, estimate.high, d)
+    return Difference((treated, control), key, estimate.n, estimate.mean, estimate.low, estimate.high, d)
 
 
 def _estimate(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Estimate | None:
@@ -194,64 +179,14 @@ def _estimate(runs: Runs, treated: str, control: str, key: str, steps: tuple[int
     return t_interval(per_base(list(found.values()), [base_of[s] for s in found])) if found else None
 
 
-def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:
-    """A metric averaged over rollout steps; over the run's last values where no steps are named; None without any."""
-    if steps is None:
-        reduced = outcome(run, key)
-        return reduced.last if reduced else None
-    values = run.series(key).loc[steps[0] : steps[1]]
-    return None if values.empty or run.spoilt(key) else float(values.mean())
-
-
-@dataclass(frozen=True)
-class Sought:
-    """A phenomenon to look for in the mean of an arm: a level that is reached, or a metric that doubles or halves."""
-
-    name: str
-    metric: str
-    level: float | None = None
-    halves: bool = False
-    doubles: bool = False
-
-    def strength(self, first: float, last: float) -> tuple[float, bool]:
-        """How strong a change is, and whether it counts as present."""
-        if self.level is not None:
-            return max(first, last), max(first, last) >= self.level
-        ratio = (last + 1e-9) / (first + 1e-9)
-        change = max([ratio] * self.doubles + [1 / ratio] * self.halves)
-        return change, change >= 2
-
-
-PHENOMENA = (
-    Sought("entropy falls by half", "rollout/entropy", halves=True),
-    Sought("answers become alike", "rollout/unique_frac", halves=True),
-    Sought("groups become all correct", "rollout/groups_all_correct_frac", level=0.2),
-    Sought("length doubles or halves", "rollout/length_mean", doubles=True, halves=True),
-    Sought("written steps emerge", "task/steps_frac", doubles=True),
-    Sought("answers are truncated", "rollout/truncated_frac", level=0.05),
-)
-
-
-def _phenomenon(runs: Runs, sought: Sought) -> Phenomenon | None:
-    """The arm in which a phenomenon is strongest; None where no run logged the metric."""
-    changes = []
-    for arm in runs.arms:
-        pairs = [pair for run in runs.of(arm) if (pair := ends(run, sought.metric))]
-        if pairs:
-            first, last = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
-            strength, present = sought.strength(first, last)
-            changes.append((strength, Phenomenon(sought.name, sought.metric, present, arm, first, last)))
-    return max(changes, key=lambda change: change[0])[1] if changes else None
-
-
 @dataclass(frozen=True)
 class Admitted:
-    """What a calibration says about each technique."""
+    """A stored calibration: the techniques that a regime is sensitive to."""
 
     regime: str
     pairs: int
     verdicts: Mapping[str, str]
-    """Technique -> why the regime cannot show its effect; empty: it can."""
+    """Technique -> why the regime is not sensitive to it; empty: it is."""
     on_accuracy: Mapping[str, str] = field(default_factory=dict)
     """The same for held-out accuracy, where the regime's studies claim it."""
 

@@ -1,22 +1,18 @@
 """Which arms are compared, in named families, and what the seeds say about each comparison.
 
-A contrast is a weighting of arms: a difference of two arms, a main effect, an interaction and a Shapley value are all
-one number a seed, with one interval and one exact test.
+A contrast is a weighting of arms: a difference of two arms, a main effect and an interaction are all one number a seed,
+with one interval and one exact test.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import factorial
+from dataclasses import dataclass
 
 from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.decision import holm, sign_flip_p
-from dapo_lit.study.compare.statistics import Estimate, iqm, per_base, probability_of_improvement, t_interval
+from dapo_lit.study.compare.decision import sign_flip_p
+from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
-
-REGISTERED = "registered contrast"
-"""The family of the one comparison that a study with an event decides."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +46,6 @@ class Comparison:
     """Over base policies; None without a seed that all arms of the contrast have."""
     p: float | None
     """Sign-flip test over base policies; None below two."""
-    p_holm: float | None = None
-    """Adjusted over the family that the study decides; None for other comparisons, which have no verdict."""
-    iqm_treated: float | None = None
-    iqm_control: float | None = None
-    improvement: float | None = None
-    """Probability of improvement over all pairs of runs of two arms."""
-
-    def decided(self, alpha: float = 0.05) -> bool:
-        """Whether the exact test, adjusted over its family, rejects equality."""
-        return self.p_holm is not None and self.p_holm <= alpha
 
     @property
     def units(self) -> str:
@@ -124,8 +110,8 @@ FEWEST_FACTORS = 5
 
 
 def _factorial(names: set[str]) -> list[Contrast]:
-    """Main effects, pairwise interactions and (full factorial) Shapley values of the techniques in which the arms
-    differ, where the arms hold the whole cube of these or its half."""
+    """Main effects and pairwise interactions of the techniques in which the arms differ, where the arms hold the whole
+    cube of these or its half."""
     vectors = {name: on for name in names if (on := _on(name)) is not None}
     factors = [t for t in REGISTER if len({t in on for on in vectors.values()}) == 2]
     full, half = ({arm.name for arm in arms(factors)} for arms in (cube, half_fraction))
@@ -140,8 +126,6 @@ def _factorial(names: set[str]) -> list[Contrast]:
         # half of: effect of a with b on - effect of a with b off; its variance is that of a main effect
         weights = {cell: sign[cell][a] * sign[cell][b] / scale for cell in cells}
         found.append(Contrast("interactions", f"{a} x {b}", None, weights))
-    if full <= names:
-        found += [Contrast("Shapley values", t, t, _shapley(t, factors)) for t in factors]
     return found
 
 
@@ -153,16 +137,6 @@ def _on(name: str) -> frozenset[str] | None:
         return None
 
 
-def _shapley(technique: str, factors: Sequence[str]) -> dict[str, float]:
-    """Weights of the mean marginal contribution over all orders in which the techniques could be added."""
-    weights = {}
-    for arm in cube(factors):
-        others = len(arm.on - {technique})
-        weight = factorial(others) * factorial(len(factors) - 1 - others) / factorial(len(factors))
-        weights[arm.name] = weight if technique in arm.on else -weight
-    return weights
-
-
 def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
     """A contrast's value at each seed that all its arms have."""
     shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
@@ -172,7 +146,7 @@ def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dic
 def compare(
     contrast: Contrast, scores: Mapping[str, Mapping[int, float]], base_of: Mapping[int, str] | None = None
 ) -> Comparison:
-    """One contrast over the seeds that all its arms have; Holm is left to `compare_all`.
+    """One contrast over the seeds that all its arms have.
 
     Args:
         base_of: the base policy of each seed; without it every seed counts as its own.
@@ -184,32 +158,12 @@ def compare(
         return Comparison(contrast, (), (), (), None, None)
     units = per_base(values, bases)
     p = sign_flip_p(units) if 1 < len(units) <= 44 else None
-    result = Comparison(contrast, seeds, bases, values, t_interval(units), p)
-    if contrast.pair is None:
-        return result
-    treated, control = ([scores[arm][seed] for seed in seeds] for arm in contrast.pair)
-    improvement = probability_of_improvement(treated, control)
-    return replace(result, iqm_treated=iqm(treated), iqm_control=iqm(control), improvement=improvement)
-
-
-def compare_all(
-    found: Sequence[Contrast],
-    scores: Mapping[str, Mapping[int, float]],
-    base_of: Mapping[int, str] | None = None,
-    decides: str | None = None,
-) -> list[Comparison]:
-    """All contrasts; the exact p-values of the family `decides` adjusted by Holm."""
-    results = [compare(contrast, scores, base_of) for contrast in found]
-    places = [i for i, r in enumerate(results) if r.contrast.family == decides and r.p is not None]
-    adjusted = holm([p for i in places if (p := results[i].p) is not None])
-    for place, p in zip(places, adjusted, strict=True):
-        results[place] = replace(results[place], p_holm=p)
-    return results
+    return Comparison(contrast, seeds, bases, values, t_interval(units), p)
 
 
 def primary_family(found: Sequence[Contrast]) -> str | None:
-    """The family that a study decides unless it registered an event: main effects, else the largest."""
-    families = [c.family for c in found if c.family not in ("interactions", "Shapley values", REGISTERED)]
+    """The family that a study decides unless it registers others: main effects, else the largest."""
+    families = [c.family for c in found if c.family != "interactions"]
     if not families:
         return None
     return "main effects" if "main effects" in families else max(dict.fromkeys(families), key=families.count)

@@ -10,7 +10,6 @@ Which families a study decides is registered before its first run; other compari
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from dapo_lit.study.compare.statistics import Array
 
@@ -58,16 +57,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(raised, 1)
     return [float(value) for value in adjusted]
-
-
-def mcnemar_p(only_first: int, only_second: int) -> float:
-    """Exact two-sided McNemar test on the discordant pairs of two arms with yes/no outcomes.
-
-    >>> mcnemar_p(0, 6)
-    0.03125
-    """
-    discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
 def pairs_needed(comparisons: int, alpha: float = 0.05) -> int:

@@ -6,14 +6,17 @@ verdict. Exploratory rows are the other comparisons in the primary metric, and t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dapo_lit.study.compare.calibration import window_mean
-from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare, contrasts, primary_family
+import numpy as np
+
+from dapo_lit.study.compare.contrasts import Comparison, Contrast, by_seed, compare, contrasts, primary_family
 from dapo_lit.study.compare.decision import holm, sign_flip_p
+from dapo_lit.study.compare.max_t import max_t_p, standardised
 from dapo_lit.study.compare.sequential import decisions, interval
 from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import bases
+from dapo_lit.study.read.metric_words import in_words, is_outcome
+from dapo_lit.study.read.outcomes import bases, scores, window_mean
 from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import Runs
 
@@ -45,7 +48,7 @@ class Effect:
 
 def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> list[Effect]:
     """The effects of every registered family, with their verdicts."""
-    found: list[Effect] = []
+    found = [_event(runs, plan.event, plan.alpha)] if plan and plan.event else []
     for family in families_of(runs, plan, reference, metric):
         compared = [(one, comparison) for one in family.contrasts if (comparison := _compare(runs, one)).seeds]
         units = [per_base(comparison.differences, comparison.bases) for _, comparison in compared]
@@ -65,6 +68,28 @@ def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: st
         Registered(c.label, c.technique, c.weights, metric, words) for c in known if name and c.family == name
     )
     return (Family(str(name), plan.alpha, members),) if members else ()
+
+
+def _event(runs: Runs, event: Mapping[str, Any], alpha: float) -> Effect:
+    """The share of runs in which a metric passes a threshold within a horizon; on these 0s and 1s the sign-flip test is
+    McNemar's."""
+    key, threshold, horizon = str(event["key"]), float(event["threshold"]), event.get("horizon")
+    treated, control = str(event["treated"]), str(event["control"])
+    table = {
+        arm: {
+            run.seed: float((run.series(key).loc[:horizon] > threshold).any())
+            for run in runs.usable.of(arm)
+            if len(run.series(key))
+        }
+        for arm in (treated, control)
+    }
+    contrast = Contrast("event", f"{treated} - {control}", None, {treated: 1.0, control: -1.0})
+    found = compare(contrast, table, bases(runs))
+    estimate = found.estimate or Estimate(float("nan"), None, None, 0, None)
+    verdict = "undecided" if found.p is None or found.p > alpha else "up" if estimate.mean > 0 else "down"
+    counts = " and ".join(f"{sum(had.values()):.0f} of {len(had)}" for had in table.values())
+    words = f"runs in which {in_words(key)} pass {threshold:g}" + (f" by step {horizon}" if horizon else "")
+    return Effect(contrast, key, f"{words}: {counts}", estimate, found.p, found.p, "registered", verdict, alpha)
 
 
 def _compare(runs: Runs, one: Registered) -> Comparison:
@@ -134,11 +159,50 @@ def _within(values: Array, family: Family) -> bool:
 def exploratory_effects(
     comparisons: Sequence[Comparison], registered: Sequence[Effect], metric: str, words: str
 ) -> list[Effect]:
-    """The other comparisons in the primary metric, without a verdict. Shapley values repeat the main effects."""
+    """The other comparisons in the primary metric, without a verdict."""
     known = {(effect.contrast.label, effect.contrast.family) for effect in registered if effect.outcome == metric}
     return [
         Effect(one.contrast, metric, words, one.estimate, one.p, None, "exploratory", "")
         for one in comparisons
         if one.estimate and (one.contrast.label, one.contrast.family) not in known
-        if one.contrast.family not in ("Shapley values", REGISTERED)
     ]
+
+
+def effects_on_every_metric(
+    runs: Runs, found: Sequence[Contrast], base_of: Mapping[int, str] | None = None
+) -> list[Effect]:
+    """Effects on all metrics that describe the policy or its training, adjusted together, largest first.
+
+    Effects are ordered by their mean over the standard deviation of the bases. Only seeds that all comparisons have
+    count, so that one flip of signs means the same for all. A metric that some run lacks, or whose pairs all differ by
+    the same amount, is left out.
+    """
+    effects: list[tuple[Contrast, str, dict[int, float]]] = []
+    for key in filter(is_outcome, runs.usable.keys()):
+        table = scores(runs, key)
+        effects += [(contrast, key, by_seed(contrast, table)) for contrast in found]
+    seeds = sorted(set.union(*(set(pairs) for _, _, pairs in effects))) if effects else []
+    effects = [entry for entry in effects if len(entry[2]) == len(seeds) and _spread(entry[2])]
+    if len(seeds) < 2 or not effects:
+        return []
+    pairs_of = np.array([[pairs[seed] for _, _, pairs in effects] for seed in seeds])
+    values = per_base(pairs_of, [(base_of or {}).get(seed, str(seed)) for seed in seeds])
+    adjusted = max_t_p(values)
+    return [
+        Effect(
+            effects[i][0],
+            effects[i][1],
+            in_words(effects[i][1]),
+            t_interval(values[:, i]),
+            None,
+            float(adjusted[i]),
+            "exploratory",
+            "",
+        )
+        for i in np.argsort(-np.abs(standardised(values)), kind="stable")
+    ]
+
+
+def _spread(pairs: Mapping[int, float]) -> bool:
+    x = np.array(list(pairs.values()))
+    return len(x) > 1 and float(np.std(x)) > 1e-9 * float(np.max(np.abs(x)) or 1)

@@ -61,25 +61,6 @@ def per_base(values: Sequence[float] | Array, bases: Sequence[str]) -> Array:
     return np.array([x[[base == name for base in bases]].mean(axis=0) for name in names])
 
 
-def iqm(values: Sequence[float] | Array) -> float:
-    """Interquartile mean: the mean without the lowest and highest quarter (rounded down) of the values.
-
-    >>> iqm([0.0, 1.0, 2.0, 30.0])
-    1.5
-    """
-    return float(stats.trim_mean(np.asarray(values, dtype=float).ravel(), 0.25))
-
-
-def probability_of_improvement(treated: Sequence[float] | Array, control: Sequence[float] | Array) -> float:
-    """Chance that a run of the first arm beats a run of the second, ties counting half, over all pairs of runs.
-
-    >>> probability_of_improvement([1.0, 3.0], [1.0, 2.0])
-    0.625
-    """
-    a, b = np.asarray(treated, dtype=float)[:, None], np.asarray(control, dtype=float)[None, :]
-    return float(np.mean((a > b) + 0.5 * (a == b)))
-
-
 _gauss_legendre = functools.cache(np.polynomial.legendre.leggauss)
 
 

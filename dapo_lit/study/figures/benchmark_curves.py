@@ -101,7 +101,7 @@ def budget_curve(table: pd.DataFrame) -> pd.DataFrame:
 
 def plot_curves(samples: pd.DataFrame, budgets: pd.DataFrame, name: str, stem: Path) -> list[Path]:
     """Two panels with the intervals as bands; writes stem.png."""
-    figure, axes = new_figure(1, 2, labels=0.12)
+    figure, axes = new_figure(1, 2)
     left, right = axes[0]
     marked = [k - 1 for k in doublings(len(samples))]
     for key, colour, dash, marker in (("pass", PETROFF6[0], "-", "o"), ("cons", PETROFF6[2], "--", "s")):
@@ -123,7 +123,7 @@ def plot_curves(samples: pd.DataFrame, budgets: pd.DataFrame, name: str, stem: P
 
 def plot_reflection(rows: pd.DataFrame, name: str, stem: Path) -> list[Path]:
     """Share of reflecting responses by step: all, correct and wrong ones; writes stem.png."""
-    figure, axes = new_figure(1, 1, labels=0.12)
+    figure, axes = new_figure(1, 1)
     panel = axes[0, 0]
     lines = (("", "all", "-", "o"), ("_correct", "correct", "--", "s"), ("_wrong", "wrong", ":", "^"))
     for place, (suffix, label, dash, marker) in enumerate(lines):

@@ -1,8 +1,8 @@
-"""Curves: one run at a glance (`plot_run`), or a metric of every arm with seeds and intervals (`plot_metric`)."""
+"""Curves: one run at a glance (`plot_run`), a metric of every arm with seeds and intervals (`plot_metric`), and the
+curves of a report."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,27 +10,22 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from dapo_lit.study.figures.drawing import save
+from dapo_lit.study.figures.drawing import Drawing, save
 from dapo_lit.study.figures.style import (
-    DASHES,
     INK,
     MARKERS,
-    PETROFF6,
-    End,
-    Key,
     Look,
     draw_band,
-    draw_key,
-    label_ends,
-    line_key,
+    legend,
     looks,
     new_figure,
-    text_width,
+    numbered,
+    short,
     title,
 )
 from dapo_lit.study.read.curves import AXES, band, curve
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import is_share, unit
+from dapo_lit.study.read.outcomes import amount, is_share, unit
 from dapo_lit.study.read.runs import Run, Runs, StudyError, read_run
 
 PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
@@ -47,9 +42,11 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
 )
-
-MOST_BANDS = 4
-"""With more arms in a panel, no bands and no seeds are drawn: they would hide each other and the means."""
+CURVES = ("rollout/accuracy", "rollout/reward", "rollout/length_mean", "rollout/entropy", "rollout/groups_mixed_frac")
+"""Panels of a report's curves, after the primary metric."""
+MOST_BANDS, MOST_LINES = 4, 8
+"""With more arms in a panel, no bands and no seeds are drawn: they would hide each other and the means. A report draws
+at most eight arms."""
 
 
 def plot_run(folder: Path) -> Path:
@@ -63,57 +60,45 @@ def plot_run(folder: Path) -> Path:
     run = read_run(Path(folder))
     if run.metrics.empty:
         raise StudyError(f"{folder}: no step was logged, there is nothing to draw")
-    return save(_run_figure(run), Path(folder) / "figures" / "run")[0]
-
-
-def _run_figure(run: Run) -> Figure:
-    figure, grid = new_figure(2, 2, height=4.9, labels=1.1, above=0.15)
+    figure, grid = new_figure(2, 2, height=4.9)
     steps = int(run.metrics.index.max())
     window = max(1, steps // 10)
     for axes, (name, measured_in, keys) in zip(grid.flat, PANELS, strict=True):
-        ends: list[End] = []
         for place, (key, label) in enumerate(keys):
-            ends += _single(axes, run.series(key), label, place, window)
+            _single(axes, run.series(key), label, numbered(place), window)
         if name == "Accuracy":
-            ends += _evaluations(axes, run, len(keys))
+            _evaluations(axes, run, len(keys))
         title(axes, name, measured_in, AXES["step"])
-        if "share" in measured_in:
-            axes.set_ylim(-0.03, 1.03)
-        elif axes.lines:
-            axes.set_ylim(bottom=0)
         if not axes.lines:
             axes.text(0.5, 0.5, "not logged", ha="center", transform=axes.transAxes)
-        label_ends(axes, ends)
+            continue
+        axes.set_ylim(*((-0.03, 1.03) if "share" in measured_in else (0, None)))
+        axes.legend()
     smoothing = f"bold: mean of {window} steps, faint: each step" if window > 1 else "each step, not smoothed"
     heading = f"{run.study} / {run.arm} / seed {run.seed}: {steps} steps, {run.status} ({smoothing})"
-    figure.suptitle(heading, x=0.01, y=0.995, ha="left", va="top", fontsize=8.5)
-    return figure
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=8.5)
+    return save(figure, Path(folder) / "figures" / "run")[0]
 
 
-def _single(axes: Axes, series: pd.Series, label: str, place: int, window: int) -> list[End]:
+def _single(axes: Axes, series: pd.Series, label: str, look: Look, window: int) -> None:
     """One metric of one run: raw values faint, their moving mean on top."""
     if series.empty:
-        return []
+        return
     smooth = series.rolling(window, center=True, min_periods=1).mean()
-    colour = PETROFF6[place]
     if window > 1:
-        axes.plot(series.index, series, color=colour, alpha=0.35, lw=0.8)
-    axes.plot(smooth.index, smooth, color=colour, ls=DASHES[place], marker=MARKERS[place], ms=3, markevery=0.2)
-    return [(label, float(smooth.index[-1]), float(smooth.iloc[-1]), colour)]
+        axes.plot(series.index, series, color=look.colour, alpha=0.35, lw=0.8)
+    axes.plot(smooth.index, smooth, **look.line, ms=3, markevery=0.2, label=label)
 
 
-def _evaluations(axes: Axes, run: Run, place: int) -> list[End]:
+def _evaluations(axes: Axes, run: Run, place: int) -> None:
     """Points of every avg@k that was evaluated."""
-    ends = []
     for key in (str(k) for k in run.metrics if str(k).startswith("eval/") and "/avg@" in str(k)):
         series = run.series(key)
-        if series.empty:
-            continue
-        benchmark, measure = key.removeprefix("eval/").rsplit("/", 1)
-        axes.plot(series.index, series, color=INK, ls=":", lw=0.8, marker=MARKERS[place % 6], ms=4.5)
-        ends.append((f"{measure} {benchmark}", float(series.index[-1]), float(series.iloc[-1]), INK))
-        place += 1
-    return ends
+        if not series.empty:
+            benchmark, measure = key.removeprefix("eval/").rsplit("/", 1)
+            label, marker = f"{measure} {benchmark}", MARKERS[place % 6]
+            axes.plot(series.index, series, color=INK, ls=":", lw=0.8, marker=marker, ms=4.5, label=label)
+            place += 1
 
 
 def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
@@ -130,13 +115,9 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     if not arms:
         raise StudyError(f"no usable run logged {key}; logged: {', '.join(runs.keys())}")
     look = looks(arms)
-    names = line_key(arms, look)
-    below = names.height
-    figure, grid = new_figure(
-        width=5.6, height=3.1 + below, labels=text_width(list(names.at_end.values())), below=below
-    )
-    draw_metric(grid[0, 0], runs, key, x, arms, look, names, smooth)
-    draw_key(figure, names)
+    figure, grid = new_figure(width=5.6, height=3.1)
+    _draw_metric(grid[0, 0], runs, key, x, arms, look, smooth)
+    legend(figure, {short(arm): look[arm] for arm in arms})
     smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     several = any(sum(run.usable for run in runs.of(arm)) > 1 for arm in arms)
     band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
@@ -148,52 +129,72 @@ def _unit(key: str) -> str:
     return "share" if is_share(key) else unit(key)
 
 
-def draw_metric(
+def _draw_metric(
     axes: Axes,
     runs: Runs,
     key: str,
     x: str,
     arms: Sequence[str],
     look: Mapping[str, Look],
-    names: Key,
     smooth: int = 1,
     shaded: bool = True,
-) -> pd.DataFrame:
-    """Draws and labels the arms in one panel; returns the drawn means (arm, x, mean, low, high, n).
+) -> dict[str, float]:
+    """Draws the arms in one panel; returns where the mean of each ends.
 
     Args:
         shaded: shade the interval of each mean. It is mostly the spread of base policies, which arms share.
     """
-    tables = [pd.DataFrame(columns=["x", "mean", "low", "high", "n", "arm", "metric", "axis"])]
-    ends: list[End] = []
-    lowest, highest = np.inf, -np.inf
+    ends, heights, few = {}, [np.empty(0)], len(arms) <= MOST_BANDS
     for arm in arms:
         seeds = [series for run in runs.of(arm) if run.usable and len(series := curve(run, key, x, smooth))]
         if not seeds:
             continue
-        style = look[arm]
         points = [np.column_stack([series.index, series]).astype(float) for series in seeds]
-        drawn = points if len(arms) <= MOST_BANDS else []
-        if len(seeds) > 1 and drawn:
-            axes.add_collection(LineCollection(points, colors=style.colour, alpha=0.35, linewidths=0.6))
+        if few and len(seeds) > 1:
+            axes.add_collection(LineCollection(points, colors=look[arm].colour, alpha=0.35, linewidths=0.6))
         table = band(seeds)
-        heights = np.concatenate([*(seed[:, 1] for seed in drawn), table["mean"].to_numpy()])
-        if len(heights):
-            lowest, highest = min(lowest, heights.min()), max(highest, heights.max())
+        heights += [*(seed[:, 1] for seed in points if few), table["mean"].to_numpy()]
         if table.empty:  # the seeds have no range in common over which to average them
             continue
-        if shaded and len(arms) <= MOST_BANDS:
-            draw_band(axes, table["x"], table["low"], table["high"], style.colour)
-        line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
-        axes.plot(table["x"], table["mean"], **line, ms=3.5, lw=1.6, markevery=max(1, len(table) // 6))
-        ends.append((names.at_end[arm], float(table["x"].iloc[-1]), float(table["mean"].iloc[-1]), style.colour))
-        tables.append(table.assign(arm=arm, metric=key, axis=x))
-    if highest > lowest:
+        if shaded and few:
+            draw_band(axes, table["x"], table["low"], table["high"], look[arm].colour)
+        axes.plot(table["x"], table["mean"], **look[arm].line, ms=3.5, lw=1.6, markevery=max(1, len(table) // 6))
+        ends[arm] = float(table["mean"].iloc[-1])
+    seen = np.concatenate(heights)
+    if len(seen) and seen.max() > seen.min():
         # Seeds and means set the range: the t-band of two seeds reaches far beyond all that was seen.
-        margin = 0.15 * (highest - lowest)
-        axes.set_ylim(lowest - margin, highest + margin)
-    label_ends(axes, ends)
-    return pd.concat(tables[1:] or tables, ignore_index=True)
+        margin = 0.15 * (seen.max() - seen.min())
+        axes.set_ylim(seen.min() - margin, seen.max() + margin)
+    return ends
+
+
+def curve_figures(runs: Runs, metric: str, axes: Sequence[str]) -> list[Drawing]:
+    """The course of training of every arm, a figure for each axis; all but the first are folded."""
+    usable = runs.usable
+    every = [*(arm for arm in ("dapo", "naive_grpo") if arm in usable.arms), *usable.arms]
+    arms = [arm for arm in usable.arms if arm in list(dict.fromkeys(every))[:MOST_LINES]]
+    keys = [key for key in dict.fromkeys([metric, *CURVES]) if any(len(run.series(key)) for run in usable)]
+    look, smooth = looks(arms), max(1, int(max(run.metrics.index.max() for run in usable)) // 20)
+    drawings: list[Drawing] = []
+    for axis in axes:
+        figure, grid = new_figure(-(-len(keys) // 2), min(2, len(keys)))
+        parts = []
+        for panel, key in zip(grid.flat, keys, strict=False):
+            window = 1 if key.startswith("eval/") else smooth
+            ends = _draw_metric(panel, usable, key, axis, arms, look, window, shaded=False)
+            title(panel, in_words(key), _unit(key), AXES[axis])
+            parts += [f"{key} at the end: {', '.join(f'{arm} {amount(key, end)}' for arm, end in ends.items())}"]
+        for panel in list(grid.flat)[len(keys) :]:
+            panel.remove()
+        legend(figure, {short(arm): look[arm] for arm in arms})
+        smoothing = f"training metrics as a moving mean of {smooth} steps" if smooth > 1 else "not smoothed"
+        seeds = ", a thin line each" if len(arms) <= MOST_BANDS else ""
+        caption = f"{seeds_text(usable, arms)}{seeds}, by {AXES[axis]}; bold: mean; {smoothing}."
+        if len(arms) < len(usable.arms):
+            caption += f" {len(arms)} of {len(usable.arms)} arms; the tables have all."
+        folded = f"By {AXES[axis]}" if drawings else ""
+        drawings.append(Drawing(f"curves_{axis}", caption, ". ".join(parts) + ".", figure, folded))
+    return drawings
 
 
 def seeds_text(runs: Runs, arms: Sequence[str]) -> str:

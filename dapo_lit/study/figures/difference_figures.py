@@ -6,13 +6,11 @@ marker, so that it reads in grey.
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
@@ -26,6 +24,7 @@ from dapo_lit.study.figures.style import (
     contrast_looks,
     contrast_name,
     draw_band,
+    legend,
     new_figure,
     with_caption,
 )
@@ -35,7 +34,8 @@ from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
 """Lines of a panel; with more than two, intervals are bars at five steps instead of bands."""
-LEFT, TEXT = 0.42, 7
+TEXT = 7
+"""Points."""
 
 
 def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
@@ -64,14 +64,12 @@ def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str
     caption = (
         f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, pairs))} pairs): mean and "
         f"95 % t-interval, {'bands' if len(lines) <= MOST_BANDS else 'bars'} not adjusted and cut where they leave the "
-        f"panel; above 0, more with it. Shares in points{_smoothing(window)}."
+        f"panel; above 0, more with it. Shares in points"
     )
+    caption += f"; training metrics as a moving mean of {window} steps." if window > 1 else "."
     if len(found) > len(lines):
         caption += f" {len(lines)} of {len(found)} comparisons; the tables have all."
-    data = pd.concat(
-        [band.assign(metric=key, comparison=label) for (key, label), band in bands.items()], ignore_index=True
-    )
-    return Drawing("differences", caption, _in_words(bands), figure, data)
+    return Drawing("differences", caption, _in_words(bands), figure)
 
 
 def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = None) -> Figure:
@@ -88,23 +86,10 @@ def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = No
     return with_caption(drawing.figure, drawing.caption)
 
 
-def draw_difference(axes: Axes, runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> None:
-    """One comparison's paired difference in one metric over the steps, in a panel of its own."""
-    band = difference_band(paired_differences(runs.usable, contrast, key, smooth), bases(runs))
-    if len(band):
-        _panel(axes, {contrast.label: band}, contrast_looks([contrast]))
-
-
-def _smoothing(window: int) -> str:
-    return f"; training metrics as a moving mean of {window} steps" if window > 1 else ""
-
-
 def _draw(bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], lines: Sequence[Contrast]) -> Figure:
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)
-    below = 0.15 * -(-len(lines) // 2) + 0.2
-    room = {"left": LEFT, "labels": 0.06, "below": below, "over": 0.32, "under": 0.2}
-    figure, grid = new_figure(rows, columns, width=COLUMN_IN, height=1.2 * rows + below, **room)
+    figure, grid = new_figure(rows, columns, width=COLUMN_IN, height=1.2 * rows)
     look = contrast_looks(lines)
     end = max(float(band["x"].iloc[-1]) for band in bands.values())
     for place, axes in enumerate(grid.flat):
@@ -113,29 +98,12 @@ def _draw(bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], li
             continue
         key = keys[place]
         _panel(axes, {c.label: bands[key, c.label] for c in lines if (key, c.label) in bands}, look)
-        wide = axes.get_position().width * COLUMN_IN
         text = in_words(key) + (f" ({unit(key)})" if unit(key) else "")
-        title = "\n".join(textwrap.wrap(text, 26)[:2])
-        axes.set_title(title, loc="left", fontsize=TEXT, color=INK, x=-(LEFT - 0.04) / wide, y=1.0, linespacing=1.0)
+        axes.set_title("\n".join(textwrap.wrap(text, 28)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
         axes.set_xlim(0, 1.04 * end)
         if place >= len(keys) - columns:
             axes.set_xlabel("rollout step", fontsize=TEXT)
-    handles = [
-        Line2D([], [], color=look[c.label].colour, ls=look[c.label].dash, marker=look[c.label].marker, ms=3, lw=1.3)
-        for c in lines
-    ]
-    names = [contrast_name(c) for c in lines]
-    figure.legend(
-        handles,
-        names,
-        loc="lower left",
-        ncol=2,
-        fontsize=TEXT,
-        handlelength=2.6,
-        columnspacing=1.0,
-        borderpad=0,
-        frameon=False,
-    )
+    legend(figure, {contrast_name(c): look[c.label] for c in lines}, fontsize=TEXT)
     return figure
 
 
@@ -146,9 +114,8 @@ def _panel(axes: Axes, bands: Mapping[str, pd.DataFrame], look: Mapping[str, Loo
         apart = 0.015 * float(whole["x"].iloc[-1]) * (place - (len(bands) - 1) / 2)
         band = whole.assign(x=whole["x"] + apart) if len(whole) <= BARS else whole  # else bars have steps of their own
         every = max(1, len(band) // BARS)
-        line: dict[str, Any] = {"color": style.colour, "ls": style.dash, "marker": style.marker}
         start = (place * every) // max(1, len(bands))
-        axes.plot(band["x"], band["mean"], **line, ms=2.6, lw=1.2, markevery=(start, every))
+        axes.plot(band["x"], band["mean"], **style.line, ms=2.6, lw=1.2, markevery=(start, every))
         if len(bands) <= MOST_BANDS:
             draw_band(axes, band["x"], band["low"], band["high"], style.colour)
         else:

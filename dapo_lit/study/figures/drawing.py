@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 import matplotlib as mpl
-import pandas as pd
 from matplotlib.figure import Figure
 
 from dapo_lit.study.figures.style import RC
@@ -18,13 +17,12 @@ UNDATED: dict[str, dict[str, None]] = {"png": {"Software": None}, "pdf": {"Creat
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, its caption (n, interval, axis), a description with the numbers, and the numbers themselves."""
+    """A figure, its caption (n, interval, axis), and a description with the numbers."""
 
     name: str
     caption: str
     alt: str
     figure: Figure
-    data: pd.DataFrame
     folded: str = ""
     """Heading to click on where the figure is folded away: the same figure over another axis."""
 

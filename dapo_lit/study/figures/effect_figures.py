@@ -3,24 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
-from dapo_lit.study.compare.contrasts import Comparison
+from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
-from dapo_lit.study.figures.style import (
-    FAINT,
-    INK,
-    PAPER,
-    PETROFF6,
-    looks,
-    new_figure,
-    short,
-    text_width,
-    title,
-)
-from dapo_lit.study.read.outcomes import amount, is_share, unit
+from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
+from dapo_lit.study.read.outcomes import amount, bases, is_share, outcome, primary_metric, scores, unit
+from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
 Row = tuple[str, Sequence[float], str, str, Estimate]
@@ -41,8 +31,7 @@ def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: 
     last = "its last checkpoint" if points == 1 else f"mean of its last {points} checkpoints"
     caption = f"{key} of every run ({last}), {spread} seeds per arm; bar: mean, 95 % t-interval."
     means = ", ".join(f"{arm} {amount(key, float(np.mean(list(s.values()))))}" for arm, s in seeds.items())
-    data = pd.DataFrame([{"arm": arm, "seed": seed, key: v} for arm, s in seeds.items() for seed, v in s.items()])
-    return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure, data)
+    return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure)
 
 
 def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Drawing | None:
@@ -71,18 +60,12 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
         f"{result.contrast.label} {amount(key, estimate.mean, signed=True)}" for result, estimate in shown
     )
     name = "effects_" + family.replace(" ", "_").replace("=", "_")
-    data = [
-        {"comparison": r.contrast.label, "seed": seed, "difference": difference}
-        for r, _ in shown
-        for seed, difference in zip(r.seeds, r.differences, strict=True)
-    ]
-    return Drawing(name, caption, f"Mean differences: {words}.", figure, pd.DataFrame(data))
+    return Drawing(name, caption, f"Mean differences: {words}.", figure)
 
 
 def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Figure:
     """Rows of dots, the first at the top, each with its mean and 95 % t-interval just below."""
-    names = [name for name, *_ in rows]
-    figure, grid = new_figure(height=0.25 * len(rows) + 0.8, left=text_width(names))
+    figure, grid = new_figure(height=0.25 * len(rows) + 0.8)
     axes, scale = grid[0, 0], 100 if is_share(key) else 1
     for place, (_, values, colour, marker, estimate) in enumerate(reversed(rows)):
         scaled = [scale * value for value in values]
@@ -92,7 +75,7 @@ def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Fi
         axes.plot(
             scale * estimate.mean, place - 0.28, mean_marker, color=INK, ms=7 if mean_marker == "|" else 3.5, mew=1.4
         )
-    axes.set_yticks(range(len(rows)), names[::-1])
+    axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     title(axes, "", "", label)
     return figure
@@ -130,5 +113,25 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
         + f"; mean over n = {max(r.estimate.n for r in results if r.estimate)} seeds."
     )
     words = ", ".join(f"{a} with {b} {amount(key, mean, signed=True)}" for (a, b), mean in pairs.items())
-    rows = pd.DataFrame([{"first": a, "second": b, "interaction": mean} for (a, b), mean in pairs.items()])
-    return Drawing("interactions", caption, f"Interactions: {words}.", figure, rows)
+    return Drawing("interactions", caption, f"Interactions: {words}.", figure)
+
+
+def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
+    """`outcomes_figure` with its caption, for notebooks."""
+    name = key or primary_metric(runs)
+    points = max(found.points for run in runs.usable if (found := outcome(run, name)))
+    drawing = outcomes_figure(scores(runs, name), name, points)
+    return with_caption(drawing.figure, drawing.caption)
+
+
+def plot_effects(runs: Runs, family: str, key: str | None = None) -> Figure:
+    """`effects_figure` of one family of comparisons with its caption, for notebooks.
+
+    Raises:
+        StudyError: the runs allow no comparison of this family.
+    """
+    name, table = key or primary_metric(runs), scores(runs, key or primary_metric(runs))
+    drawing = effects_figure([compare(one, table, bases(runs)) for one in contrasts(runs.arms)], name, family)
+    if drawing is None:
+        raise StudyError(f"no two arms of {', '.join(runs.arms)} with a common seed make a comparison of {family!r}")
+    return with_caption(drawing.figure, drawing.caption)

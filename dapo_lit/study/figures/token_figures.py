@@ -9,19 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.figures.style import (
-    DASHES,
-    FAINT,
-    INK,
-    MARKERS,
-    PETROFF6,
-    draw_band,
-    label_ends,
-    new_figure,
-    text_width,
-    title,
-    with_caption,
-)
+from dapo_lit.study.figures.style import FAINT, INK, PETROFF6, draw_band, new_figure, numbered, title, with_caption
 
 BLUE, ORANGE, RED = PETROFF6[:3]
 SHOWN = (0.33, 3.0)
@@ -35,7 +23,7 @@ def plot_clipping(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Fi
         tokens: the tokens of one replayed step and arm, with old_logprob, ratio, advantage, clipped and update.
         clip_low, clip_high: the bounds in effect.
     """
-    figure, grid = new_figure(1, 2, height=3.0, labels=0.15)
+    figure, grid = new_figure(1, 2, height=3.0)
     later, beyond = tokens[tokens["update"] > 1], 0
     for axes, sign, bound, edge in ((grid[0, 0], 1, "high", 1 + clip_high), (grid[0, 1], -1, "low", 1 - clip_low)):
         rows = later[np.sign(later["advantage"]) == sign]
@@ -68,7 +56,7 @@ def plot_clipping(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Fi
 
 def plot_room(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Figure:
     """How far a token may rise in a step, by its old probability, and how many tokens have that probability."""
-    figure, grid = new_figure(1, 2, height=2.8, labels=0.15)
+    figure, grid = new_figure(1, 2, height=2.8)
     edges = np.array([0, 0.001, 0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0000001])
     names = ["<.001", "to .01", "to .1", "to .2", "to .4", "to .6", "to .8", "to 1"]
     good = tokens[(tokens["advantage"] > 0) & (tokens["update"] > 1)]
@@ -104,11 +92,9 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
         rollouts: the completions of one run, with step, problem_id, attempt and response.
         patterns: name to regular expression.
     """
-    names = list(patterns)
-    figure, grid = new_figure(width=5.6, height=3.0, labels=text_width(names))
+    figure, grid = new_figure(width=5.6, height=3.0)
     axes: Axes = grid[0, 0]
-    ends = []
-    for index, name in enumerate(names):
+    for index, name in enumerate(patterns):
         found = rollouts["response"].str.contains(re.compile(patterns[name]))
         groups = found.groupby([rollouts["step"], rollouts["problem_id"], rollouts["attempt"]]).mean()
         estimates = {int(str(step)): t_interval(values.to_numpy()) for step, values in groups.groupby(level=0)}
@@ -117,11 +103,10 @@ def plot_shares(rollouts: pd.DataFrame, patterns: Mapping[str, str]) -> Figure:
         low = [e.mean if e.low is None else e.low for e in estimates.values()]
         high = [e.mean if e.high is None else e.high for e in estimates.values()]
         draw_band(axes, steps, low, high, PETROFF6[index])
-        axes.plot(steps, means, color=PETROFF6[index], ls=DASHES[index], marker=MARKERS[index])
-        ends.append((name, float(steps[-1]), means[-1], PETROFF6[index]))
+        axes.plot(steps, means, **numbered(index).line, label=name)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     title(axes, "What responses contain", "share of responses", "rollout step")
-    label_ends(axes, ends)
+    axes.legend()
     sizes = rollouts.groupby("step").size()
     caption = (
         f"One run; {sizes.min()} to {sizes.max()} responses a recorded step, all that were generated. Band: 95 % "

@@ -1,4 +1,4 @@
-"""What must hold before arms are compared: one code version, only declared differences, no arm counted twice.
+"""Checks before arms are compared: one code version, only declared differences, no arm counted twice.
 
 The tags of the config's fields say which keys count (config/kinds.py).
 """
@@ -6,8 +6,7 @@ The tags of the config's fields say which keys count (config/kinds.py).
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import PACKING, hash_of, identity, kind_of
-from dapo_lit.config.kinds import HORIZON, SCIENCE
+from dapo_lit.config.identity import PACKING, hash_of, identity
 from dapo_lit.study.arm_names import settings_of
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -35,14 +34,6 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
         if twin != arm:
             reasons.append(f"{twin} and {arm} are the same config under two names")
     return reasons
-
-
-def decides(override: str) -> bool:
-    """Whether the key of an override, seed and arm aside, decides which runs are made or what is found in them."""
-    key = override.lstrip("+~")
-    if key in ("seed", "study.arm", "study.workers", "study.packed"):
-        return False
-    return key.partition(".")[0] in ("study", "study_name", "regime") or kind_of(key) in (SCIENCE, HORIZON)
 
 
 def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:

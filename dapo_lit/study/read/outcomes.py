@@ -1,4 +1,4 @@
-"""What a run achieved: one number a run for comparisons, and how far the best checkpoint flatters it."""
+"""One number a run for comparisons, and how numbers of each metric are printed."""
 
 from dataclasses import dataclass
 
@@ -13,30 +13,28 @@ class Outcome:
     """Mean of the last points: the number that arms are compared on."""
     points: int
     """How many: a third of the checkpoints, at most three; a tenth where a metric has more than 30 values."""
-    best: float
-    """The maximum over checkpoints, which flatters: it picks the luckiest one."""
-    best_step: int
-    final_step: int
 
 
 def outcome(run: Run, key: str) -> Outcome | None:
     """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
     series = run.series(key)
-    steps, values = series.index.to_numpy(), series.to_numpy()
-    steps, values = steps[steps > 0], values[steps > 0]
+    values = series.to_numpy()[series.index.to_numpy() > 0]
     count = len(values)
     if not count or run.spoilt(key):
         return None
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
         points = 1  # the last evaluation has far more samples than those before it
-    return Outcome(
-        last=float(values[-points:].mean()),
-        points=points,
-        best=float(values.max()),
-        best_step=int(steps[values.argmax()]),
-        final_step=int(steps[-1]),
-    )
+    return Outcome(float(values[-points:].mean()), points)
+
+
+def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:
+    """A metric averaged over rollout steps; over the run's last values where no steps are named; None without any."""
+    if steps is None:
+        reduced = outcome(run, key)
+        return reduced.last if reduced else None
+    values = run.series(key).loc[steps[0] : steps[1]]
+    return None if values.empty or run.spoilt(key) else float(values.mean())
 
 
 def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:

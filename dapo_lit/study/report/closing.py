@@ -1,4 +1,4 @@
-"""What a study prints when its last cell has ended: what was found, and where the report is."""
+"""The end of a study, printed when its last cell has ended: its findings, and where the report is."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +8,12 @@ from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.outcomes import primary_metric
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.calibration_page import close_calibration
+from dapo_lit.study.report.calibrated import close_calibration
 from dapo_lit.study.report.report import make_report
 
 
 def close(study: str, folders: Sequence[Path], command: str) -> str:
-    """Writes a small report or a calibration into the first folder; returns what was found as text.
+    """Writes a report or a calibration into the first folder; returns its findings as text.
 
     Raises:
         StudyError: no cell has finished, none has learned anything, or the runs may not be compared.

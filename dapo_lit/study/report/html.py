@@ -1,12 +1,13 @@
 """The report as one HTML file: SVG inline, no script, nothing fetched, readable in light and dark and aloud.
 
-The text is rendered from the report's Markdown into page.html, which holds the style.
+page.html holds the layout and the style; paragraphs and captions are Markdown.
 """
 
 import html
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
@@ -15,7 +16,7 @@ from markupsafe import Markup
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.report.document import Document, Part, Table
 
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable(["link", "image", "autolink"])
 
 
 def write_html(document: Document, out: Path) -> Path:
@@ -28,13 +29,11 @@ def write_html(document: Document, out: Path) -> Path:
     return path
 
 
-def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, str]:
-    """What page.html shows of a part; headings of the second level go into `contents` (anchor, text)."""
+def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, Any]:
+    """The fields of a part for page.html; headings of the second level go into `contents` (anchor, text)."""
     match part:
         case Table():
-            caption = f"<table>\n<caption>{MARKDOWN.renderInline(part.caption)}</caption>"
-            table = MARKDOWN.render(part.markdown()).replace("<table>", caption, 1).replace("<th>", '<th scope="col">')
-            return {"table": Markup(table)}
+            return {"table": part, "caption": Markup(MARKDOWN.renderInline(part.caption))}
         case Drawing():
             caption = Markup(MARKDOWN.renderInline(part.caption))
             return {"svg": Markup(inline_svg(part)), "caption": caption, "folded": part.folded}

@@ -1,6 +1,6 @@
-"""A finished study as a report: Markdown, one HTML file, JSON, and figures as PNG, PDF and SVG."""
+"""A finished study as a report: one HTML file, JSON, and figures as PNG, PDF or SVG."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,24 +8,16 @@ from typing import Any
 from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.base_policies import hash_of_bases, weights_by_base
+from dapo_lit.study.read.guard import code_versions
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import outcome
-from dapo_lit.study.read.registration import late_registration, read_plan
-from dapo_lit.study.read.runs import load, study_folder
-from dapo_lit.study.report.budget_section import budget_section
-from dapo_lit.study.report.checks_section import (
-    commands_section,
-    health_section,
-    power_section,
-    registration,
-    versions_section,
-)
-from dapo_lit.study.report.document import Document, Table, bullets, is_empty, write
-from dapo_lit.study.report.findings_section import card_section, figures_section
+from dapo_lit.study.read.registration import Plan, late_registration, read_plan
+from dapo_lit.study.read.runs import Runs, load, study_folder
+from dapo_lit.study.report.document import Document, Table, bullets, in_terminal, is_empty, write
 from dapo_lit.study.report.html import write_html
-from dapo_lit.study.report.page_one import in_terminal, page_one
+from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
-from dapo_lit.study.report.sentences import missing_text
+from dapo_lit.study.report.sections import arms_section, curves_section, runs_section
 
 
 def make_report(
@@ -40,7 +32,7 @@ def make_report(
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
     Args:
-        axes: x-axes of the paper's figures; the first is shown, the others are folded away.
+        axes: x-axes of the curves; the first is shown, the others are folded away.
         progress: called with a line of text at each stage.
 
     Raises:
@@ -62,23 +54,18 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
     """The report's parts in their order."""
     usable = results.runs.usable
     first = (
-        f"Primary metric `{results.metric}`, {results.budget}, {seeds_text(usable, usable.arms)}. Arms are compared on "
-        f"the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
+        f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
+        f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
-    warnings = [bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings])]
     lead = page_one(results)
     parts = [
         first,
-        *(warnings if results.warnings else []),
-        *registration(results, late),
+        bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]),
         *lead,
-        *card_section(results),
-        *figures_section(results, axes),
-        *budget_section(results),
-        *health_section(results),
-        *power_section(results),
-        *versions_section(results),
-        *commands_section(results, command),
+        *arms_section(results),
+        *curves_section(results, axes),
+        *runs_section(results, late),
+        f"This report: `{command}`",
     ]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
     made_from = f" Base policies: {hash_of_bases(usable)}."
@@ -87,13 +74,35 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
     return Document(title, named, as_json(results), lead[1:])
 
 
+def _budget_text(runs: Runs, plan: Plan | None) -> str:
+    """Where the runs ended, and the limits that were registered."""
+    ends = sorted({int(run.metrics.index.max()) for run in runs})
+    reached = f"{ends[0]} steps" if len(ends) == 1 else f"{ends[0]} to {ends[-1]} steps"
+    limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
+    named = ", ".join(f"{key} {value:g}" for key, value in limits.items() if value is not None)
+    return f"at {reached}" + (f" (registered budget: {named})" if named else "")
+
+
+def missing_text(missing: Collection[tuple[str, int]]) -> str:
+    """Which cells have no usable run, arm by arm; empty if none lacks.
+
+    >>> missing_text([("dapo", 3), ("dapo", 4)])
+    ' 2 cells that were asked for have no usable run: dapo at seeds 3, 4.'
+    """
+    if not missing:
+        return ""
+    arms = {arm: [str(seed) for other, seed in missing if other == arm] for arm, _ in missing}
+    named = "; ".join(f"{arm} at seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+    return f" {len(missing)} cells that were asked for have no usable run: {named}."
+
+
 def as_json(results: Results) -> dict[str, Any]:
-    """What report.json holds besides the tables: every number that the report's sentences are made of."""
+    """Content of report.json besides the tables: every number that the report's sentences are made of."""
     usable = results.runs.usable
     return {
         "study": results.runs.studies[0],
         "metric": results.metric,
-        "budget": results.budget,
+        "budget": _budget_text(usable, results.plan),
         "arms": list(usable.arms),
         "base_policies": weights_by_base(usable),
         "outcomes": [
@@ -108,6 +117,7 @@ def as_json(results: Results) -> dict[str, Any]:
         },
         "missing": [{"arm": arm, "seed": seed, "reason": reason} for (arm, seed), reason in results.missing.items()],
         "health": {run.name: findings(run) for run in usable if findings(run)},
+        "code": code_versions(usable),
         "unreadable": dict(results.runs.unreadable),
         "edits_after_registration": list(results.edits),
         "compared_in_spite_of": list(results.warnings),

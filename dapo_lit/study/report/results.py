@@ -1,19 +1,17 @@
-"""Everything that a report says, computed once: outcomes, comparisons, and reasons not to compare."""
+"""The analysis behind a report, computed once: outcomes, comparisons, and reasons not to compare."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dapo_lit.study.compare.calibration import Admitted
-from dapo_lit.study.compare.contrasts import REGISTERED, Comparison, Contrast, compare_all, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts, primary_family
 from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
-from dapo_lit.study.compare.emergence import emergence
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs, StudyError
-from dapo_lit.study.report.sentences import budget_text
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,13 @@ class Results:
     """The family of comparisons that the findings describe."""
     act: Mapping[str, tuple[bool | None, str]]
     """For each technique, whether the regime exercises it."""
-    budget: str
     missing: Mapping[tuple[str, int], str]
     warnings: tuple[str, ...]
     """Reasons to refuse the comparison that were overruled."""
     effects: tuple[Effect, ...] = ()
     """Registered, with verdicts, and the others in the primary metric."""
     calibration: Admitted | None = None
-    """What the calibration of the study's regime says; None without one."""
+    """The calibration of the study's regime; None without one."""
 
     @property
     def alpha(self) -> float:
@@ -78,7 +75,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     families = {contrast.family for contrast in found}
     named = [effect.contrast.family for effect in registered if effect.contrast.family in families]
     family = next(iter(named), (plan.family if plan else None) or primary_family(found))
-    comparisons = compare_all(found, table, base_of) + _event(runs, plan, base_of)
+    comparisons = [compare(contrast, table, base_of) for contrast in found]
     final = next((run.config.get("evaluation", {}).get("final_samples") for run in runs), None)
     return Results(
         runs=runs,
@@ -89,7 +86,6 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         comparisons=tuple(comparisons),
         family=family,
         act=exercised(runs),
-        budget=budget_text(runs, plan),
         missing=runs.missing(wanted, _awaited(runs, plan, registered)),
         warnings=tuple(reasons_against),
         effects=(*registered, *exploratory_effects(comparisons, registered, metric, in_words(metric, final))),
@@ -106,14 +102,3 @@ def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | Non
     """Arms that the study should have, and its reference: the registered ones, else the first there is."""
     arms, reference = (plan.arms, plan.reference) if plan else ((), None)
     return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
-
-
-def _event(runs: Runs, plan: Plan | None, base_of: Mapping[int, str]) -> list[Comparison]:
-    """The one comparison that a plan with an event decides: who had the event (1) and who had not (0)."""
-    event, found = plan.event if plan else None, emergence(runs, plan)
-    if not event or found is None:
-        return []
-    treated, control = str(event["treated"]), str(event["control"])
-    contrast = Contrast(REGISTERED, f"{treated} - {control}", None, {treated: 1.0, control: -1.0})
-    had = {arm: {seed: float(yes) for seed, yes in found.reached(arm).items()} for arm in contrast.weights}
-    return compare_all([contrast], had, base_of, REGISTERED)

@@ -1,4 +1,4 @@
-"""What moved, and the paired difference over steps: exact on small numbers, calibrated on noise."""
+"""Effects on every metric, and the paired difference over steps: exact on small numbers, calibrated on noise."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ import pytest
 from synthetic_runs import write_study
 
 from dapo_lit.study.compare.contrasts import difference
-from dapo_lit.study.compare.moved import max_t_p, moved, standardised
+from dapo_lit.study.compare.effects import effects_on_every_metric
+from dapo_lit.study.compare.max_t import max_t_p, standardised
 from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.metric_words import WORDS, in_words, is_outcome
@@ -19,7 +20,7 @@ CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dap
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return load(write_study(tmp_path_factory.mktemp("moved"), "emergence", seeds=range(5), steps=12, every=3))
+    return load(write_study(tmp_path_factory.mktemp("runs"), "emergence", seeds=range(5), steps=12, every=3))
 
 
 def test_one_metric_has_the_p_of_its_own_t_over_all_flips_and_more_metrics_a_larger_one() -> None:
@@ -33,7 +34,7 @@ def test_one_metric_has_the_p_of_its_own_t_over_all_flips_and_more_metrics_a_lar
     assert max_t_p(np.hstack([one, rng.normal(0, 1, (8, 20))]))[0] > alone
 
 
-def test_noise_is_called_moved_in_at_most_one_study_of_twenty() -> None:
+def test_noise_is_called_an_effect_in_at_most_one_study_of_twenty() -> None:
     rng = np.random.default_rng(1)
     found = [float(np.min(max_t_p(rng.standard_t(3, (8, 12))))) <= 0.05 for _ in range(300)]
     assert np.mean(found) < 0.08  # 3.3 % of 300 is the most that 2^8 flips can give
@@ -44,15 +45,16 @@ def test_an_effect_is_standardised_by_the_spread_of_its_values() -> None:
 
 
 def test_the_effects_of_a_technique_are_sorted_and_leave_out_what_a_switch_reports_of_itself(runs: Runs) -> None:
-    found = moved(runs, [CLIP])
-    assert [abs(f.size) for f in found] == sorted((abs(f.size) for f in found), reverse=True)
-    keys = {f.key for f in found}
+    found = effects_on_every_metric(runs, [CLIP])
+    sizes = [abs(f.estimate.mean / float(f.estimate.sd or 0)) for f in found]
+    assert sizes == pytest.approx(sorted(sizes, reverse=True))
+    keys = {f.outcome for f in found}
     assert "rollout/entropy" in keys
     assert not any(key.startswith(("clip/", "sampling/", "reward/")) for key in keys)
     assert "rollout/repetition_frac" not in keys  # constant in these runs
-    entropy = next(f for f in found if f.key == "rollout/entropy")
+    entropy = next(f for f in found if f.outcome == "rollout/entropy")
     assert entropy.estimate.mean > 0
-    assert entropy.size == pytest.approx(entropy.estimate.mean / float(entropy.estimate.sd or 0))
+    assert (entropy.kind, entropy.verdict) == ("exploratory", "")
 
 
 def test_a_difference_over_steps_is_with_minus_without_at_each_step(runs: Runs) -> None:
