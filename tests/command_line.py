@@ -14,15 +14,9 @@ from threading import Lock
 import pytest
 
 SMALL = (
-    "+experiment=four_sums",
-    "algorithm.num_prompts=4",
-    "algorithm.minibatch_prompts=2",
-    "budget.steps=6",
-    "evaluation.samples=2",
-    "trainer.checkpoint_every=2",
-    "logger.rollouts_every=3",
-    "logger.progress=none",
-)
+    "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=6",
+    "evaluation.samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=3", "logger.progress=none",
+)  # fmt: skip
 """A run of seconds: four questions, a random policy, two updates a step."""
 
 

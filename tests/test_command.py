@@ -13,17 +13,11 @@ from dapo_lit.config import Config
 @pytest.mark.parametrize(
     ("arguments", "plain"),
     [
-        ([], True),
-        (["+experiment=dapo", "seed=1", "~logger.wandb"], True),
-        (["study.seeds=[0,1]"], True),
-        (["seed=0,1"], False),
-        (["seed=range(0,3)"], False),
-        (["-m", "seed=1"], False),
-        (["--help"], False),
-        (["hydra.run.dir=elsewhere"], False),
-        (["+hydra.verbose=true"], False),
+        ([], True), (["+experiment=dapo", "seed=1", "~logger.wandb"], True), (["study.seeds=[0,1]"], True),
+        (["seed=0,1"], False), (["seed=range(0,3)"], False), (["-m", "seed=1"], False), (["--help"], False),
+        (["hydra.run.dir=elsewhere"], False), (["+hydra.verbose=true"], False),
     ],
-)
+)  # fmt: skip
 def test_a_flag_a_sweep_and_hydras_own_keys_are_left_to_hydra(arguments, plain):
     assert is_plain(arguments) == plain
 

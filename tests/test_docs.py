@@ -15,7 +15,6 @@ from hydra.core.override_parser.types import OverrideType
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
 from dapo_lit.config import parse
-from dapo_lit.config.identity import kinds
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.train import train
 
@@ -67,22 +66,6 @@ def test_the_metrics_page_names_every_key_that_a_run_writes_and_no_other(metric_
     assert len(named) == len(set(named))
     written = {general(key) for row in metric_rows for key in row}
     assert set(named) == written
-
-
-def test_the_table_of_keys_has_every_key_of_the_schema_with_the_default_runs_value(compose):
-    table = tables.keys()
-    known = kinds()
-    holding = {key for key in known if not any(other.startswith(f"{key}.") for other in known)}
-    assert holding <= set(FIRST_CELL.findall(table)) <= set(known)
-    default = compose(small=False)
-    for key, value in (("task.num_heldout", default.task.num_heldout), ("algorithm.clip.high", 0.28), ("seed", 0)):
-        assert re.search(rf"^\| `{key}` \|[^|]+\| `{value}` \|", table, re.MULTILINE)
-
-
-def test_every_table_that_is_made_has_a_page():
-    asked = {name for file in PAGES for name in re.findall(MARKER, file.read_text(), re.MULTILINE)}
-    assert asked >= set(tables.MADE)
-    assert all(tables.table(name).count("\n|") > 2 for name in asked)
 
 
 def made(file: Path) -> str:

@@ -50,6 +50,6 @@ def test_a_notebook_runs_and_draws_as_many_figures_as_it_shows(file, kernel):
             cell.outputs = []
         if "parameters" in cell.metadata.get("tags", ()):
             cell.source = SHORT[file.stem]
-    fresh.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # only the imported modules stay
+    fresh.cells.append(nbformat.v4.new_code_cell("%reset -f"))  # only the imported modules stay for the next one
     NotebookClient(fresh, km=kernel, timeout=120, resources={"metadata": {"path": str(FOLDER)}}).execute()
     assert figures(fresh) == figures(shown)

@@ -48,20 +48,12 @@ def run(compose, tmp_path, monkeypatch) -> Path:
     for name, rows in (("train", sums[:2] + chats[2:]), ("heldout", sums)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = compose(
-        f"policy.path={Parts(compose()).policy_folder}",
-        "policy.random_init=false",
-        "task.name=file",
-        "task.columns={problem: prompt, answer: solution}",
-        f"task.path={tmp_path / 'train.jsonl'}",
-        f"task.eval_path={tmp_path / 'heldout.jsonl'}",
-        "task.label=own",
-        "reward.function=own_trl_reward.closeness",
-        "logger=csv",
-        "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",
-        "+callbacks=best_checkpoint",
-        "logger.rollouts_every=1",
-        "budget.steps=2",
-    )
+        f"policy.path={Parts(compose()).policy_folder}", "policy.random_init=false", "task.name=file",
+        "task.columns={problem: prompt, answer: solution}", f"task.path={tmp_path / 'train.jsonl'}",
+        f"task.eval_path={tmp_path / 'heldout.jsonl'}", "task.label=own", "reward.function=own_trl_reward.closeness",
+        "logger=csv", "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",
+        "+callbacks=best_checkpoint", "logger.rollouts_every=1", "budget.steps=2",
+    )  # fmt: skip
     train(config, [])
     return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
 

@@ -44,19 +44,10 @@ ARROWS = {
     "study.figures": {"techniques", "study", "study.read", "study.compare"},
     "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
     "cli": {
-        "config",
-        "study",
-        "study.read",
-        "study.compare",
-        "runs",
-        "data",
-        "rollout",
-        "engines",
-        "ranks",
-        "step",
+        "config", "study", "study.read", "study.compare", "runs", "data", "rollout", "engines", "ranks", "step",
         "techniques",
     },
-}
+}  # fmt: skip
 LOWEST = {"errors", "files", "imports", "run_files", "pass_at_k"}
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {

@@ -73,37 +73,13 @@ def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
     assert yaml.safe_load((whole / RUN / "config.yaml").read_text())["algorithm"]["clip"]["high"] == 0.28
 
 
-FROZEN = [
-    "step", "gradient_step", "tokens_generated", "tokens_trained", "wall_s", "rollout/accuracy", "rollout/reward",
-    "rollout/reward_shaped", "rollout/length_mean", "rollout/length_max", "rollout/length_cv",
-    "rollout/truncated_frac",
-    "rollout/length_correct", "rollout/length_wrong", "rollout/groups_all_correct_frac",
-    "rollout/groups_all_wrong_frac", "rollout/groups_mixed_frac", "rollout/entropy", "rollout/prob_mean",
-    "rollout/unique_frac", "rollout/repetition_frac", "batch/accuracy", "batch/reward", "batch/length_mean",
-    "batch/truncated_frac", "sampling/rounds", "sampling/groups_generated", "sampling/groups_kept",
-    "sampling/groups_surplus", "sampling/tokens_filtered_frac", "sampling/tokens_surplus_frac",
-    "sampling/tokens_wasted_frac", "sampling/empty_steps", "policy/entropy", "policy/entropy_seq_mean",
-    "policy/prob_mean", "clip/low_frac", "clip/high_frac",
-    "clip/symmetric_high_frac", "clip/dual_frac", "clip/high_prob_mean",
-    "clip/high_prob_max", "policy/kl_old", "policy/kl_ref", "policy/ratio_max", "mismatch/kl", "mismatch/prob_diff_max",
-    "loss/policy", "optim/grad_norm", "optim/lr", "optim/grad_noise", "reward/correctness",
-    "reward/length_penalty", "reward/verifier_timeout_frac", "reward/verifier_error_frac", "time/generate_s",
-    "time/verify_s", "time/score_s", "time/train_s", "time/sync_s", "perf/tokens_per_s", "perf/mfu",
-    "perf/pad_frac", "perf/balance", "memory/peak_gb",
-]  # fmt: skip
-
-
-def test_every_row_has_every_frozen_key(whole):
+def test_every_row_has_the_keys_of_the_first_and_evaluations_begin_and_end_it(whole):
+    """Which keys those are: tests/test_docs.py, by the page of the metrics."""
     rows = [json.loads(line) for line in (whole / RUN / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(9))
     for row in rows[1:]:
-        assert [key for key in FROZEN if key not in row] == []
-        shares = [row[f"rollout/groups_{kind}_frac"] for kind in ("all_correct", "all_wrong", "mixed")]
-        if None not in shares:  # a step can live on carried-over groups alone
-            assert sum(shares) == pytest.approx(1)
-    for key in ("avg@2", "pass@2", "cons@2"):
-        assert f"eval/four_sums/{key}" in rows[0]
-        assert f"eval/four_sums/{key}" in rows[-1]
+        assert rows[1].keys() <= row.keys()
+    assert {f"eval/four_sums/{key}" for key in ("avg@2", "pass@2", "cons@2")} <= rows[0].keys() & rows[-1].keys()
 
 
 def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
@@ -178,7 +154,7 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     logs = list((tmp_path / RUN).rglob(f"run-{first}.wandb"))
     assert len(logs) == 2
     content = b"".join(log.read_bytes() for log in logs)
-    for key in (*FROZEN, "eval/four_sums/avg@2", "completions"):
+    for key in (*untimed_rows(tmp_path / RUN)[-1], "completions"):
         assert key.encode() in content, key
     assert b"dapo-seed_0" in content
     assert f"figures-{first}".encode() in content  # the figures, as an artifact

@@ -25,24 +25,12 @@ from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.errors import UserError
 
 BASE = {
-    "+experiment": "four_sums",
-    "budget.steps": 2,
-    "algorithm.num_prompts": 4,
-    "algorithm.minibatch_prompts": 2,
-    "algorithm.samples_per_prompt": 6,
-    "algorithm.optimizer.lr": 0.01,
-    "algorithm.optimizer.warmup_steps": 0,
-    "algorithm.optimizer.weight_decay": 0.1,
-    "algorithm.dynamic_sampling.max_rounds": 30,
-    "task.max_response_tokens": 8,
-    "algorithm.overlong.cache_tokens": 4,
-    "trainer.micro_batch_tokens": 200,
-    "evaluation.samples": 2,
-    "evaluation.every": 1,
-    "evaluation.num_problems": 4,
-    "logger.rollouts_every": 0,
-    "logger.progress": "none",
-}
+    "+experiment": "four_sums", "budget.steps": 2, "algorithm.num_prompts": 4, "algorithm.minibatch_prompts": 2,
+    "algorithm.samples_per_prompt": 6, "algorithm.optimizer.lr": 0.01, "algorithm.optimizer.warmup_steps": 0,
+    "algorithm.optimizer.weight_decay": 0.1, "algorithm.dynamic_sampling.max_rounds": 30, "task.max_response_tokens": 8,
+    "algorithm.overlong.cache_tokens": 4, "trainer.micro_batch_tokens": 200, "evaluation.samples": 2,
+    "evaluation.every": 1, "evaluation.num_problems": 4, "logger.rollouts_every": 0, "logger.progress": "none",
+}  # fmt: skip
 PPO = {"algorithm": "ppo", "algorithm.critic.warmup_steps": 0}
 KL = {"algorithm.kl.beta": 0.1}
 LORA = {"+policy/lora": "all_matrices", "policy.lora.rank": 2}
@@ -52,16 +40,10 @@ FEW_ROUNDS = {"algorithm.dynamic_sampling.max_rounds": 1, "algorithm.num_prompts
 SIXTEEN_BITS = {"policy.dtype": "bfloat16"}
 """Sampler and trainer then disagree, so that corrections have something to correct."""
 OWN = {
-    "task": "file",
-    "policy.path": "MICRO",
-    "policy.random_init": False,
-    "task.path": "PROBLEMS",
-    "task.eval_path": "HELD_OUT",
-    "task.template": "plain",
-    "task.max_prompt_tokens": 12,
-    "algorithm.dynamic_sampling.on_exhausted": "top_up",
-    "algorithm.dynamic_sampling.max_rounds": 2,
-}
+    "task": "file", "policy.path": "MICRO", "policy.random_init": False, "task.path": "PROBLEMS",
+    "task.eval_path": "HELD_OUT", "task.template": "plain", "task.max_prompt_tokens": 12,
+    "algorithm.dynamic_sampling.on_exhausted": "top_up", "algorithm.dynamic_sampling.max_rounds": 2,
+}  # fmt: skip
 """Problems from files; names in capitals become paths of what the fixture `files` wrote."""
 DIFFICULTY = OWN | {"task.difficulty": {"key": "level", "low": 1, "high": 3}}
 SLOW_REWARD = {"reward.function": "wiring_rewards.slow"}
@@ -189,22 +171,16 @@ CHANGES = {
     "evaluation.top_p": Change(0.5, "first evaluation", keeps="weights"),
 }
 ELSEWHERE = {
-    "algorithm.family": "a name of folders: tests/study",
-    "policy.name": "a name of folders",
-    "policy.random_init": "tests/policy/test_base.py",
-    "task.name": "each task has its tests: tests/tasks",
-    "task.dataset": "tests/tasks/test_reasoning_gym.py",
-    "task.options": "tests/tasks",
-    "task.base": "tests/policy/test_base.py",
-    "evaluation.benchmarks": "tests/test_benchmarks.py",
-    "rollout.engine": "tests/engines, tests/vllm",
-    "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
-    "rollout.vllm.fp32_head": "tests/vllm",
-    "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
+    "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",
+    "policy.random_init": "tests/policy/test_base.py", "task.name": "each task has its tests: tests/tasks",
+    "task.dataset": "tests/tasks/test_reasoning_gym.py", "task.options": "tests/tasks",
+    "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
+    "rollout.engine": "tests/engines, tests/vllm", "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
+    "rollout.vllm.fp32_head": "tests/vllm", "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
     "trainer.compile": "tests/policy/test_compiled.py",
     "trainer.float32_matmul_precision": "a GPU's: without effect on this path of the CPU",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
-}
+}  # fmt: skip
 """Keys without a row, each with where it is tested."""
 
 

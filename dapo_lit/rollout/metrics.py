@@ -79,7 +79,7 @@ def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], b
 def repetition(ids: TokenIds) -> float:
     """Share of a response's n-grams that occurred in it before.
 
-    >>> repetition(np.array([1, 2, 3, 4, 1, 2, 3, 4]))
+    >>> round(repetition(np.array([1, 2, 3, 4, 1, 2, 3, 4])), 3)
     0.2
     """
     total = len(ids) - NGRAM + 1

@@ -50,12 +50,7 @@ NESTED = {
     "roots": [(r"\sqrt{1+", "}"), (r"\sqrt[3]{", "}"), (r"\sqrt[", "]{8}")],
     "powers": [("2^{", "}"), ("x^{", "}"), (r"x^{y\sin(", ")}"), ("(", ")^2"), ("(", ")^4"), ("1^{0 x+", "}")],
     "functions": [
-        (r"\sin(", ")"),
-        (r"\ln(", ")"),
-        ("f(", ")"),
-        (r"\cosh(", ")"),
-        ("gcd(2,", ")"),
-        (r"\lfloor ", r"\rfloor"),
+        (r"\sin(", ")"), (r"\ln(", ")"), ("f(", ")"), (r"\cosh(", ")"), ("gcd(2,", ")"), (r"\lfloor ", r"\rfloor"),
     ],
     "factorials": [("(", "!)"), (r"\binom{", "}{1}"), (r"{", r"\choose 1}")],
     "subscripts": [("x_{1+", "}"), ("x_{", "}"), (r"\log_{", "} 3"), ("a_{n-f(", ")}")],
@@ -67,7 +62,7 @@ NESTED = {
     ],
     "lists": [("(1,", ")"), (r"\{1,", r"\}"), (r"\{x=", "=1\\}"), (r"\{1,2,3\},\{", r"\}")],
     "signs": [("-(", ")"), (r"\pm(", ")"), (r"\text{", "}"), (r"\boxed{", "}")],
-}
+}  # fmt: skip
 PARTS = [part for parts in SEPARATED.values() for part in parts]
 WRAPPERS = [wrapper for wrappers in NESTED.values() for wrapper in wrappers]
 REFERENCES = ("42", r"\frac{1}{3}, x", "2:3", r"(1,2)\cup[3,4)", r"\begin{pmatrix}1&1\\1&1\end{pmatrix}", "x < 3")

@@ -21,16 +21,11 @@ def test_the_last_answer_line_of_the_last_300_characters_counts(text, answer):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"\boxed{1} then \boxed{2}", "2"),
-        (r"\boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        (r"\boxed {x}", "x"),
-        (r"\fbox{7}", "7"),
-        (r"\boxed{\left\{ 1, 2 \right.}", r"\left\{ 1, 2 \right."),
-        (r"\boxed{3} and then \boxed{4", "3"),
-        ("boxed{3}", None),
-        (r"\boxed", None),
+        (r"\boxed{1} then \boxed{2}", "2"), (r"\boxed{\frac{1}{2}}.", r"\frac{1}{2}"), (r"\boxed {x}", "x"),
+        (r"\fbox{7}", "7"), (r"\boxed{\left\{ 1, 2 \right.}", r"\left\{ 1, 2 \right."),
+        (r"\boxed{3} and then \boxed{4", "3"), ("boxed{3}", None), (r"\boxed", None),
     ],
-)
+)  # fmt: skip
 def test_the_last_balanced_box_counts(text, answer):
     assert extract(text, "boxed") == answer
 
@@ -52,18 +47,10 @@ def test_hash_takes_the_rest_of_the_line_after_the_last_hash(text, answer):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("37", "37"),
-        ("12 + 25 = 37", "37"),
-        ("12-25", "25"),
-        ("It is -3.", "-3"),
-        ("1,200 apples", "1,200"),
-        ("So:\n- 42", "42"),
-        ("from 10 - 25", "25"),
-        ("it costs - $5", "- $5"),
-        ("x2 and 1/2 a", "1/2"),
-        ("no", None),
+        ("37", "37"), ("12 + 25 = 37", "37"), ("12-25", "25"), ("It is -3.", "-3"), ("1,200 apples", "1,200"),
+        ("So:\n- 42", "42"), ("from 10 - 25", "25"), ("it costs - $5", "- $5"), ("x2 and 1/2 a", "1/2"), ("no", None),
     ],
-)
+)  # fmt: skip
 def test_number_takes_the_last_number_wherever_it_stands(text, answer):
     assert extract(text, "number") == answer
 

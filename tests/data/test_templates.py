@@ -10,7 +10,6 @@ from dapo_lit.data.templates import PromptTemplate, check_agreement, shipped_tem
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES
 
 SHIPPED = [PromptTemplate.load(name) for name in shipped_templates()]
-LATEX = r"Find $\frac{a}{b}$ for $\{a, b\}$, {problem}-style braces {} and $x^{2}$"
 
 
 def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
@@ -18,13 +17,6 @@ def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
     expected = reference.replace("{problem}", "What is 2 + 3?")
     assert PromptTemplate.load("dapo").render("What is 2 + 3?") == [{"role": "user", "content": expected}]
     assert PromptTemplate.load("dapo_base").render("What is 2 + 3?") == expected
-
-
-@pytest.mark.parametrize("name", shipped_templates())
-def test_every_shipped_template_puts_the_problem_in_unchanged(name):
-    prompt = PromptTemplate.load(name).render(LATEX)
-    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-    assert text.count(LATEX) == 1
 
 
 def test_a_template_that_is_not_there_or_does_not_fit_is_refused(base_tokenizer):
@@ -39,18 +31,11 @@ def test_a_template_that_is_not_there_or_does_not_fit_is_refused(base_tokenizer)
 @pytest.mark.parametrize(
     ("name", "extraction", "agree"),
     [
-        ("dapo", "answer_line", True),
-        ("boxed", "boxed", True),
-        ("gsm8k_few_shot", "hash", True),
-        ("plain", "hash", True),
-        ("dapo", "auto", True),
-        ("boxed", "auto", True),
-        ("dapo", "boxed", False),
-        ("boxed", "answer_line", False),
-        ("gsm8k_few_shot", "answer_line", False),
-        ("gsm8k_chat", "hash", False),
+        ("dapo", "answer_line", True), ("boxed", "boxed", True), ("gsm8k_few_shot", "hash", True),
+        ("plain", "hash", True), ("dapo", "auto", True), ("boxed", "auto", True), ("dapo", "boxed", False),
+        ("boxed", "answer_line", False), ("gsm8k_few_shot", "answer_line", False), ("gsm8k_chat", "hash", False),
     ],
-)
+)  # fmt: skip
 def test_a_reward_that_reads_another_format_than_the_prompt_asks_for_is_refused(name, extraction, agree):
     template = PromptTemplate.load(name)
     if agree:

@@ -77,14 +77,10 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, c, k, expected
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        (VoteCounts(3, (2, 1), 0), 1.0),
-        (VoteCounts(2, (3,), 5), 0.0),
-        (VoteCounts(2, (2, 1), 0), 1 / 2),
-        (VoteCounts(2, (2, 2), 1), 1 / 3),
-        (VoteCounts(0, (), 4), 0.0),
-        (VoteCounts(1, (), 9), 1.0),
+        (VoteCounts(3, (2, 1), 0), 1.0), (VoteCounts(2, (3,), 5), 0.0), (VoteCounts(2, (2, 1), 0), 1 / 2),
+        (VoteCounts(2, (2, 2), 1), 1 / 3), (VoteCounts(0, (), 4), 0.0), (VoteCounts(1, (), 9), 1.0),
     ],
-)
+)  # fmt: skip
 def test_a_majority_wins_ties_are_split_and_silence_is_no_vote(counts, expected):
     assert consensus(counts) == pytest.approx(expected)
 

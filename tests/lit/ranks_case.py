@@ -56,13 +56,9 @@ CASES = {
         "algorithm.kl={beta: 0.1, where: loss}",
     ),
     "shared": (
-        "+experiment=four_sums",
-        "algorithm=ppo",
-        "algorithm.critic={warmup_steps: 0, backbone: shared}",
-        "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
-        "policy.architecture.tie_word_embeddings=false",
-        "trainer.activation_checkpointing=selective",
-        "trainer.sharding.cpu_offload=true",
+        "+experiment=four_sums", "algorithm=ppo", "algorithm.critic={warmup_steps: 0, backbone: shared}",
+        "algorithm.kl={beta: 0.1, where: loss, estimator: full}", "policy.architecture.tie_word_embeddings=false",
+        "trainer.activation_checkpointing=selective", "trainer.sharding.cpu_offload=true",
     ),
     "lora": (
         "+experiment=four_sums",
@@ -77,7 +73,7 @@ CASES = {
         "algorithm.dynamic_sampling.request_groups=18",
         "algorithm.dynamic_sampling.on_exhausted=train_smaller",
     ),
-}
+}  # fmt: skip
 
 
 def compose(*overrides: str) -> Config:

@@ -16,12 +16,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from command_line import SMALL, Command
 
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import BackgroundSave
 from dapo_lit.ranks import ALONE
-from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal, requeue_command
 from dapo_lit.train import train
@@ -217,28 +215,6 @@ def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_
     final.rename(tmp_path / "step_000001.ckpt.replaced")
     assert newest_good(tmp_path) == final
     assert torch.equal(load(final)[0], state(1))
-
-
-def test_a_trainer_killed_while_it_saves_resumes_past_a_damaged_checkpoint(tmp_path, compose, capsys):
-    folder = tmp_path / RUN / "checkpoints"
-    process = Command(*SMALL, "budget.steps=400", "trainer.checkpoint_every=1", cwd=tmp_path)
-    deadline = time.monotonic() + 240
-    while len(complete(folder)) < 2 or not any(folder.glob("*.part")):
-        assert process.poll() is None, process.output("stderr")
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    newest = complete(folder)[-1]
-    last = int(newest.stem.removeprefix("step_"))
-    newest.write_bytes(newest.read_bytes()[:-100])
-    train(compose(f"budget.steps={last + 1}", "trainer.checkpoint_every=1", "resume=auto"), [])
-    printed = capsys.readouterr().out
-    assert f"{newest.name} is damaged" in printed
-    assert f"continuing from {complete(folder)[0].parent}" in printed
-    rows = read_metrics(tmp_path / RUN).table
-    assert list(rows.index) == list(range(last + 2))
-    assert newest_good(folder) == folder / f"step_{last + 1:06d}.ckpt"
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])

@@ -17,7 +17,7 @@ from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.train import train
 
 
-@pytest.mark.parametrize("carry_over", ["none", "finished", "all"])
+@pytest.mark.parametrize("carry_over", ["none", "all"])
 def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
     tmp_path, compose, monkeypatch, carry_over
 ):

@@ -13,26 +13,12 @@ from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.objective.tokens import NOTHING, Bounds, Statistics, Tokens, merge, token_statistics
 
 KEYS = {
-    "clip/low_frac",
-    "clip/high_frac",
-    "clip/symmetric_high_frac",
-    "clip/symmetric_high_frac_last_epoch",
-    "clip/low_frac_last_epoch",
-    "clip/high_frac_last_epoch",
-    "clip/dual_frac",
-    "clip/high_prob_mean",
-    "clip/high_prob_max",
-    "policy/kl_old",
-    "policy/kl_ref",
-    "policy/ratio_max",
-    "policy/prob_mean",
-    "policy/entropy",
-    "policy/entropy_seq_mean",
-    "mismatch/kl",
-    "mismatch/prob_diff_max",
-    "mismatch/correction_mean",
+    "clip/low_frac", "clip/high_frac", "clip/symmetric_high_frac", "clip/symmetric_high_frac_last_epoch",
+    "clip/low_frac_last_epoch", "clip/high_frac_last_epoch", "clip/dual_frac", "clip/high_prob_mean",
+    "clip/high_prob_max", "policy/kl_old", "policy/kl_ref", "policy/ratio_max", "policy/prob_mean", "policy/entropy",
+    "policy/entropy_seq_mean", "mismatch/kl", "mismatch/prob_diff_max", "mismatch/correction_mean",
     "mismatch/masked_frac",
-}
+}  # fmt: skip
 NAN = math.nan
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 

@@ -21,18 +21,10 @@ def equation_13(length: int, l_max: int, l_cache: int) -> float:
 @pytest.mark.parametrize(
     ("length", "penalty"),
     [
-        (0, 0.0),
-        (1, 0.0),
-        (16_383, 0.0),
-        (16_384, 0.0),
-        (16_385, -1 / 4096),
-        (18_432, -0.5),
-        (20_479, -4095 / 4096),
-        (20_480, -1.0),
-        (20_481, -1.0),
-        (1_000_000, -1.0),
+        (0, 0.0), (1, 0.0), (16_383, 0.0), (16_384, 0.0), (16_385, -1 / 4096), (18_432, -0.5), (20_479, -4095 / 4096),
+        (20_480, -1.0), (20_481, -1.0), (1_000_000, -1.0),
     ],
-)
+)  # fmt: skip
 def test_the_papers_lengths(length: int, penalty: float) -> None:
     result = soft_overlong_punishment(torch.tensor([length]), max_response_tokens=20_480, cache_tokens=4096)
     assert result.dtype == torch.float64

@@ -1,7 +1,7 @@
 """What a chain_sum base does before it is trained: the properties that make it a useful toy task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -29,30 +29,6 @@ class Answer:
         return has_written_steps(self.text)
 
 
-@dataclass(frozen=True)
-class Regime:
-    """Of responses sampled at temperature 1."""
-
-    accuracy: float
-    truncated_frac: float
-    steps_frac: float
-    finished_written_accuracy: float
-    immediate_accuracy: float
-    written_by_terms: float
-    """Accuracy of written answers, unfinished ones wrong: mean over the numbers of terms, each weighing the same."""
-    immediate_by_terms: float
-    """The same of immediate answers, over the same numbers of terms."""
-    all_wrong_frac: float
-    all_correct_frac: float
-    shortest: int
-    longest: int
-    entropy: float
-    """Nats a token, as rollout/entropy."""
-
-    def __str__(self) -> str:
-        return ", ".join(f"{f.name} {getattr(self, f.name):.4g}" for f in fields(self))
-
-
 def sample(folder: Path, sums: Sums, *, num_problems: int, group: int, limit: int, seed: int = 0) -> list[Answer]:
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     engine = TorchEngine(model.config, eos_ids=eos_ids(model, tokenizer))
@@ -75,7 +51,8 @@ def sample(folder: Path, sums: Sums, *, num_problems: int, group: int, limit: in
     return answers
 
 
-def measure(answers: Sequence[Answer]) -> Regime:
+def measure(answers: Sequence[Answer]) -> dict[str, float]:
+    """`..._by_terms`: mean over the numbers of terms that have both kinds of answers, each weighing the same."""
     written = [a for a in answers if a.written]
     immediate = [a for a in answers if not a.written]
     terms = sorted({a.num_terms for a in written} & {a.num_terms for a in immediate})
@@ -86,17 +63,17 @@ def measure(answers: Sequence[Answer]) -> Regime:
     def by_terms(chosen: Sequence[Answer]) -> float:
         return fmean(fmean(a.correct for a in chosen if a.num_terms == n) for n in terms)
 
-    return Regime(
-        accuracy=fmean(a.correct for a in answers),
-        truncated_frac=fmean(not a.finished for a in answers),
-        steps_frac=len(written) / len(answers),
-        finished_written_accuracy=fmean(a.correct for a in written if a.finished),
-        immediate_accuracy=fmean(a.correct for a in immediate),
-        written_by_terms=by_terms(written),
-        immediate_by_terms=by_terms(immediate),
-        all_wrong_frac=fmean(not any(g) for g in groups.values()),
-        all_correct_frac=fmean(all(g) for g in groups.values()),
-        shortest=min(a.num_tokens for a in answers),
-        longest=max(a.num_tokens for a in answers),
-        entropy=-sum(a.logprob for a in answers) / sum(a.num_tokens for a in answers),
-    )
+    return {
+        "accuracy": fmean(a.correct for a in answers),
+        "truncated": fmean(not a.finished for a in answers),
+        "written": len(written) / len(answers),
+        "finished written right": fmean(a.correct for a in written if a.finished),
+        "immediate right": fmean(a.correct for a in immediate),
+        "written_by_terms": by_terms(written),
+        "immediate_by_terms": by_terms(immediate),
+        "groups all wrong": fmean(not any(g) for g in groups.values()),
+        "groups all right": fmean(all(g) for g in groups.values()),
+        "shortest": min(a.num_tokens for a in answers),
+        "longest": max(a.num_tokens for a in answers),
+        "entropy": -sum(a.logprob for a in answers) / sum(a.num_tokens for a in answers),
+    }

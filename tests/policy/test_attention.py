@@ -22,15 +22,9 @@ from transformers import (
 from dapo_lit.policy.attention import Layout, layout, packed_hidden
 
 SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": True,
-    "head_dim": 8,
-}
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 128, "tie_word_embeddings": True, "head_dim": 8,
+}  # fmt: skip
 FAMILIES = {
     "qwen2": Qwen2Config(**SIZES, num_key_value_heads=4),
     "qwen3, grouped heads": Qwen3Config(**SIZES, num_key_value_heads=2),

@@ -84,19 +84,6 @@ def test_every_generated_group_is_accounted_for():
     assert m["sampling/tokens_wasted_frac"] == m["sampling/tokens_filtered_frac"] + m["sampling/tokens_surplus_frac"]
 
 
-@pytest.mark.parametrize("order", ["forward", "backward"])
-def test_the_order_in_which_samples_end_does_not_change_what_is_accepted(order):
-    def script(key: SampleKey) -> ScriptedResponse:
-        number = int(key.problem_id[1:])
-        mixed = number % 2 == 0
-        ends = number if order == "forward" else -number
-        return answers(RIGHT if key.sample_index == 0 and mixed else WRONG, ends_at=ends)
-
-    step = collector(script).collect(1, 0)
-    reference = collector(lambda key: replace(script(key), ends_at=0.0)).collect(1, 0)
-    assert [g.problem.id for g in step.accepted] == [g.problem.id for g in reference.accepted]
-
-
 def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
     """Answers differ in length, so all shaped rewards of a group differ; a third of the groups is mixed."""
 

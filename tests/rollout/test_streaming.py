@@ -14,7 +14,7 @@ from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
-from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
+from dapo_lit.rollout.step_collection import LostSampleError
 
 PROBLEMS = 12
 WORK = {
@@ -112,27 +112,6 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
     assert step.accepted[0].problem.id == waiting[0]
     assert step.accepted[0].step == 2
     assert step.metrics["sampling/staleness_max"] == 0
-
-
-def test_what_was_sampled_before_a_stop_is_part_of_the_state_where_it_could_not_be_sampled_again():
-    made = half_done("none")
-    made.setup.engine.reproducible = False
-    checks = iter([False, True])
-    made.setup.stop_requested = lambda: next(checks)
-    with pytest.raises(StopRequestedError):
-        made.collect(1, 0)
-    assert made.setup.engine.yielded == [SampleKey(1, made.interrupted.groups[0].group.problem.id, 0, 0)]
-    resumed = half_done("none")
-    resumed.load_state_dict(made.state_dict())
-    step = resumed.collect(1, 0)
-    assert resumed.setup.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
-    uninterrupted = half_done("none").collect(1, 0)
-    assert [c.sample for c in step.accepted[0].completions] == [
-        replace(c.sample, earlier_versions=got.sample.earlier_versions)
-        for c, got in zip(uninterrupted.accepted[0].completions, step.accepted[0].completions, strict=True)
-    ]
-    assert step.tokens_generated == uninterrupted.tokens_generated
-    assert resumed.interrupted is None
 
 
 class Forgetful(ScriptedStream):

@@ -34,14 +34,9 @@ RECORDED = [
 
 
 IN_EFFECT = (
-    "clip/low_frac",
-    "clip/high_frac",
-    "clip/low_frac_last_epoch",
-    "clip/high_frac_last_epoch",
-    "clip/high_prob_mean",
-    "clip/high_prob_max",
-    "clip/dual_frac",
-)
+    "clip/low_frac", "clip/high_frac", "clip/low_frac_last_epoch", "clip/high_frac_last_epoch", "clip/high_prob_mean",
+    "clip/high_prob_max", "clip/dual_frac",
+)  # fmt: skip
 """Metrics of the bounds in effect."""
 
 

@@ -1,6 +1,5 @@
 """Parity: problems that no demonstration shows, right chains, and the share of long chains in a base policy."""
 
-import doctest
 import itertools
 from collections.abc import Callable
 
@@ -8,12 +7,7 @@ import pytest
 
 from dapo_lit.build.base_policy import base_stages
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.tasks import parity
 from dapo_lit.tasks.parity import Mixture, Strings, has_written_steps, is_held_out, problems
-
-
-def test_examples_hold():
-    assert doctest.testmod(parity).failed == 0
 
 
 def test_training_problems_and_demonstrations_contain_no_held_out_string():

@@ -16,19 +16,13 @@ MIXTURE = {"immediate": 0.5, "worked": 0.4, "rambling": 0.1, "immediate_wrong": 
 @pytest.mark.parametrize(
     ("program", "text", "result"),
     [
-        ("reverse", "abc", "cba"),
-        ("drop 1; upper", "abc", "BC"),
-        ("take 2; double", "abc", "abab"),
-        ("rotate 1", "abc", "bca"),
-        ("rotate 4", "abc", "bca"),
-        ("sort; `", "cab", None),
-        ("drop", "abc", None),
-        ("reverse 2", "abc", None),
-        ("__import__('os')", "abc", None),
+        ("reverse", "abc", "cba"), ("drop 1; upper", "abc", "BC"), ("take 2; double", "abc", "abab"),
+        ("rotate 1", "abc", "bca"), ("rotate 4", "abc", "bca"), ("sort; `", "cab", None), ("drop", "abc", None),
+        ("reverse 2", "abc", None), ("__import__('os')", "abc", None),
         ("double; double; double; double; double; double; double", "abc", None),
         ("; ".join(["reverse"] * 9), "abc", None),
     ],
-)
+)  # fmt: skip
 def test_a_program_does_its_steps_or_is_refused(program, text, result):
     if result is None:
         with pytest.raises(string_programs.ProgramError):

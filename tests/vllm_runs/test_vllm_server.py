@@ -55,16 +55,10 @@ class Server:
 
 def composed(url: str, folder: Path, *overrides: str) -> Config:
     chosen = (
-        *SMALL,
-        *HEADS_OF_32,
-        "rollout=vllm",
-        "rollout.max_batch_size=16",
-        "rollout.vllm.placement=server",
-        f"rollout.vllm.server.urls=['{url}']",
-        f"rollout.vllm.server.folder={folder}",
-        f"runs_dir={folder / 'runs'}",
+        *SMALL, *HEADS_OF_32, "rollout=vllm", "rollout.max_batch_size=16", "rollout.vllm.placement=server",
+        f"rollout.vllm.server.urls=['{url}']", f"rollout.vllm.server.folder={folder}", f"runs_dir={folder / 'runs'}",
         *overrides,
-    )
+    )  # fmt: skip
     return parse(resolved(composed_tree(chosen)))
 
 

@@ -10,15 +10,9 @@ from dapo_lit.engines.vllm_engine.engine import VllmSettings
 
 EOS = 3
 CONFIG = Qwen2Config(
-    vocab_size=64,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    max_position_embeddings=256,
-    tie_word_embeddings=True,
-)
+    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=True,
+)  # fmt: skip
 SETTINGS = VllmSettings(max_model_tokens=64, max_batch_size=16, kv_cache_gb=0.25)
 
 

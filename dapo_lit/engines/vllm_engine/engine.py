@@ -10,7 +10,6 @@ logits do depend on the batch by rounding, so a repeated sample may still differ
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +116,7 @@ class VllmEngine(RolloutEngine):
         self.concurrency = settings.max_batch_size
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
-        self._folder: Path | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._asleep = False
         self._joined_group = dist.is_initialized()
         """Whether vLLM made its groups within the trainer's."""
@@ -140,14 +139,15 @@ class VllmEngine(RolloutEngine):
             ) from error
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # what the trainer has freed must be free for vLLM
-        self._folder = Path(tempfile.mkdtemp(prefix="dapo_lit_vllm_"))
-        self._model.config.save_pretrained(self._folder)
+        # Removed by close, or else when the engine or the interpreter goes.
+        self._folder = tempfile.TemporaryDirectory(prefix="dapo_lit_vllm_", ignore_cleanup_errors=True)
+        self._model.config.save_pretrained(self._folder.name)
         weight_bytes = self._model.num_parameters * self._dtype.itemsize
-        options = llm_options(self._folder, self._dtype, self.settings, Host.here(), weight_bytes)
+        options = llm_options(Path(self._folder.name), self._dtype, self.settings, Host.here(), weight_bytes)
         try:
             return LLM(**options)
         except Exception as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
             raise ValueError(
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
@@ -207,7 +207,7 @@ class VllmEngine(RolloutEngine):
                 self._llm.llm_engine.engine_core.shutdown()
             self._llm = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
         self.version = None
 
 
