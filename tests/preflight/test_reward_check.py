@@ -85,9 +85,20 @@ def test_the_first_error_of_a_run_is_printed_once_and_stored_and_the_rows_have_t
     assert table["error"].dropna().str.contains("ArithmeticError: plus is not understood").all()
 
 
-def test_too_many_errors_end_the_run_with_the_traceback_of_the_first(compose):
-    run = Run(compose(*SOME))
-    with pytest.raises(RewardError, match=r"(?s)max_error_frac=0.05.*raise ArithmeticError"):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (SOME, "(?s)max_error_frac=0.05.*raise ArithmeticError"),
+        (
+            ("reward.function=reward_functions.slow_on_plus", "reward.deadline_s=0.2", "reward.workers=8"),
+            "max_error_frac=0.05",
+        ),
+    ],
+    ids=["errors", "late verdicts"],
+)
+def test_too_many_completions_without_a_verdict_end_the_run(compose, settings, said):
+    run = Run(compose(*SOME[1:], *settings))
+    with pytest.raises(RewardError, match=said):
         run.fit()
 
 
@@ -95,7 +106,7 @@ def test_a_replay_takes_the_recorded_verdicts_and_those_that_are_missing(compose
     """The function fails on other texts than in the run: a replay that asked it would find other verdicts."""
     run = Run(compose(*SOME, "reward.max_error_frac=1", "replay.record=[2]"))
     run.fit()
-    recording = open_recording(run.folder.path, 2)
+    recording = open_recording(run.folder.path, 2, given=("reward_functions.raises_on_plus",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Verifier, "submit", lambda *_: pytest.fail("the verifier was asked"))
         replayed = replay(recording, recording.config)

@@ -28,7 +28,7 @@ def max_t_p(values: Array) -> Array:
         values: paired differences [bases, metrics]. One flip turns the sign of a base in all its metrics.
 
     >>> max_t_p(np.array([[1.0, 0.1], [1.2, -0.1], [0.9, 0.2]]))  # all signs equal, the most extreme of 8
-    array([0.25, 1.  ])
+    array([0.25, 0.75])
     """
     observed = np.abs(_t(values, np.ones((1, len(values))))[0])
     signs = _signs(len(values))
