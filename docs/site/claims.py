@@ -1,0 +1,125 @@
+"""The table of docs/claims.md: every effect of a committed study that tests a statement of docs/claims.yaml.
+
+`python docs/site/claims.py` rewrites it. The p-values are adjusted over all tests of the page.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
+from dapo_lit.study.compare.decision import holm
+from dapo_lit.study.compare.effects import Effect, families_of, registered_effects
+from dapo_lit.study.compare.statistics import smallest_effect
+from dapo_lit.study.read.outcomes import amount, bases, primary_metric, scores, unit
+from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.runs import load
+
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "claims.md"
+START, END = "<!-- claims: made by docs/site/claims.py -->", "<!-- end of claims -->"
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Test:
+    """A statement in one study."""
+
+    claim: Mapping[str, Any]
+    study: Mapping[str, Any]
+    outcome: str
+    comparison: Comparison
+    registered: Effect | None
+    margin: float | None
+
+
+def tests(tree: Mapping[str, Any]) -> list[Test]:
+    """Every statement in every study that has its contrast, in the order of the statements."""
+    found = [test for study in tree["studies"] for test in _of_study(study, tree["claims"])]
+    return sorted(found, key=lambda test: tree["claims"].index(test.claim))
+
+
+def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> list[Test]:
+    folder = DOCS.parent / "experiments" / study["folder"] / "runs"
+    runs, (plan, _) = load(folder).usable, read_plan(folder)
+    metric, reference = primary_metric(runs, plan.metric if plan else None), plan.reference if plan else None
+    registered = registered_effects(runs, plan, reference, metric)
+    margins = {family.name: family.margin for family in families_of(runs, plan, reference, metric)}
+    found = []
+    for contrast in contrasts(runs.arms, reference):
+        for claim in claims:
+            if contrast.family == study["family"] and claim["contrast"] in (contrast.technique, contrast.label):
+                outcome = study["accuracy"] if claim["outcome"] == "accuracy" else claim["outcome"]
+                own = next((e for e in registered if (e.contrast.label, e.outcome) == (contrast.label, outcome)), None)
+                comparison = compare(contrast, scores(runs, outcome), bases(runs))
+                if comparison.estimate is None:
+                    raise SystemExit(f"docs/claims.yaml: no pair of {study['folder']} has {outcome}")
+                margin = margins.get(own.contrast.family) if own else None
+                found.append(Test(claim, study, outcome, comparison, own, margin))
+    return found
+
+
+def verdict(of_claim: Sequence[Test], adjusted: Sequence[float]) -> str:
+    """One verdict of all tests of a statement: by those that are decided after Holm over the page."""
+    expect = of_claim[0].claim["expect"]
+    within = [test.registered is not None and test.registered.verdict == "within the margin" for test in of_claim]
+    decided = [test for test, p in zip(of_claim, adjusted, strict=True) if p <= ALPHA]
+    signs = {"up" if test.comparison.estimate.mean > 0 else "down" for test in decided if test.comparison.estimate}
+    if not signs and all(within):
+        return "agrees" if expect == "none" else "not reproduced in this setting"
+    if len(signs) != 1:
+        return "not decided"
+    note = "" if any(test.registered for test in decided) else " (exploratory)"
+    return ("agrees" if signs == {expect} else "contradicts") + note
+
+
+Judged = list[tuple[str, list[tuple[Test, float]]]]
+
+
+def judged(tree: Mapping[str, Any]) -> Judged:
+    """Each statement's verdict with its tests and their adjusted p-values."""
+    found = tests(tree)
+    adjusted = holm([1.0 if test.comparison.p is None else test.comparison.p for test in found])
+    groups = itertools.groupby(zip(found, adjusted, strict=True), key=lambda pair: tree["claims"].index(pair[0].claim))
+    each = [list(group) for _, group in groups]
+    return [(verdict([test for test, _ in group], [p for _, p in group]), group) for group in each]
+
+
+def table(statements: Judged) -> str:
+    """Markdown: a row a test, with the statement and its verdict in the first."""
+    lines = [
+        "|statement|verdict|study|effect, with minus without|bases|p|margin|can see|",
+        "|---|---|---|---|---:|---|---|---|",
+    ]
+    for words, group in statements:
+        for place, (test, p) in enumerate(group):
+            estimate = test.comparison.estimate
+            assert estimate is not None
+            key, least = test.outcome, smallest_effect(estimate.n)
+            interval = "" if estimate.low is None else f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
+            first = (f"{test.claim['id']} {test.claim['says']}", f"**{words}**") if place == 0 else ("", "")
+            cells = [
+                *first,
+                f"[{test.study['name']}](../experiments/{test.study['folder']})" + ("" if test.registered else " *"),
+                f"{amount(key, estimate.mean, signed=True)}{interval} {unit(key)}",
+                str(estimate.n),
+                f"{p:.2g}",
+                "" if not test.registered else amount(key, test.margin) if test.margin else "none",
+                amount(key, least * estimate.sd) if least and estimate.sd else "–",
+            ]
+            lines.append(f"|{'|'.join(cells)}|")  # no spaces: most cells are one word
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str, made: str) -> str:
+    """The page with the table put between its two markers."""
+    before, _, rest = text.partition(START)
+    return f"{before}{START}\n\n{made}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(), table(judged(yaml.safe_load((DOCS / "claims.yaml").read_text())))))
