@@ -36,13 +36,14 @@ def train(config: Config, overrides: list[str]) -> None:
 
     Raises:
         HeldError: another process is running it, and resume is not auto.
-        ExhaustedError: it has ended and learned nothing. An arm of a study may, and prints the reason only.
+        ExhaustedError: it has ended and learned nothing, or skipped most updates. An arm of a study prints the reason
+            only.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     import torch
 
     from dapo_lit.cli.quiet import silence_libraries
-    from dapo_lit.cli.run_summary import nothing_learned
+    from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned
     from dapo_lit.lit.processes import RunStart, joined
     from dapo_lit.rollout.collect import ExhaustedError
     from dapo_lit.runs.run_folder import run_path
@@ -60,7 +61,11 @@ def train(config: Config, overrides: list[str]) -> None:
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
     path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
-    if (path / "DONE.json").is_file() and (reason := nothing_learned(path, config.task.label)):
+    if not (path / "DONE.json").is_file():
+        return
+    algorithm = config.algorithm
+    updates = algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs
+    if reason := mostly_skipped(path, updates) or nothing_learned(path, config.task.label):
         if config.study is None:
             raise ExhaustedError(reason)
         print(f"warning: {reason}")

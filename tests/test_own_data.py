@@ -45,7 +45,8 @@ def run(compose, tmp_path, monkeypatch) -> Path:
         {"prompt": f"{a}+{b}=", "solution": a + b, "difficulty": "easy"} for a, b in ((1, 2), (2, 2), (3, 1), (4, 3))
     ]
     chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in sums]
-    for name, rows in (("train", sums[:2] + chats[2:]), ("heldout", sums)):
+    others = [{**row, "prompt": f"0+{row['prompt']}"} for row in sums]
+    for name, rows in (("train", sums[:2] + chats[2:]), ("heldout", others)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = compose(
         f"policy.path={Parts(compose()).policy_folder}", "policy.random_init=false", "task.name=file",

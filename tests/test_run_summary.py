@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from dapo_lit.cli.run_summary import early_end, nothing_learned, print_summary, sentence
+from dapo_lit.cli.run_summary import early_end, mostly_skipped, nothing_learned, print_summary, sentence
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -62,3 +62,15 @@ def test_an_early_end_is_named():
     assert "step 7 of 50" in early_end("exhausted", 7, 50, 3)
     assert early_end("solved", 7, 50, 3) != early_end("exhausted", 7, 50, 3)
     assert early_end("finished", 50, 50, 3) == early_end("exhausted", 50, 50, 3) == ""
+
+
+@pytest.mark.parametrize(("skipped", "named"), [((0, 0), None), ((2, 0), None), ((2, 1), "3 of 4"), ((2, 2), "4 of 4")])
+def test_a_run_whose_updates_were_mostly_skipped_says_so(tmp_path, skipped, named):
+    """Two steps of two updates, and one that had no group to learn from."""
+    folder = RunFolder(tmp_path, resumes=False)
+    folder.append_row({"step": 0})
+    for step, bad in enumerate(skipped, start=1):
+        folder.append_row({"step": step, "optim/bad_updates": bad, "optim/grad_norm": None if bad == 2 else 0.1})
+    folder.append_row({"step": 3, "optim/bad_updates": 0, "optim/grad_norm": None})
+    reason = mostly_skipped(tmp_path, 2)
+    assert (reason is None) if named is None else named in reason

@@ -64,7 +64,7 @@ class Parts:
             model = empty_model(self.local_policy_folder, dtype)
         else:
             model = load_model(self.policy_folder, dtype=dtype)
-        limit = getattr(model.config, "max_position_embeddings", None)
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
         needed = self.config.task.max_prompt_tokens + self._response_limit
         if limit is not None and needed > limit:
@@ -177,9 +177,20 @@ class Parts:
                 f"reward.rule={self.config.reward.rule} cannot use these answers: " + "; ".join(faults[:5]) + more
             )
 
+    @cached_property
+    def train_prompts(self) -> tuple[list[Prompt], int]:
+        return self.prompts(self.problems.train)
+
+    @cached_property
+    def heldout_prompts(self) -> tuple[list[Prompt], int]:
+        return self.prompts(self.problems.heldout[: self.config.evaluation.num_problems])
+
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
+        try:
+            encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
+        except ValueError as error:  # the policy's chat template
+            raise ConfigError(str(error)) from None
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(

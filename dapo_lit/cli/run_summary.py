@@ -1,5 +1,5 @@
 """What a finished run prints: the policy before and after training, single questions where there are few, and why it
-learned nothing or ended early."""
+learned nothing, skipped its updates or ended early."""
 
 import textwrap
 from pathlib import Path
@@ -111,6 +111,20 @@ def nothing_learned(run: Path, label: str) -> str | None:
         return message
     response = textwrap.shorten(read_table(files[-1])["response"].iloc[0], SHOWN, placeholder=" ...")
     return f"{message} One response of those in {files[-1]}: {response!r}"
+
+
+def mostly_skipped(run: Path, updates_a_step: int) -> str | None:
+    """Why a run that has ended says nothing: most of its updates were not finite and skipped; None if they were not."""
+    rows = read_metrics(run).table
+    skipped = rows["optim/bad_updates"].fillna(0)
+    updated = (rows["optim/grad_norm"].notna() | (skipped > 0)).sum() * updates_a_step
+    if skipped.sum() <= updated / 2:
+        return None
+    return (
+        f"{skipped.sum():.0f} of {updated} updates had a loss or gradient that is not finite and were skipped "
+        "(optim/bad_updates); lower algorithm.optimizer.lr, or a weight such as algorithm.kl.beta, or use "
+        "policy.dtype=float32"
+    )
 
 
 def _went(before: float, after: float, form: str) -> str:

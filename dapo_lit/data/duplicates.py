@@ -43,14 +43,20 @@ class DuplicateReport:
         return text
 
 
+def statement_key(problem: Problem) -> tuple[str, ...]:
+    """Equal for problems with the same statement, and the same messages before it, up to blanks and case."""
+    texts = (*(message["content"] for message in problem.before), problem.problem)
+    return tuple("".join(text.split()).lower() for text in texts)
+
+
 def deduplicate(problems: Sequence[Problem]) -> tuple[list[Problem], DuplicateReport]:
     """Each statement once, the first of its kind, and none that is given with different answers.
 
     Statements that differ only in blanks and case are the same; punctuation and signs make them different.
     """
-    groups: dict[str, list[Problem]] = {}
+    groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
-        groups.setdefault("".join(problem.problem.split()).lower(), []).append(problem)
+        groups.setdefault(statement_key(problem), []).append(problem)
     report = DuplicateReport(num_rows=len(problems))
     kept: list[Problem] = []
     for first, *others in groups.values():

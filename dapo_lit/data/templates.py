@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
+from dapo_lit.chat_template import apply_chat_template
 from dapo_lit.errors import suggestion
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class PromptTemplate:
         Messages go through the tokenizer's chat template with the generation prompt appended; text gets the special
         tokens that the tokenizer adds (a BOS token for some base models).
         before: the row's own messages before the problem, which take the place of the template's.
-        Raises ValueError for messages if the tokenizer has no chat template, or if `before` meets a text.
+        Raises ValueError for messages if the tokenizer has no chat template or one that fails, or if `before` meets a
+        text.
         """
         prompt = self.render(problem_text)
         if isinstance(prompt, str):
@@ -125,9 +127,11 @@ class PromptTemplate:
                 f"the template {self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
-        prompt = [*map(dict, before), prompt[-1]] if before else prompt  # type: ignore[list-item]
+        messages = [*before, prompt[-1]] if before else prompt
         # return_dict defaults to True in transformers 5 and to False in 4.
-        return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False))
+        return list(
+            apply_chat_template(tokenizer, messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        )
 
     def around_problem(self) -> tuple[str, str]:
         """The parts before and after the problem, in the text or in the last message."""

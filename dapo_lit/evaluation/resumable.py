@@ -22,9 +22,10 @@ from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.files import write_text
 from dapo_lit.preflight.policy import check_sampler
+from dapo_lit.preflight.prompts import check_prompts
 from dapo_lit.preflight.rewards import try_rewards
 from dapo_lit.preflight.table import Finding, run_checks
-from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
+from dapo_lit.preflight.tokenizer import check_tokenizer
 from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0
@@ -137,14 +138,12 @@ def checks(
         dtype = str(model.dtype).removeprefix("torch.")
         return Finding(f"{model.config.model_type}, {model.num_parameters():,} parameters in {dtype}")
 
-    def check_tokenizer() -> Finding:
-        check_vocabulary(tokenizer, model, evaluated.label)
-        check_prompts(problems, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template")
-        return Finding(f"{len(tokenizer):,} tokens; it expresses the template and {len(problems):,} problems")
-
     return {
         "weights": weights,
-        "tokenizer": check_tokenizer,
+        "tokenizer": lambda: check_tokenizer(tokenizer, model, evaluated.label),
+        "prompts": lambda: check_prompts(
+            benchmark.prompts, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template"
+        ),
         "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
         "sampler": lambda: check_sampler(engine(), model, shortest, benchmark.sampling.max_response_tokens),
     }

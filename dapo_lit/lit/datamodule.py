@@ -133,8 +133,8 @@ class RolloutDataModule(LightningDataModule):
             check_run(parts)
         found = parts.problems
         parts.check_answers([*found.train, *found.heldout])
-        train, num_long = parts.prompts(found.train)
-        self.heldout, num_long_heldout = parts.prompts(found.heldout[: config.evaluation.num_problems])
+        train, num_long = parts.train_prompts
+        self.heldout, num_long_heldout = parts.heldout_prompts
         self.selection = found.selection.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
         self.benchmarks = parts.benchmarks
         setup = CollectionSetup(

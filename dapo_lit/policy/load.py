@@ -9,6 +9,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
 from dapo_lit.policy.model_files import check_fit, damage
 
 _MARK = "zqz"
@@ -39,6 +40,13 @@ def load_model(
         raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
     # transformers would fill these with random numbers.
     check_fit(path, lacking=sorted(read["missing_keys"]), reshaped=sorted(read["mismatched_keys"]))
+    ties = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if ties and head is not None and head.weight is not embedding.weight and not head.weight.equal(embedding.weight):
+        raise OSError(
+            f"policy.path={path}: config.json ties the head to the embedding, but the files have a head of its own; "
+            "set tie_word_embeddings to false in the folder's config.json"
+        )
     return model.eval()
 
 
@@ -97,7 +105,10 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     if not tokenizer.chat_template:
         return None
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK}]
-    tail = str(tokenizer.apply_chat_template(turns, tokenize=False)).rpartition(_MARK)[2]
+    try:
+        tail = str(apply_chat_template(tokenizer, turns, tokenize=False)).rpartition(_MARK)[2]
+    except ChatTemplateError:  # of no use here; a prompt that needs it fails by itself
+        return None
     special = set(tokenizer.all_special_ids)
     return next((i for i in tokenizer.encode(tail, add_special_tokens=False) if i in special), None)
 

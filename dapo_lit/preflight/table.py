@@ -1,6 +1,6 @@
 """The table of what was checked before the first step, one row a check, for trainings and evaluations.
 
-A check that refuses raises; what is only suspicious is a warning below the table.
+A check that refuses raises; what is only suspicious is a warning below its row.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,10 +21,8 @@ class Finding:
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
     """Runs the checks in their order and prints a row for each as it ends; the first that raises ends them."""
     print("before the first step (preflight=false skips this)", flush=True)
-    warnings: list[str] = []
     for name, check in checks.items():
         finding = check()
         print(f"  {name:<{WIDTH}}{finding.words}", flush=True)
-        warnings += finding.warnings
-    for warning in warnings:
-        print(f"warning: {warning}", flush=True)
+        for warning in finding.warnings:
+            print(f"    warning: {warning}", flush=True)

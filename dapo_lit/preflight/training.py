@@ -1,5 +1,7 @@
 """The checks of a training run before its first step."""
 
+from dataclasses import replace
+
 import torch
 
 from dapo_lit.build.engine import check_shared_engine
@@ -8,9 +10,11 @@ from dapo_lit.config import ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.policy import check_dtype, check_policy
+from dapo_lit.preflight.problems import check_labels, check_leakage
+from dapo_lit.preflight.prompts import check_prompts
 from dapo_lit.preflight.rewards import try_rewards
 from dapo_lit.preflight.table import Finding, run_checks
-from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
+from dapo_lit.preflight.tokenizer import check_tokenizer
 
 
 def check_run(parts: Parts) -> None:
@@ -25,8 +29,10 @@ def check_run(parts: Parts) -> None:
             "device": lambda: _check_device(parts),
             "problems": lambda: _check_problems(parts),
             "policy": lambda: check_policy_parts(parts),
-            "tokenizer": lambda: _check_tokenizer(parts),
-            "rewards": lambda: try_rewards(parts.verifier, parts.problems.train, parts.config.reward.extraction),
+            "tokenizer": lambda: check_tokenizer(parts.tokenizer, parts.policy, parts.policy_folder),
+            "prompts": lambda: _check_prompts(parts),
+            "evaluation": lambda: _check_evaluation(parts),
+            "rewards": lambda: _try_rewards(parts),
             "switches": lambda: check_switches(parts.config),
             "engine": lambda: _check_engine(parts),
         }
@@ -50,7 +56,8 @@ def _check_problems(parts: Parts) -> Finding:
             "choose another, such as study.metric=rollout/accuracy"
         )
     parts.check_answers([*train, *heldout])
-    return Finding(f"{len(train):,} to train on, {len(heldout):,} held out; the rule can use every reference answer")
+    warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
+    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings)
 
 
 def check_policy_parts(parts: Parts) -> Finding:
@@ -64,15 +71,30 @@ def check_policy_parts(parts: Parts) -> Finding:
     return found
 
 
-def _check_tokenizer(parts: Parts) -> Finding:
-    everything = [*parts.problems.train, *parts.problems.heldout]
-    check_vocabulary(parts.tokenizer, parts.policy, parts.policy_folder)
-    check_prompts(everything, parts.template, parts.tokenizer, parts.policy)
-    return Finding(f"{len(parts.tokenizer):,} tokens; it expresses the template and {len(everything):,} problems")
+def _check_prompts(parts: Parts) -> Finding:
+    (train, num_long), (heldout, _) = parts.train_prompts, parts.heldout_prompts
+    found = check_prompts(train, parts.template, parts.tokenizer, parts.policy)
+    check_prompts(heldout, parts.template, parts.tokenizer, parts.policy)
+    left = f"; {num_long:,} above task.max_prompt_tokens are left out" if num_long else ""
+    return replace(found, words=found.words + left)
+
+
+def _check_evaluation(parts: Parts) -> Finding:
+    heldout = [prompt.problem for prompt in parts.heldout_prompts[0]]
+    sets = {"task.eval_path": heldout} if parts.config.task.name == "file" else {}  # generated ones are apart by design
+    sets |= {f"evaluation.benchmarks: {b.settings.name}": [p.problem for p in b.prompts] for b in parts.benchmarks}
+    warnings = check_leakage(parts.problems.train, sets)
+    named = ", ".join(f"{len(b.prompts):,} of {b.settings.name}" for b in parts.benchmarks)
+    return Finding(f"{len(heldout):,} held-out problems{', ' if named else ''}{named}", warnings)
+
+
+def _try_rewards(parts: Parts) -> Finding:
+    settings = parts.config.reward
+    return try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac)
 
 
 def _check_engine(parts: Parts) -> Finding:
-    _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here and not at the first evaluation
+    _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here, without the checks above too
     rollout = parts.config.rollout
     try:
         if parts.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":

@@ -10,7 +10,18 @@ from dapo_lit.config import ConfigError
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.preflight.training import check_policy_parts, check_run
 
-ROWS = ["weights", "device", "problems", "policy", "tokenizer", "rewards", "switches", "engine"]
+ROWS = [
+    "weights",
+    "device",
+    "problems",
+    "policy",
+    "tokenizer",
+    "prompts",
+    "evaluation",
+    "rewards",
+    "switches",
+    "engine",
+]
 
 
 def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
@@ -19,17 +30,21 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
         check_run(parts)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "before the first step (preflight=false skips this)"
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
+    (warning,) = (line for line in lines if line.startswith("    warning: "))
+    assert lines[lines.index(warning) - 1].startswith("  switches")
+    lines.remove(warning)
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
     assert list(rows) == ROWS
     assert rows["weights"] == "float32 weights, learning rate 0.001"
-    assert rows["problems"].startswith("4 to train on, 4 held out")
+    assert rows["problems"].startswith("4 to train on")
+    assert rows["prompts"].startswith("4 problems, each found in its prompt; 4 distinct prompts of ")
+    assert rows["evaluation"] == "4 held-out problems"
     assert rows["policy"].startswith("qwen2, ")
     assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")
     assert "clip_higher" in rows["switches"]
     assert rows["switches"].endswith("; 1 settings have no effect")
     assert rows["engine"] == "torch, float32"
-    (warning,) = (line for line in lines if not line.startswith("  "))
-    assert warning.startswith("warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
+    assert warning.startswith("    warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
 
 
 def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(compose, monkeypatch):

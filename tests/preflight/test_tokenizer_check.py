@@ -11,7 +11,8 @@ from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.policy.base import BaseSpec, prepare_base
 from dapo_lit.policy.tokenizer import character_tokenizer
-from dapo_lit.preflight.tokenizer import check_prompts, check_vocabulary
+from dapo_lit.preflight.prompts import check_prompts
+from dapo_lit.preflight.tokenizer import check_tokenizer
 from dapo_lit.preflight.training import check_run
 
 ARCHITECTURE = TINY | {"max_position_embeddings": 1024}
@@ -36,12 +37,12 @@ def test_a_tokenizer_of_another_model_is_refused_by_the_folder(compose, tmp_path
 
 def test_a_tokenizer_with_a_padded_model_or_an_added_token_beyond_it_is_accepted(parts):
     rows = parts.policy.get_input_embeddings().num_embeddings
-    check_vocabulary(parts.tokenizer, parts.policy, "here")
+    check_tokenizer(parts.tokenizer, parts.policy, "here")
     parts.policy.resize_token_embeddings(rows + 5)
-    check_vocabulary(parts.tokenizer, parts.policy, "here")
+    check_tokenizer(parts.tokenizer, parts.policy, "here")
     parts.policy.resize_token_embeddings(rows)
     parts.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    check_vocabulary(parts.tokenizer, parts.policy, "here")
+    check_tokenizer(parts.tokenizer, parts.policy, "here")
 
 
 def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_name(compose, tmp_path):
@@ -60,9 +61,21 @@ def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_
 
 
 def test_a_template_that_the_policy_cannot_read_is_refused(parts):
-    with pytest.raises(
-        ConfigError, match=r"task\.template=gsm8k_few_shot does not fit the policy's tokenizer: it has no token"
-    ):
-        check_prompts(parts.problems.train, parts.template.load("gsm8k_few_shot"), parts.tokenizer, parts.policy)
+    with pytest.raises(ConfigError, match=r"task\.template=gsm8k_few_shot .*it has no token"):
+        check_prompts(*parts.train_prompts[:1], parts.template.load("gsm8k_few_shot"), parts.tokenizer, parts.policy)
+    parts.template = parts.template.load("gsm8k_chat")
     with pytest.raises(ConfigError, match="has no chat template"):
-        check_prompts([], parts.template.load("gsm8k_chat"), parts.tokenizer, parts.policy)
+        parts.prompts(parts.problems.train)
+
+
+def test_a_vocabulary_in_which_no_token_ends_a_response_is_refused(parts):
+    check_tokenizer(parts.tokenizer, parts.policy, "here")
+    parts.policy.generation_config.eos_token_id = 0
+    assert check_tokenizer(parts.tokenizer, parts.policy, "here").warnings == ()  # config.json has the tokenizer's
+    parts.policy.config.eos_token_id = 0
+    (warning,) = check_tokenizer(parts.tokenizer, parts.policy, "here").warnings
+    assert "'<|pad|>', '<|endoftext|>'" in warning
+    parts.policy.config.eos_token_id = parts.policy.generation_config.eos_token_id = 999
+    parts.tokenizer.eos_token = None
+    with pytest.raises(ConfigError, match="999"):
+        check_tokenizer(parts.tokenizer, parts.policy, "here")
