@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from dapo_lit.policy.head import Head
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
@@ -106,6 +107,12 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
     model.tie_weights()  # the context gave each module its own parameter
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
+    if get_checkpoint_conversion_mapping(model.config.model_type):
+        # Mixtures of experts: the files have a matrix for each expert, the model one tensor for all.
+        raise OSError(
+            f"policy.path={folder}: trainer.strategy=fsdp cannot read the weights of {model.config.model_type}, whose "
+            "tensors transformers rearranges while it loads them; use trainer.strategy=single, or a dense model"
+        )
     check_headers(Path(folder), {name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
     return model.eval()
 

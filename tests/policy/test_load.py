@@ -7,7 +7,7 @@ import gguf
 import pytest
 import torch
 from tiny_policy import TINY
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.policy.base import random_model
 from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer
@@ -162,6 +162,15 @@ def test_weights_that_are_damaged_or_of_another_model_get_one_line(
         load(tmp_path / "m")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # transformers' own report of what does not fit
+
+
+def test_a_sharded_policy_whose_experts_the_files_keep_apart_is_refused_by_name(tokenizer, tmp_path):
+    sizes = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "vocab_size": 40}
+    config = AutoConfig.for_model("qwen3_moe", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, **sizes)
+    save_policy(tmp_path / "m", AutoModelForCausalLM.from_config(config), tokenizer, {})
+    load_model(tmp_path / "m")
+    with pytest.raises(OSError, match=r"fsdp .* qwen3_moe"):
+        empty_model(tmp_path / "m", torch.float32)
 
 
 def test_a_folder_without_a_config_or_with_one_that_cannot_be_read_is_refused(model, tokenizer, tmp_path):

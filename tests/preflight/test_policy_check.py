@@ -3,17 +3,30 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dapo_lit.build.parts import Parts
+from dapo_lit.cli.composing import compose
 from dapo_lit.config import ConfigError
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy
 from dapo_lit.preflight.training import check_run
+from dapo_lit.ranks import Ranks
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.batch import token_batch
+from dapo_lit.step.optimizer import Counters, OptimizerSteps
+from dapo_lit.step.scoring import PolicyForward, score
+from dapo_lit.step.updates import StepUpdates
+from dapo_lit.switches.algorithm import objective
 
 SIZES = {
     "vocab_size": 64,
@@ -155,6 +168,31 @@ def difference(model: PreTrainedModel, lengths: tuple[int, ...] = (13, 29)) -> f
     return float((found - torch.cat(own)).abs().max())
 
 
+def trains(model: PreTrainedModel) -> None:
+    """One update of one right and one wrong answer makes the right one more probable."""
+    config = compose(
+        "+experiment=four_sums", "algorithm.minibatch_prompts=1", "algorithm.techniques.dynamic_sampling=false"
+    )
+    group = Group(1, 0, Problem("p", "", ""), 0, np.array([5, 6, 7]))
+    for index, ids in enumerate(([8, 9, 10, 11], [12, 13])):
+        sample = Sample(SampleKey(1, "p", 0, index), np.array(ids), np.full(len(ids), -4.0, np.float32), True, 0)
+        reward = 1.0 - 2 * index
+        group.completions.append(Completion(sample, "", Score(index == 0, reward), reward, 0.0, reward))
+    batch = token_batch([group], torch.ones(6, dtype=torch.bool), 0)
+    goal = objective(config.algorithm, 16)
+    forward = PolicyForward(model, None, None, Ranks(), torch.device("cpu"), 1.0, False, False, 64, False)
+    tokens, statistics = score(forward, goal, batch)
+    optimizer = torch.optim.SGD([{"params": list(model.parameters()), "lr_factor": 1.0}], lr=1.0)
+    steps = OptimizerSteps(config, optimizer, forward, Counters(), 9, critic_only=False)
+    updates = StepUpdates(
+        config, goal, forward, steps, Tensor.backward, 9, batch, goal.credit(batch, tokens), statistics
+    )
+    updates.run()
+    gained = score(forward, goal, batch)[0].old_logprobs - tokens.old_logprobs
+    assert gained[:4].sum() > 0 > gained[4:].sum()
+    assert 0 < updates.metrics()["perf/balance"] <= 1
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - NOT_BUILT))
 def test_a_family_has_the_models_own_log_probs_or_is_refused(family):
@@ -167,6 +205,8 @@ def test_a_family_has_the_models_own_log_probs_or_is_refused(family):
     if refusal is None:
         assert family not in REFUSED
         assert difference(model) < 1e-3
+        if family in FAMILIES:
+            trains(model)
     else:
         assert family not in FAMILIES, refusal
         assert "\n" not in refusal
