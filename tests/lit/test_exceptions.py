@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +22,8 @@ from dapo_lit.runs.rollout_table import write_rollouts
 from dapo_lit.train import train
 
 SETTINGS = (
-    "budget.steps=3", "evaluation.every=1", "algorithm.dynamic_sampling.carry_over=finished",
-    "rollout.max_batch_size=12",
+    "budget.steps=3", "evaluation.every=1", "algorithm.dynamic_sampling.carry_over=all", "rollout.max_batch_size=12",
+    "logger.rollouts_every=1",
 )  # fmt: skip
 
 
@@ -48,30 +48,6 @@ def status(runs: Path) -> str:
     return json.loads((runs / RUN / "run.json").read_text())["status"]
 
 
-def after_the_updates_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
-    """A run under this patch meets `error` once the weights have moved in `step`."""
-    make_updates = DAPOModule.make_updates
-
-    def with_error(self, batch):
-        make_updates(self, batch)
-        if batch.step == step:
-            raise error
-
-    patch.setattr(DAPOModule, "make_updates", with_error)
-
-
-def in_the_evaluation_of(step: int, error: BaseException, patch: pytest.MonkeyPatch) -> None:
-    """A run under this patch meets `error` while it evaluates after `step`."""
-    evaluations = RolloutDataModule.evaluations
-
-    def with_error(self, final=False):
-        if self.trainer.lightning_module.counters.step == step:
-            raise error
-        return evaluations(self, final)
-
-    patch.setattr(RolloutDataModule, "evaluations", with_error)
-
-
 @pytest.fixture
 def whole(whole_runs, compose) -> Path:
     """The runs folder of an uninterrupted run."""
@@ -80,45 +56,98 @@ def whole(whole_runs, compose) -> Path:
     return whole_runs
 
 
-def test_ctrl_c_while_a_step_is_sampled_saves_the_state_before_it_and_marks_the_run_as_stopped(
-    tmp_path, compose, monkeypatch, capsys, whole
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def sampling(step: int, error: BaseException | None = None) -> Patch:
+    """A run under this patch is asked to stop, or meets `error`, in the middle of sampling `step`."""
+    return lambda patch: stop_in(step, patch, error)
+
+
+def updates(step: int, error: BaseException) -> Patch:
+    """It meets `error` once the weights have moved in `step`."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        make_updates = DAPOModule.make_updates
+
+        def with_error(self, batch):
+            make_updates(self, batch)
+            if batch.step == step:
+                raise error
+
+        patch.setattr(DAPOModule, "make_updates", with_error)
+
+    return apply
+
+
+def evaluation(step: int, error: BaseException | int) -> Patch:
+    """It meets `error`, or gets a signal, while it evaluates after `step`."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        evaluations = RolloutDataModule.evaluations
+
+        def with_error(self, final=False):
+            if self.trainer.lightning_module.counters.step == step:
+                if isinstance(error, BaseException):
+                    raise error
+                os.kill(os.getpid(), error)
+            return evaluations(self, final)
+
+        patch.setattr(RolloutDataModule, "evaluations", with_error)
+
+    return apply
+
+
+def writing_rollouts(step: int, error: BaseException) -> Patch:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        def interrupted(folder, collected):
+            if collected.step == step:
+                raise error
+            write_rollouts(folder, collected)
+
+        patch.setattr("dapo_lit.lit.callbacks.write_rollouts", interrupted)
+
+    return apply
+
+
+CTRL_C, GONE = KeyboardInterrupt(), RuntimeError("gone")
+# what ends the run, when: (how, checkpoint_every, checkpoints left, status)
+ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
+    "Ctrl-C while step 2 is sampled": (sampling(2, CTRL_C), 100, [1], "stopped"),
+    "a stop while step 3 is sampled": (sampling(3), 2, [2], "preempted"),
+    "a stop that only another rank was asked for": (sampling(2, StopRequestedError()), 100, [1], "preempted"),
+    "an error among the updates of step 2": (updates(2, GONE), 1, [1], "failed"),
+    "the same before any checkpoint": (updates(2, GONE), 100, [], "failed"),
+    "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
+    "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
+    "Ctrl-C in the last evaluation": (evaluation(3, CTRL_C), 100, [3], "stopped"),
+    "SIGTERM in the first evaluation": (evaluation(0, signal.SIGTERM), 100, [], "preempted"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_that_is_ended_anywhere_goes_on_bit_for_bit_and_loses_no_file(
+    tmp_path, compose, monkeypatch, capsys, whole, end
 ):
-    settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
+    how, every, left, as_status = ENDS[end]
+    settings = (*SETTINGS, f"runs_dir={tmp_path}", f"trainer.checkpoint_every={every}")
     with monkeypatch.context() as patch:
-        stop_in(2, patch, KeyboardInterrupt())
-        with pytest.raises(SystemExit):
+        how(patch)
+        with pytest.raises((RuntimeError, SystemExit)) as ended:
             train(compose(*settings), [])
-    assert saved(tmp_path) == ["step_000001.ckpt"]
-    assert status(tmp_path) == "stopped"
-    assert "step_000001.ckpt with resume=true" in capsys.readouterr().out
-    train(compose(*settings, "resume=true"), [])
-    assert same_run(tmp_path / RUN, whole / RUN)
-
-
-def test_a_stop_that_only_another_rank_was_asked_for_leaves_the_run_unfinished(tmp_path, compose, monkeypatch):
-    stop_in(2, monkeypatch, StopRequestedError())
-    with pytest.raises(SystemExit, match="0"):
-        train(compose(*SETTINGS, f"runs_dir={tmp_path}"), [])
-    assert status(tmp_path) == "preempted"
+    assert saved(tmp_path) == [f"step_{step:06d}.ckpt" for step in left]
+    assert status(tmp_path) == as_status
+    assert (as_status == "failed") == isinstance(ended.value, RuntimeError)
+    assert as_status != "preempted" or ended.value.code == 0
     assert not (tmp_path / RUN / "DONE.json").exists()
-
-
-@pytest.mark.parametrize(("step", "error"), [(2, RuntimeError("engine gone")), (3, KeyboardInterrupt())])
-def test_an_evaluation_that_fails_is_made_by_the_resumed_run_and_its_row_written(
-    tmp_path, compose, monkeypatch, whole, step, error
-):
-    """Step 3 is the last one: nothing is left to do but its evaluation."""
-    settings = (*SETTINGS, f"runs_dir={tmp_path}", "trainer.checkpoint_every=100")
-    with monkeypatch.context() as patch:
-        in_the_evaluation_of(step, error, patch)
-        with pytest.raises((RuntimeError, SystemExit)):
-            train(compose(*settings), [])
-    assert saved(tmp_path) == [f"step_{step:06d}.ckpt"]
-    assert [row["step"] for row in untimed(tmp_path / RUN)] == list(range(step))
-    train(compose(*settings, "resume=true"), [])
+    if as_status == "stopped" or "updates" in end:  # what it goes on from is named
+        assert f"step_{left[-1]:06d}.ckpt" in capsys.readouterr().out
+    train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path / RUN, whole / RUN)
     assert status(tmp_path) == "finished"
-    assert (tmp_path / RUN / "eval" / "four_sums" / f"step_{step:06d}.parquet").is_file()
+    for pattern in ("rollouts/*", "eval/*/*"):
+        one, other = (sorted(file.name for file in (runs / RUN).glob(pattern)) for runs in (tmp_path, whole))
+        assert one == other
 
 
 def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_further_step_and_is_then_done(
@@ -126,8 +155,8 @@ def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_fu
 ):
     settings = (*SETTINGS, "budget.tokens_generated=1", f"runs_dir={tmp_path}")
     with monkeypatch.context() as patch:
-        in_the_evaluation_of(1, RuntimeError("engine gone"), patch)
-        with pytest.raises(RuntimeError, match="engine gone"):
+        evaluation(1, GONE)(patch)
+        with pytest.raises(RuntimeError, match="gone"):
             train(compose(*settings), [])
     train(compose(*settings, "resume=true"), [])
     assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1]
@@ -150,7 +179,7 @@ def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_e
         raise OSError("its worker is gone")
 
     monkeypatch.setattr(TorchEngine, "close", close)
-    after_the_updates_of(1, RuntimeError("out of memory"), monkeypatch)
+    updates(1, RuntimeError("out of memory"))(monkeypatch)
     run = Run(compose(*SETTINGS))
     monkeypatch.setattr(run.parts.verifier, "close", lambda: closed.append("verifier"))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -179,57 +208,3 @@ def test_a_signal_after_the_ranks_have_spoken_waits_for_the_next_time_they_do(co
     assert (stop.requested, saved_steps, trainer.should_stop) == (True, [], False)
     checkpoints.on_train_batch_end(trainer, run.module, None, batch, 0)
     assert (stop.requested, saved_steps, trainer.should_stop) == (True, [1], True)
-
-
-@pytest.mark.parametrize(("every", "left"), [(1, ["step_000001.ckpt"]), (100, [])])
-def test_what_fails_among_the_updates_of_a_step_leaves_the_checkpoint_before(
-    tmp_path, compose, monkeypatch, capsys, whole, every, left
-):
-    settings = (*SETTINGS, f"runs_dir={tmp_path}", f"trainer.checkpoint_every={every}")
-    with monkeypatch.context() as patch:
-        after_the_updates_of(2, RuntimeError("out of memory"), patch)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            train(compose(*settings), [])
-    assert saved(tmp_path) == left
-    assert status(tmp_path) == "failed"
-    assert ("step_000001.ckpt" in capsys.readouterr().out) == bool(left)
-    train(compose(*settings, "resume=auto"), [])
-    assert same_run(tmp_path / RUN, whole / RUN)
-
-
-def test_ctrl_c_while_the_rollouts_are_written_loses_no_file(tmp_path, compose, monkeypatch):
-    settings = (*SETTINGS, "trainer.checkpoint_every=1", "logger.rollouts_every=1")
-    train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
-    settings = (*settings, f"runs_dir={tmp_path}")
-
-    def interrupted(folder, collected):
-        if collected.step == 2:
-            raise KeyboardInterrupt
-        write_rollouts(folder, collected)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dapo_lit.lit.callbacks.write_rollouts", interrupted)
-        with pytest.raises(SystemExit):
-            train(compose(*settings), [])
-    train(compose(*settings, "resume=true"), [])
-    written = [sorted(f.name for f in (place / RUN / "rollouts").iterdir()) for place in (tmp_path, tmp_path / "whole")]
-    assert written[0] == written[1]
-    assert same_run(tmp_path / RUN, tmp_path / "whole" / RUN)
-
-
-def test_a_signal_during_the_first_evaluation_ends_the_run_before_its_first_step(
-    tmp_path, compose, capsys, monkeypatch
-):
-    settings = (*SETTINGS, f"runs_dir={tmp_path}")
-    evaluations = RolloutDataModule.evaluations
-
-    def signalled(self, final=False):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return evaluations(self, final)
-
-    monkeypatch.setattr(RolloutDataModule, "evaluations", signalled)
-    with pytest.raises(SystemExit) as ended:
-        train(compose(*settings), [])
-    assert ended.value.code == 0
-    assert status(tmp_path) == "preempted"
-    assert "stopped on request after step 0" in capsys.readouterr().out

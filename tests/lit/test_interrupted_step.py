@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from lightning import Trainer
-from small_runs import RUN, same_run, stop_in, untimed
+from small_runs import RUN, stop_in
 
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
@@ -15,22 +15,6 @@ from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.runs import safe_loading
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.train import train
-
-
-@pytest.mark.parametrize("carry_over", ["none", "all"])
-def test_a_step_that_is_interrupted_while_it_samples_begins_anew_bit_for_bit(
-    tmp_path, compose, monkeypatch, carry_over
-):
-    settings = (f"algorithm.dynamic_sampling.carry_over={carry_over}", "rollout.max_batch_size=12", "budget.steps=4")
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train(compose(*settings, f"runs_dir={whole}"), [])
-    with monkeypatch.context() as patch:
-        stop_in(3, patch)
-        with pytest.raises(SystemExit, match="0"):
-            train(compose(*settings, f"runs_dir={stopped}"), [])
-    assert [row["step"] for row in untimed(stopped / RUN)] == [0, 1, 2]
-    train(compose(*settings, f"runs_dir={stopped}", "resume=true"), [])
-    assert same_run(stopped / RUN, whole / RUN)
 
 
 def test_the_checkpoint_before_stands_where_the_one_with_the_half_of_a_step_cannot_be_written(
