@@ -1,5 +1,7 @@
 """The shipped benchmarks, their problems and protocols; and the progress of an evaluation."""
 
+from types import SimpleNamespace
+
 import pytest
 from evaluation_config import evaluation
 
@@ -8,7 +10,7 @@ from dapo_lit.config import config_folder
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.evaluation.resumable import Progress, duration
+from dapo_lit.evaluation import resumable
 from dapo_lit.evaluation.sampled import EvaluatedSample
 from dapo_lit.rewards.verifier import Reference, Verifier
 
@@ -59,15 +61,11 @@ def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, m
         benchmark_problems(benchmark)
 
 
-def test_the_time_left_follows_the_samples_done():
-    seconds = [0.0]
-    progress = Progress(40, clock=lambda: seconds[0])
-    for _ in range(2):
-        seconds[0] += 10
-        progress.add(EvaluatedSample("a", "", 0, "", None, True, False, 30, False, 0.0))
-    assert progress.line() == "2/40 samples, 3 tokens/s, 1.000 right so far, time left not yet known"
-    for _ in range(8):
-        seconds[0] += 10
-        progress.add(EvaluatedSample("a", "", 0, "", None, False, False, 30, False, 0.0))
-    assert progress.line() == "10/40 samples, 3 tokens/s, 0.200 right so far, about 5 min 00 s left"
-    assert duration(7260) == "2 h 01 min"
+def test_the_progress_of_an_evaluation_follows_the_samples_done(monkeypatch, capsys):
+    seconds = iter(range(0, 1000, 10))
+    monkeypatch.setattr(resumable, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    samples = [EvaluatedSample("a", "", 0, "", None, i < 2, False, 30, False, 0.0) for i in range(10)]
+    assert list(resumable.followed(samples, 40)) == samples
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 5  # a line each 15 s, of samples of 10 s
+    assert said[-1] == "10/40 samples, 3 tokens/s, 0.200 right so far, 1.7 min, about 5.0 left"
