@@ -24,6 +24,7 @@ from dapo_lit.cli.command import reported
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
+from dapo_lit.run_files import write_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER
 
@@ -90,7 +91,7 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
         arm = replay(recording, config)
         recorded = recorded or arm
         tokens = token_table(arm, lambda ids: str(tokenizer.decode(ids)))
-        tokens.to_parquet(out / f"{name}.parquet", index=False, compression="zstd")
+        write_table(out / f"{name}.parquet", tokens)
         rows[name] = summary_row(arm, recorded, tokens)
         if arm is not recorded:
             arm.log.first = arm.log.summed = None  # each is as large as the weights

@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.study.read.run import AXES, StudyError
+from dapo_lit.errors import UserError
+from dapo_lit.study.read.run import AXES
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,10 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results, found = make_report(
                 options.folders, out, command, options.axes, options.formats, options.allow_mixed, status.update
             )
-    except StudyError as reason:
+    except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
     print("\n".join(found), f"report: {out / 'report.html'}", sep="\n")
+    for warning in results.runs.warnings:
+        print(warning, file=sys.stderr)
     for (arm, seed), why in results.missing.items():
         print(f"missing: {arm}/seed_{seed}: {why}", file=sys.stderr)
     return 3 if results.missing or results.runs.unreadable else 0

@@ -2,7 +2,8 @@
 
     config.yaml     the config, resolved            overrides.txt   the command line
     run.json        what the run is and how it is   metrics.jsonl   a row a step; no row is ever rewritten
-    heartbeat       touched every half minute       DONE.json       run.json again, once the run has ended
+    manifest.json   checksums (manifest.py)         DONE.json       run.json again, once the run has ended
+    heartbeat       the process that trains it      rollouts/, eval/, replay/: tables as Parquet
 
 A run that was killed may leave half a row, and a resumed one goes back to its last checkpoint, so that some rows are
 there twice. Reading repairs nothing in silence: what is odd is one of the faults.
@@ -16,27 +17,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import yaml
 
 from dapo_lit.errors import DamagedError
-from dapo_lit.files import naming, write_text
+from dapo_lit.files import naming, replacing, write_text
+from dapo_lit.manifest import MANIFEST, RESTORE, check_file, difference, read_manifest, sealed, unsealed
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 RECORD, CONFIG, METRICS, HEARTBEAT, DONE = "run.json", "config.yaml", "metrics.jsonl", "heartbeat", "DONE.json"
 SILENT_S = 600.0
 """A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
 for clocks that differ."""
-RESTORE = "restore it, or move the run's folder away"
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run or what is left of one.
+
+    A config.yaml and a heartbeat are no run: a process was killed while it opened a new one.
+    """
+    left = [name for name in (RECORD, METRICS, CONFIG) if (folder / name).exists()]
+    left += [file.name for file in (folder / "checkpoints").glob("step_*.ckpt")]
+    return bool(left) and not (left == [CONFIG] and (folder / HEARTBEAT).exists())
+
+
 def read_record(run: Path) -> dict[str, Any]:
-    """run.json; {} where there is none. Raises DamagedError if it cannot be read."""
+    """run.json; {} where there is none. Raises DamagedError if it cannot be read, or is that of another run."""
     file = run / RECORD
     try:
         record = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -44,16 +55,22 @@ def read_record(run: Path) -> dict[str, Any]:
         raise DamagedError(f"{file} cannot be read ({error}); {RESTORE}") from None
     if not isinstance(record, dict):
         raise DamagedError(f"{file} holds no record of a run; {RESTORE}")
+    if "crc32" in record and not unsealed(record):
+        raise DamagedError(f"{file} does not agree with its checksum; {RESTORE}")
+    known = (read_manifest(run) or {}).get("config_hash")
+    if known and record and record.get("config_hash") not in known.split():
+        raise DamagedError(f"{file} is the record of another config than {MANIFEST} names; {RESTORE}")
     return record
 
 
 def write_record(run: Path, record: Mapping[str, Any]) -> None:
-    write_text(run / RECORD, json.dumps(record, indent=2) + "\n")
+    write_text(run / RECORD, json.dumps(json.loads(sealed(record)), indent=2) + "\n")
 
 
 def read_config(run: Path) -> dict[str, Any] | None:
-    """config.yaml as it was written; None where there is none. Raises DamagedError if it cannot be read."""
+    """config.yaml as it was written; None where there is none. Raises DamagedError if it cannot be read or differs."""
     file = run / CONFIG
+    check_file(file)
     if not file.is_file():
         return None
     try:
@@ -65,20 +82,51 @@ def read_config(run: Path) -> dict[str, Any] | None:
     return tree
 
 
-def write_config(run: Path, tree: Mapping[str, Any]) -> None:
-    write_text(run / CONFIG, yaml.safe_dump(tree, sort_keys=False))
+def config_text(tree: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(tree, sort_keys=False))
+
+
+def read_arrow(file: Path, columns: Sequence[str] | None = None) -> "pa.Table":
+    """A Parquet file, compared with its manifest and its pages with their checksums.
+
+    Raises:
+        DamagedError: it cannot be read, or is not as it was written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    check_file(file)
+    try:
+        return pq.read_table(file, columns=list(columns) if columns else None, page_checksum_verification=True)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
 
 
 def read_table(file: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-    """A Parquet file, its pages compared with their checksums. Raises DamagedError if it cannot be read."""
-    import pandas as pd
+    return read_arrow(file, columns).to_pandas()
+
+
+def write_arrow(file: Path, table: "pa.Table", **options: Any) -> None:
+    """Replaces a Parquet file; each of its pages has a checksum."""
+    import pyarrow.parquet as pq
+
+    with replacing(file) as draft:
+        pq.write_table(table, draft, **{"compression": "zstd", "write_page_checksum": True, **options})
+
+
+def write_table(file: Path, table: "pd.DataFrame") -> None:
     import pyarrow as pa
 
-    names = None if columns is None else list(columns)
+    write_arrow(file, pa.Table.from_pandas(table, preserve_index=False))
+
+
+def read_claim(run: Path) -> dict[str, Any]:
+    """Host, pid and token of the process that trains the run, or trained it last if it was killed; {}: none."""
     try:
-        return pd.read_parquet(file, columns=names, page_checksum_verification=True)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
+        claim = json.loads((run / HEARTBEAT).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return claim if isinstance(claim, dict) else {}
 
 
 def alive(record: Mapping[str, Any], run: Path) -> bool:
@@ -92,12 +140,12 @@ def alive(record: Mapping[str, Any], run: Path) -> bool:
             return False
         try:
             os.kill(int(pid), 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, ValueError, TypeError, OverflowError):
             return False
         except PermissionError:  # it exists and belongs to another user
             pass
     written = [file.stat().st_mtime for name in (HEARTBEAT, METRICS, RECORD) if (file := run / name).is_file()]
-    return bool(written) and time.time() - max(written) < SILENT_S
+    return bool(written) and abs(time.time() - max(written)) < SILENT_S  # later than now: a clock was set back
 
 
 def metrics_line(row: Mapping[str, float | None]) -> str:
@@ -107,7 +155,7 @@ def metrics_line(row: Mapping[str, float | None]) -> str:
     finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
     if not_finite:
         finite["not_finite"] = not_finite
-    return _with_checksum(json.dumps(finite, allow_nan=False)) + "\n"
+    return sealed(finite) + "\n"
 
 
 def append_row(run: Path, row: Mapping[str, float | None]) -> None:
@@ -153,13 +201,14 @@ class Metrics:
 
 
 def read_metrics(run: Path) -> Metrics:
-    file = run / METRICS
-    if not file.is_file():
-        return Metrics([], (f"no {METRICS}",))
+    """The rows of a run. Raises DamagedError if they end before the row that the manifest names."""
+    file, manifest = run / METRICS, read_manifest(run) or {}
     rows: list[dict[str, Any]] = []
-    faults: list[str] = []
+    faults: list[str] = [] if file.is_file() else [f"no {METRICS}"]
     damaged: list[int] = []
-    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+    checksums: set[str | None] = {None}
+    content = file.read_text(errors="replace") if file.is_file() else ""
+    for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
         row, start = _row(line)
@@ -168,20 +217,30 @@ def read_metrics(run: Path) -> Metrics:
             faults.append(f"line {number} is torn (a write was cut off); {kept}")
         if row is None:
             continue
-        if row.pop("crc32", None) and _is_intact(line[start:]):
+        checksums.add(row.get("crc32"))
+        if unsealed(row):
             rows.append(row)
         else:
             damaged.append(number)
             faults.append(f"line {number} does not agree with its checksum (damaged after it was written); left out")
+    if manifest.get("row") not in checksums:
+        reason = "lacks the row" if file.is_file() else "is missing, and so is the row"
+        raise DamagedError(f"{file} {reason} of step {manifest['step']}, which {MANIFEST} names; {RESTORE}")
     rows, dropped = _last_branch(rows)
     if dropped:
         faults.append(f"{_count(dropped, 'row')} left out: a resume went on from a step before")
     not_finite = _take_not_finite(rows)
     faults += [f"{k} is NaN or infinite at {_count(len(at), 'step')}, first {at[0]}" for k, at in not_finite.items()]
-    steps = [row["step"] for row in rows if row["step"] > 0]
-    if steps and (gaps := steps[-1] - steps[0] + 1 - len(steps)):
-        faults.append(f"{_count(gaps, 'step')} missing between {steps[0]} and {steps[-1]}")
+    if rows and (gaps := rows[-1]["step"] + 1 - len(rows)):
+        faults.append(f"{_count(gaps, 'step')} missing between 0 and {rows[-1]['step']}")
     return Metrics(rows, tuple(faults), tuple(damaged), frozenset(not_finite))
+
+
+def lost_tables(run: Path) -> list[str]:
+    """A sentence for each table that the manifest names and that was cut or lost since."""
+    files = (read_manifest(run) or {"files": {}})["files"]
+    found = {name: difference(run / name, entry, only_size=True) for name, entry in files.items()}
+    return [f"{name} {reason}" for name, reason in found.items() if reason and name.endswith(".parquet")]
 
 
 def _row(line: str) -> tuple[dict[str, Any] | None, int]:
@@ -194,14 +253,6 @@ def _row(line: str) -> tuple[dict[str, Any] | None, int]:
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             return row, start
     return None, 0
-
-
-def _is_intact(line: str) -> bool:
-    return line == _with_checksum(line[: -len(', "crc32": "01234567"}')] + "}")
-
-
-def _with_checksum(line: str) -> str:
-    return f'{line[:-1]}, "crc32": "{crc32(line.encode()):08x}"}}'
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.errors import UserError
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.progress import CellProgress, progress, summary
 from dapo_lit.study.read.registration import FILE, read_plan
-from dapo_lit.study.read.runs import Runs, StudyError, load, packed_folders, run_folders, study_folder
+from dapo_lit.study.read.runs import Runs, load, packed_folders, run_folders, study_folder
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -75,30 +76,35 @@ def pack_bases(runs: Runs, bases: Path) -> list[str]:
     return [sentence for sentence in lacking if sentence]
 
 
+def pack_study(runs: Runs, home: Path, folder: Path) -> None:
+    """Adds the finished cells, their plan and their base policies to `folder`."""
+    before = load(folder).usable.runs if folder.is_dir() and any(folder.iterdir()) else ()
+    written = pack(runs.usable.runs, folder, before)
+    if (home / FILE).is_file() and home.resolve() != folder.resolve():
+        shutil.copy2(home / FILE, folder / FILE)
+    for lack in pack_bases(runs, folder / "bases"):
+        print(lack, file=sys.stderr)
+    size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    print(f"packed {len(written)} cells into {folder} ({size / 1e6:.1f} MB there)")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
         table = progress(runs, *expected(home))
-    except StudyError as reason:
+        width = max(len(cell.arm) + len(str(cell.seed)) + 6 for cell in table)
+        for cell in table:
+            print(line(cell, width))
+        print(summary(table))
+        for warning in runs.warnings:
+            print(warning, file=sys.stderr)
+        if options.pack:
+            pack_study(runs, home, options.pack)
+    except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    width = max(len(cell.arm) + len(str(cell.seed)) + 6 for cell in table)
-    for cell in table:
-        print(line(cell, width))
-    for folder, why in runs.unreadable.items():
-        print(f"unreadable: {folder}: {why}", file=sys.stderr)
-    print(summary(table))
-    if options.pack:
-        before = load(options.pack).usable.runs if options.pack.is_dir() and any(options.pack.iterdir()) else ()
-        written = pack(runs.usable.runs, options.pack, before)
-        if (home / FILE).is_file() and home.resolve() != options.pack.resolve():
-            shutil.copy2(home / FILE, options.pack / FILE)
-        for lack in pack_bases(runs, options.pack / "bases"):
-            print(lack, file=sys.stderr)
-        size = sum(p.stat().st_size for p in options.pack.rglob("*") if p.is_file())
-        print(f"packed {len(written)} cells into {options.pack} ({size / 1e6:.1f} MB there)")
     return 0 if all(cell.state == "done" for cell in table) and not runs.unreadable else 3
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,9 @@ from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
-from dapo_lit.run_files import read_metrics
+from dapo_lit.run_files import lost_tables, read_metrics
+from dapo_lit.runs.claim import claimed
 from dapo_lit.runs.extensions import built
-from dapo_lit.runs.heartbeat import beating
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.study.designs import arm_name
 
@@ -151,16 +152,18 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
     if is_done(config, arm):
         print(f"{path} is finished (resume=auto); nothing to do")
         return
-    # Everything that can be wrong is checked before the run's folder is touched: no mistake moves an older run aside.
-    parts = Parts(config, run_start.ranks)
-    check_run(parts)
-    own_callbacks(config, path)
-    if config.logger.lightning:
-        built("logger.lightning", config.logger.lightning, path)
-    folder = open_run(config, overrides, arm)
-    for line in read_metrics(folder.path).damaged if folder.resumes else ():
-        print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
-    with beating(folder.path):
+    # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
+    with claimed(path) as owner:
+        parts = Parts(config, run_start.ranks)
+        check_run(parts)
+        own_callbacks(config, path)
+        if config.logger.lightning:
+            built("logger.lightning", config.logger.lightning, path)
+        folder = open_run(config, overrides, arm, owner)
+        for line in read_metrics(folder.path).damaged if folder.resumes else ():
+            print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
+        for lost in lost_tables(folder.path):
+            print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
         train_in(folder, config, parts, run_start)
 
 
@@ -168,12 +171,14 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     """Trains in an open run folder, and records in run.json how the training ended."""
     from dapo_lit.lit.fit import fit
     from dapo_lit.lit.processes import StartPoint
+    from dapo_lit.runs.bind import bind, step_of
     from dapo_lit.runs.checkpoint_files import newest_good
     from dapo_lit.runs.loggers import Loggers
 
     loggers = None
     try:
         start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)
+        bind(folder.path, step_of(start.checkpoint.name) if start.checkpoint else 0)
         run_start.broadcast(start)
         if not folder.resumes:
             folder.write_run(base_weights=parts.base_weights)
@@ -183,7 +188,8 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
         # Lightning turns Ctrl-C into SystemExit.
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
-        folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
+        with suppress(HeldError):  # it is another process's run now, and the reason that is reported says so
+            folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
         if status == "stopped" and folder.checkpoints:
             print(
                 f"stopped by Ctrl-C; continue from {folder.checkpoints[-1].name} with resume=true (run: {folder.path})"

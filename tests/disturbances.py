@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from command_line import Command, run_cli
 
+from dapo_lit.manifest import read_manifest, sum_of, write_manifest
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
 
@@ -121,6 +122,14 @@ def disturb(
             raise AssertionError(ended.stderr)
         sent.append((f"{moment:.2f} s, {num_rows(folder)} rows", rows.read_bytes() if rows.is_file() else b""))
     return sent, False
+
+
+def resealed(run: Path) -> None:
+    """Makes the manifest of a run fit its files, as someone does who alters them on purpose."""
+    manifest = read_manifest(run)
+    assert manifest is not None
+    present = [name for name in manifest["files"] if (run / name).is_file()]
+    write_manifest(run, manifest | {"files": {name: sum_of(run / name) for name in present}})
 
 
 def signal_sweep(

@@ -229,6 +229,7 @@ def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path
         (tmp_path / name).parent.mkdir()
         content = (recorded_run / name).read_bytes()
         (tmp_path / name).write_bytes(content[: len(content) // 2] if name.endswith("ckpt") else content)
+    shutil.copy2(recorded_run / "manifest.json", tmp_path)
     assert recorded_steps(tmp_path) == [1]
     with pytest.raises(DamagedError, match="is damaged"):
         open_recording(tmp_path, 1)

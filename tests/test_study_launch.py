@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run_cli, without_figures
+from disturbances import resealed
 from filelock import FileLock
 
 from dapo_lit.build.base_policy import weights_of
@@ -263,6 +264,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
     changed = study / STUDY / "dapo" / "seed_0"
     (changed / "DONE.json").unlink()  # unfinished, and started with another config
     (changed / "config.yaml").write_text((changed / "config.yaml").read_text().replace("low: 0.2", "low: 0.1"))
+    resealed(changed)
     assert launch(cwd=study) == 2
     assert "algorithm.clip.low: 0.1 -> 0.2" in capsys.readouterr().err
     assert "dapo/seed_1" in done_at(study / STUDY)

@@ -11,7 +11,7 @@ from dapo_lit.config import Config
 from dapo_lit.config.identity import differences, identity
 from dapo_lit.errors import DamagedError
 from dapo_lit.files import make_folder, remove_empty
-from dapo_lit.run_files import alive, read_record
+from dapo_lit.run_files import alive, read_claim, read_record
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.read.packed_cells import packed_config
 
@@ -64,8 +64,8 @@ def _holder(path: Path) -> str:
 
 
 def _record(folder: Path) -> dict[str, object]:
-    """run.json; {} if it is damaged, which opening the run will report."""
+    """The claim on a run, which is written before run.json; else run.json, {} if it is damaged: opening it says so."""
     try:
-        return read_record(folder)
+        return {"status": "running", **claim} if (claim := read_claim(folder)) else read_record(folder)
     except DamagedError:
         return {}

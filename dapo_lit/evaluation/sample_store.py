@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
-from dapo_lit.files import replacing
-from dapo_lit.runs.rollout_table import write_parquet
+from dapo_lit.run_files import read_arrow, write_arrow, write_table
 
 SCHEMA = pa.schema(
     [
@@ -46,7 +44,7 @@ class SampleFiles:
         """All samples on disk; duplicates that a kill during `merge` left are removed."""
         found: dict[SampleName, EvaluatedSample] = {}
         for file in self._files():
-            for row in pq.read_table(file, schema=SCHEMA).to_pylist():
+            for row in read_arrow(file, SCHEMA.names).to_pylist():
                 sample = EvaluatedSample(**row)
                 found.setdefault(sample.name, sample)
         return found
@@ -70,12 +68,10 @@ class SampleFiles:
 
 
 def _write(file: Path, samples: Sequence[EvaluatedSample]) -> None:
-    table = pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA)
-    with replacing(file) as draft:
-        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
+    write_arrow(file, pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA))
 
 
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
     """eval/<benchmark>/step_000050.parquet: the samples of an evaluation during training."""
     rows = [asdict(sample) for sample in evaluation.samples]
-    write_parquet(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))
+    write_table(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))

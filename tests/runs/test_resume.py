@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from disturbances import resealed
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.run_files import read_metrics
-from dapo_lit.runs.run_folder import is_done, open_run, run_path
+from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.train import arm_of, train
 
 QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1")
@@ -107,6 +108,7 @@ def test_what_a_run_learns_may_not_change_nor_its_budget_end_before_what_is_done
     tree = yaml.safe_load((run / "config.yaml").read_text())
     del tree["rollout"]["overlap"]
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    resealed(run)
     before = {file: file.read_text() for file in run.glob("*.*")}
     with pytest.raises(ConfigError, match=re.escape(named)):
         open_run(compose(override, "resume=true"), [], "dapo")
@@ -147,7 +149,7 @@ def test_a_finished_run_is_done_until_its_budget_grows(compose, two_steps):
     assert is_done(compose(*QUICK, "resume=auto"), "dapo")
     assert is_done(compose(*QUICK, "resume=auto", "budget.wall_s=9999"), "dapo")
     assert not is_done(compose(*QUICK, "resume=auto", "budget.steps=3"), "dapo")
-    (two_steps / "run.json").write_text(json.dumps(record(two_steps) | {"status": "solved"}))
+    RunFolder(two_steps, resumes=True).write_run(status="solved")
     assert is_done(compose(*QUICK, "resume=auto", "budget.steps=3"), "dapo")
 
 
@@ -160,6 +162,7 @@ def test_a_key_of_a_newer_version_is_filled_in_and_said_once(compose, two_steps,
     tree = yaml.safe_load((two_steps / "config.yaml").read_text())
     del tree["rollout"]["overlap"]
     (two_steps / "config.yaml").write_text(yaml.safe_dump(tree))
+    resealed(two_steps)
     longer = [(*QUICK, f"budget.steps={steps}", "resume=true") for steps in (3, 4)]
     train(compose(*longer[0]), [])
     said = "was written by a version without these keys; it is read with rollout.overlap=False"

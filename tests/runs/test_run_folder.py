@@ -6,12 +6,12 @@ import os
 from zlib import crc32
 
 import pandas as pd
+import pyarrow.parquet
 import pytest
 
 from dapo_lit.config import ConfigError
-from dapo_lit.run_files import read_metrics
+from dapo_lit.run_files import read_metrics, write_table
 from dapo_lit.runs.checkpoint_files import write_checkpoint
-from dapo_lit.runs.rollout_table import write_parquet
 from dapo_lit.runs.run_folder import open_run
 
 
@@ -86,6 +86,6 @@ def test_a_full_disk_is_reported_with_the_file(compose, tmp_path, monkeypatch):
         folder.write_run(status="failed")
     with pytest.raises(OSError, match=r"No space left on device: '.*step_000001.ckpt'"):
         write_checkpoint(tmp_path / "step_000001.ckpt", no_space)
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", no_space)
+    monkeypatch.setattr(pyarrow.parquet, "write_table", no_space)
     with pytest.raises(OSError, match=r"No space left on device: '.*step_000001.parquet'"):
-        write_parquet(tmp_path / "step_000001.parquet", pd.DataFrame())
+        write_table(tmp_path / "step_000001.parquet", pd.DataFrame())

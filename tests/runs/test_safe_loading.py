@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from disturbances import resealed
 from evaluation_config import evaluation
 
 from dapo_lit.config.export import ExportConfig
@@ -50,6 +51,7 @@ def test_nothing_in_a_poisoned_checkpoint_runs_whoever_reads_it(compose, tmp_pat
     checkpoint, before = run / "checkpoints" / "step_000002.ckpt", run / "replay" / "step_000002.ckpt"
     for file in (checkpoint, before):
         poison(file, made)
+    resealed(run)
 
     def refused(file: Path, read) -> None:
         with pytest.raises(DamagedError) as caught:

@@ -60,7 +60,7 @@ DAMAGES: dict[str, tuple[Callable[[list[str]], str], list[int], list[str]]] = {
     "a step missing, a value not finite": (
         without_a_step_and_with_nan,
         [0, 1, 2, 4],
-        ["1 step missing between 1 and 4", "rollout/accuracy is NaN or infinite at 1 step, first 2"],
+        ["1 step missing between 0 and 4", "rollout/accuracy is NaN or infinite at 1 step, first 2"],
     ),
     "null": (with_a_null, [0, 1, 2, 3, 4], []),
 }
@@ -117,7 +117,7 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     live = load(tmp_path / "runs")
     assert len(pack(live.runs, tmp_path / "packed", ())) == len(live)
     assert sorted(file.name for file in (tmp_path / "packed").iterdir()) == [
-        "cells.parquet", "metrics.parquet", "samples.parquet",
+        "cells.parquet", "manifest.json", "metrics.parquet", "samples.parquet",
     ]  # fmt: skip
     packed = load(tmp_path / "packed")
     assert packed.arms == live.arms

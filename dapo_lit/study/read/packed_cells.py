@@ -3,6 +3,7 @@
     cells.parquet     a row a cell: arm, seed, and run.json, config and command line as text
     metrics.parquet   a row a step of every cell; metrics as float32, the five axes exact
     samples.parquet   a row a sample of the last evaluation of each benchmark
+    manifest.json     checksums of the three
 
 Thirty runs take about 0.6 MB.
 """
@@ -15,11 +16,10 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dapo_lit.errors import DamagedError
-from dapo_lit.files import replacing
-from dapo_lit.run_files import read_table
+from dapo_lit.manifest import MANIFEST, sum_of, write_manifest
+from dapo_lit.run_files import read_table, write_arrow
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 BASES = "bases.json"
@@ -52,7 +52,7 @@ def packed_config(folder: Path, arm: str, seed: int) -> dict[str, Any] | None:
     """The config of a finished cell that is packed in this folder; None if it is not there."""
     if not (folder / CELLS).is_file():
         return None
-    cells = pd.read_parquet(folder / CELLS, columns=[*CELL, "config"])
+    cells = read_table(folder / CELLS, [*CELL, "config"])
     found = cells[(cells["arm"] == arm) & (cells["seed"] == seed)]
     return json.loads(str(found["config"].iloc[0])) if len(found) else None
 
@@ -75,9 +75,11 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         _labelled(run.evaluation(name)[SAMPLE], run).assign(benchmark=name) for run in listed for name in run.benchmarks
     ]
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
+    (folder / MANIFEST).unlink(missing_ok=True)
     _write(_numeric(pd.concat(metrics, ignore_index=True)), folder / METRICS)
     _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
     _write(pd.DataFrame(cells), folder / CELLS)
+    write_manifest(folder, {"files": {name: sum_of(folder / name) for name in (CELLS, METRICS, SAMPLES)}})
 
 
 def _oddities(run: Run) -> dict[str, list[str]]:
@@ -131,15 +133,12 @@ def _numeric(table: pd.DataFrame) -> pd.DataFrame:
 def _write(table: pd.DataFrame, file: Path) -> None:
     """Floats are stored byte by byte, which compresses better."""
     floats = [key for key in table.columns if table[key].dtype.kind == "f"]
-    with replacing(file) as draft:
-        pq.write_table(
-            pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),
-            draft,
-            compression="zstd",
-            compression_level=19,
-            use_dictionary=[key for key in table.columns if key not in floats],
-            use_byte_stream_split=floats,
-            write_statistics=False,
-            write_page_checksum=True,
-            store_schema=False,
-        )
+    write_arrow(
+        file,
+        pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),
+        compression_level=19,
+        use_dictionary=[key for key in table.columns if key not in floats],
+        use_byte_stream_split=floats,
+        write_statistics=False,
+        store_schema=False,
+    )

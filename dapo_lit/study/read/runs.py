@@ -4,7 +4,7 @@
     runs.frame()        # a row a step of every run, with study, arm and seed; "rollouts": a row a completion
     runs.missing()      # cells that are not usable, with the reason
 
-A folder is a run if it is named `seed_<n>` and holds a run.json; `seed_0.replaced_1` is an older run and is skipped.
+A folder is a run if it is named `seed_<n>` and holds a file of one; `seed_0.replaced_1` is an older run and is skipped.
 Packed cells are three tables for a study (packed_cells.py).
 """
 
@@ -19,7 +19,8 @@ import pandas as pd
 
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.errors import DamagedError
-from dapo_lit.run_files import RECORD, RESTORE, read_config, read_metrics, read_record, read_table
+from dapo_lit.manifest import MANIFEST, RESTORE
+from dapo_lit.run_files import RECORD, is_run, lost_tables, read_config, read_metrics, read_record, read_table
 from dapo_lit.study.arm_names import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.registration import last_plan
@@ -34,6 +35,16 @@ class Runs:
     runs: tuple[Run, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Folders that could not be read, with the reason."""
+    unverified: tuple[str, ...] = ()
+    """Folders of runs or packed cells without a manifest, which nothing was compared with."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to say of the folders on the screen; one line for all that have no manifest."""
+        lines = [f"unreadable: {folder}: {why}" for folder, why in self.unreadable.items()]
+        if self.unverified:
+            lines.append(f"unverified: no {MANIFEST} in {', '.join(self.unverified)}")
+        return lines
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -151,9 +162,12 @@ def load(*paths: str | Path) -> Runs:
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
     homes: set[Path] = set()
+    unverified: set[str] = set()
     for path in map(Path, paths):
         folders, tables = run_folders(path), packed_folders(path)
-        homes |= {folder.parent.parent for folder in folders} | set(tables)
+        home_of = {folder: folder.parent.parent for folder in folders} | {folder: folder for folder in tables}
+        homes |= set(home_of.values())
+        unverified |= {str(home) for folder, home in home_of.items() if not (folder / MANIFEST).is_file()}
         if not folders and not tables:
             raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json or {CELLS} below it")
         for run in chain(_readable(folders, unreadable), *map(read_packed, tables)):
@@ -169,7 +183,7 @@ def load(*paths: str | Path) -> Runs:
     plans = [last_plan(home) for home in sorted(homes)]
     order = in_order((run.arm for run in found.values()), [arm for plan in plans if plan for arm in plan.arms])
     runs = sorted(found.values(), key=lambda run: (run.study, order.index(run.arm), run.seed))
-    return Runs(tuple(runs), unreadable)
+    return Runs(tuple(runs), unreadable, tuple(sorted(unverified)))
 
 
 def _readable(folders: Iterable[Path], unreadable: dict[str, str]) -> Iterator[Run]:
@@ -202,8 +216,8 @@ def run_folders(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         raise StudyError(f"{path}: no such folder")
-    records = [path / "run.json"] if (path / "run.json").is_file() else path.rglob("seed_*/run.json")
-    return sorted(p.parent for p in records if re.fullmatch(r"seed_\d+", p.parent.resolve().name))
+    folders = [path] if is_run(path) else path.rglob("seed_*")
+    return sorted(f for f in folders if re.fullmatch(r"seed_\d+", f.resolve().name) and is_run(f))
 
 
 def read_run(folder: Path) -> Run:
@@ -214,7 +228,8 @@ def read_run(folder: Path) -> Run:
     """
     record, config, metrics = read_record(folder), read_config(folder), read_metrics(folder)
     if not {"arm", "seed"} <= record.keys():
-        raise DamagedError(f"{folder / RECORD} names no arm and seed; {RESTORE}")
+        reason = "names no arm and seed" if record else "is missing"
+        raise DamagedError(f"{folder / RECORD} {reason}; {RESTORE}")
     file = folder / "overrides.txt"
     return Run(
         folder=folder,
@@ -225,7 +240,7 @@ def read_run(folder: Path) -> Run:
         record=record,
         config=config or {},
         metrics=metrics.table,
-        faults=(*metrics.faults, *(() if config else ("no config.yaml",))),
+        faults=(*metrics.faults, *(() if config else ("no config.yaml",)), *lost_tables(folder)),
         not_finite=metrics.not_finite,
         overrides=tuple(file.read_text().splitlines()) if file.is_file() else (),
     )

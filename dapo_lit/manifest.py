@@ -1,0 +1,85 @@
+"""The manifest of a folder: checksums by which a file that was altered, cut or lost is named.
+
+    step, row      of the last checkpoint: its step, and the checksum of that step's row in metrics.jsonl
+    config_hash    of the run, as run.json has it
+    files          name -> size and CRC-32 of config.yaml, of the tables and of the checkpoints
+
+A run writes it with every checkpoint (runs/bind.py), packed cells when they are packed. It is written before the files
+that it names get their names, and an entry holds the sum of the file that is replaced as well: a kill may come between.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from dapo_lit.errors import DamagedError
+from dapo_lit.files import write_text
+
+MANIFEST = "manifest.json"
+RESTORE = "restore it, or move the run's folder away"
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """JSON whose last key is the checksum of the JSON without it."""
+    plain = {key: value for key, value in content.items() if key != "crc32"}
+    return json.dumps({**plain, "crc32": _checksum(plain)}, allow_nan=False)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return f"{crc32(json.dumps(content).encode()):08x}"
+
+
+def unsealed(content: dict[str, Any]) -> bool:
+    """Takes the checksum out of what `sealed` wrote; returns whether there is one and the content agrees with it."""
+    return content.pop("crc32", None) == _checksum(content)
+
+
+def sum_of(content: Path | bytes) -> str:
+    """Size and CRC-32 of a file, or of what will be written into one."""
+    value = size = 0
+    if isinstance(content, bytes):
+        value, size = crc32(content), len(content)
+    else:
+        with content.open("rb") as opened:
+            while block := opened.read(1 << 24):
+                value, size = crc32(block, value), size + len(block)
+    return f"{size}-{value:08x}"
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a folder; None where there is none. Raises DamagedError if it is not as it was written."""
+    file = folder / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict) or not unsealed(manifest):
+        raise DamagedError(f"{file} is damaged; {RESTORE}")
+    return manifest
+
+
+def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+    write_text(folder / MANIFEST, sealed(content) + "\n")
+
+
+def difference(file: Path, entry: str, only_size: bool = False) -> str | None:
+    """In what a file differs from its entry in a manifest; None: in nothing."""
+    if not file.is_file():
+        return "is missing"
+    if only_size:
+        return None if file.stat().st_size in (int(each.partition("-")[0]) for each in entry.split()) else "is cut"
+    return None if sum_of(file) in entry.split() else f"does not match its checksum in {MANIFEST}"
+
+
+def check_file(file: Path) -> None:
+    """Raises DamagedError if the manifest of the folder that the file is in, or is below, names another content."""
+    for folder in list(file.parents)[:3]:
+        if manifest := read_manifest(folder):
+            entry = manifest["files"].get(file.relative_to(folder).as_posix())
+            if entry and (reason := difference(file, entry)):
+                raise DamagedError(f"{file} {reason}; {RESTORE}")
+            return

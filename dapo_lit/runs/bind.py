@@ -1,0 +1,69 @@
+"""Writes the manifest of a run: with every checkpoint, when the run is opened, and where training starts."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from dapo_lit.manifest import read_manifest, sum_of, write_manifest
+from dapo_lit.run_files import CONFIG, METRICS, read_record
+
+TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
+
+
+def step_of(name: str) -> int:
+    """The step that a file is named after.
+
+    >>> step_of("eval/sums/step_000010.parquet")
+    10
+    """
+    return int(name.rpartition("step_")[2].partition(".")[0])
+
+
+def bind(run: Path, step: int | None, sums: Mapping[str, str] | None = None, config_hash: str | None = None) -> None:
+    """Writes the manifest as of a step, with the sums of tables that were written since.
+
+    Args:
+        step: of the checkpoint that is about to get its name, or that training continues from; None: as it was.
+        sums: of files that are about to be replaced.
+        config_hash: of the run.json that is about to be written.
+    """
+    before = read_manifest(run) or {"step": 0, "row": None, "config_hash": None, "files": {}}
+    known = before["files"]
+    files = {name: entry for name, entry in known.items() if _stays(run, name, step)}
+    found = [file for pattern in TABLES for file in sorted(run.glob(pattern)) if step and step_of(file.name) <= step]
+    found += [file for name in (CONFIG, "overrides.txt") if (file := run / name).is_file()]
+    names = [file.relative_to(run).as_posix() for file in found]
+    files |= {name: sum_of(run / name) for name in names if name not in files}
+    files |= {name: _either(new, known.get(name)) for name, new in (sums or {}).items()}
+    config_hash = config_hash or read_record(run).get("config_hash")
+    row = {"step": before["step"], "row": before["row"]} if step is None else {"step": step, "row": _row(run, step)}
+    write_manifest(
+        run,
+        {**row, "config_hash": _either(config_hash or "", before["config_hash"]), "files": dict(sorted(files.items()))},
+    )
+
+
+def _stays(run: Path, name: str, step: int | None) -> bool:
+    """Not checkpoints that were removed, nor tables of steps that will be computed again."""
+    if name.startswith("checkpoints/"):
+        return (run / name).exists()
+    return step is None or not name.endswith(".parquet") or step_of(name) <= step
+
+
+def _either(new: str, old: str | None) -> str:
+    """An entry that names the old content too, until the next one: a kill may leave that."""
+    before = (old or "").partition(" ")[0]
+    return new if before in ("", new) else f"{new} {before}"
+
+
+def _row(run: Path, step: int) -> str | None:
+    """The checksum of the last row of a step; None: there is no row yet."""
+    file = run / METRICS
+    for line in reversed(file.read_bytes().splitlines() if file.is_file() else []):
+        try:
+            row = json.loads(line)
+        except ValueError:  # torn
+            continue
+        if row["step"] == step:
+            return str(row["crc32"])
+    return None

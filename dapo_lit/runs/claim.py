@@ -1,0 +1,63 @@
+"""A process's claim on a run: the file `heartbeat` in its folder, with a token, host and process id.
+
+Its age is a sign of life for other hosts, during a long rollout, update or evaluation too: a thread touches it. Its
+token tells a process that lost the run (another host took it over, the folder was moved or removed) to write no more.
+"""
+
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+from dapo_lit.errors import HeldError
+from dapo_lit.files import make_folder, remove_empty, write_text
+from dapo_lit.run_files import HEARTBEAT, read_claim
+
+INTERVAL_S = 30.0
+
+
+def write_claim(run: Path, owner: str) -> None:
+    claim = {"owner": owner, "host": platform.node(), "pid": os.getpid()}
+    write_text(run / HEARTBEAT, json.dumps(claim))
+
+
+def check_claim(run: Path, owner: str) -> None:
+    """Raises HeldError if the run is no longer the one that this process claimed."""
+    claim = read_claim(run)
+    if claim.get("owner") != owner:
+        reason = (
+            f"process {claim.get('pid')} on {claim.get('host')} took it over"
+            if claim
+            else "its folder was moved or removed"
+        )
+        raise HeldError(f"{run}: {reason}; this process stops and writes nothing more there")
+
+
+@contextmanager
+def claimed(run: Path, interval_s: float = INTERVAL_S) -> Iterator[str]:
+    """Claims a run, touches the claim every `interval_s` seconds and takes it back at the end; yields its token."""
+    owner, ended = secrets.token_hex(8), Event()
+    made = make_folder(run)
+    write_claim(run, owner)
+
+    def beat() -> None:
+        while not ended.wait(interval_s):
+            with suppress(OSError, HeldError):  # a full disk shows in what the run writes itself
+                check_claim(run, owner)
+                os.utime(run / HEARTBEAT)
+
+    thread = Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield owner
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError, HeldError):
+            check_claim(run, owner)
+            (run / HEARTBEAT).unlink()
+        remove_empty(made)
