@@ -1,9 +1,10 @@
 """Replays a recorded step under other switches: `python -m dapo_lit.replay runs/single/dapo/seed_0 step=10`.
 
 Without config keys, each technique is toggled in turn. Config keys (algorithm.techniques.clip_higher=false,
-algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. To record a
-step, train with replay.record=[10]. trust=true runs code that the run's config names (a reward function, a loss); a
-run folder is data otherwise. Exit code 2: refused, with the reason.
+algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. --html
+writes the step as one page that can be played with. To record a step, train with replay.record=[10]. trust=true runs
+code that the run's config names (a reward function, a loss); a run folder is data otherwise. Exit code 2: refused, with
+the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +47,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
     """The recorded arm first, then the arm that was asked for, or one per technique, keyed by name."""
-    config = recording.config
-    evaluation = config.evaluation.model_copy(update={"benchmarks": ()})  # not needed here, and they would be loaded
-    config = config.model_copy(update={"evaluation": evaluation})
+    config = without_benchmarks(recording.config)
     techniques = config.algorithm.techniques.model_dump()
     wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in REGISTER]
     arms = {named(config, {}): config}
@@ -59,6 +60,11 @@ def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Confi
     return arms
 
 
+def without_benchmarks(config: Config) -> Config:
+    """They are not needed here, and would be loaded."""
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"benchmarks": ()})})
+
+
 def named(config: Config, change: Mapping[str, Any]) -> str:
     """An arm's name from its switches, with the changed settings after @."""
     algorithm = config.algorithm
@@ -66,6 +72,30 @@ def named(config: Config, change: Mapping[str, Any]) -> str:
     settings = {k: v for k, v in change.items() if not k.startswith(("algorithm.techniques.", "trainer."))}
     suffix = Arm(frozenset(), settings).name.partition("@")
     return arm_name(techniques, algorithm.family, switches_of(algorithm.family)) + "".join(suffix[1:])
+
+
+def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False) -> None:
+    """Replays all combinations of the switches and writes the page of the step."""
+    import torch
+
+    from dapo_lit.build.parts import Parts
+    from dapo_lit.cli.quiet import silence_libraries
+    from dapo_lit.replays.page import step_page
+    from dapo_lit.replays.recorded_step import open_recording
+
+    for key in changes:
+        if not key.startswith("trainer."):
+            raise ConfigError(f"{key}: the page starts from the recorded settings, and has switches for others")
+    silence_libraries()
+    recording = open_recording(run, step, None if trust else set())
+    recording = replace(recording, config=changed(without_benchmarks(recording.config), changes))
+    torch.set_num_threads(recording.config.trainer.threads)
+    sets = [frozenset(on) for size in range(len(REGISTER) + 1) for on in combinations(REGISTER, size)]
+    configs = {on: changed(recording.config, {f"algorithm.techniques.{t}": t in on for t in REGISTER}) for on in sets}
+    tokenizer = Parts(recording.config).tokenizer
+    out = run / "replay" / f"step_{recording.step:06d}.html"
+    out.write_text(step_page(recording, configs, lambda ids: str(tokenizer.decode(ids))))
+    print(f"page    {out} ({out.stat().st_size / 1e6:.2f} MB), opens in a browser")
 
 
 def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False) -> None:
@@ -152,8 +182,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line: a run, step=N, config keys."""
     parser = CommandParser(prog="python -m dapo_lit.replay", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="runs/<study>/<arm>/seed_<n>")
+    parser.add_argument("--html", action="store_true", help="write the step as one page that can be played with")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, then config keys to change")
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)  # config keys may follow --html
 
 
 def named_in(changes: Mapping[str, Any]) -> set[str]:
@@ -197,7 +228,8 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    return reported(lambda: replay_run(options.run, *read_overrides(options.overrides)))
+    run = write_page if options.html else replay_run
+    return reported(lambda: run(options.run, *read_overrides(options.overrides)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,185 @@
+"""A recorded step as one HTML file that can be played with: step.html, with the step as JSON in it.
+
+The page computes kept groups, rewards, advantages, weights and clipped tokens by itself. What it cannot compute is
+measured here once for each combination of the switches: the ratio of every token at its update, and the gradient.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dapo_lit.build.parts import Parts
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.replays.recorded_step import Recording, replay
+from dapo_lit.replays.tables import summary_row, token_table
+from dapo_lit.rollout.records import Group
+from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.step.batch import counter_seed, token_batch
+from dapo_lit.switches.algorithm import reward_function
+from dapo_lit.techniques import REGISTER
+
+TEMPLATE = Path(__file__).with_name("step.html")
+COMPUTED: dict[str, tuple[Any, ...]] = {
+    "loss": ("clip",),
+    "advantage.estimator": ("group", "leave_one_out"),
+    "advantage.whiten": (False,),
+    "token_level_denominator": ("minibatch", "group"),
+    "entropy.bonus": (0,),
+    "entropy.top_frac": (1,),
+    "kl.beta": (0,),
+    "correction.kind": ("none",),
+}
+"""Keys below `algorithm`, and the values that the page can compute with."""
+RATIO_UNIT = 2.0**-24
+"""A float32 between 0.5 and 2 is a whole number of these."""
+NATS_UNIT = 1e-3
+
+
+def check_computed(config: Config) -> None:
+    """Raises ConfigError for an objective that the page cannot compute."""
+    for key, values in COMPUTED.items():
+        found: Any = config.algorithm
+        for part in key.split("."):
+            found = getattr(found, part)
+        if found not in values:
+            wanted = " or ".join(map(str, values))
+            raise ConfigError(f"algorithm.{key}={found}: the page computes DAPO's Eq. 8 to 13 only, with {wanted}")
+
+
+def step_page(
+    recording: Recording, combinations: Mapping[frozenset[str], Config], text_of: Callable[[Sequence[int]], str]
+) -> str:
+    """The HTML of a recorded step.
+
+    Args:
+        combinations: the config of each combination, by the switches that are on.
+        text_of: decodes token ids.
+    """
+    check_computed(recording.config)
+    recorded = replay(recording, recording.config)
+    groups = recorded.generated
+    ratios: dict[bytes, np.ndarray] = {}  # replays without a difference share theirs
+    replays: dict[Any, dict[str, Any]] = {}
+    measured = []
+    for on, config in combinations.items():
+        effects = _effects(on, config, groups)
+        if effects not in replays:
+            arm = replay(recording, config)
+            table = token_table(arm, lambda ids: "")
+            ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
+            ratios.setdefault(ratio.tobytes(), ratio)
+            row = summary_row(arm, recorded, table)
+            row["norm_step"] = sum(float(g.double().square().sum()) for g in arm.log.summed or ()) ** 0.5
+            replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "measured": row}
+        measured.append({"on": sorted(on)} | replays[effects])
+    ids = np.concatenate([c.sample.response_ids for g in groups for c in g.completions])
+    vocabulary, places = np.unique(ids, return_inverse=True)
+    numbers = [places, entropies(recording, groups) / NATS_UNIT, *((r - 1.0) / RATIO_UNIT for r in ratios.values())]
+    return _filled(
+        {
+            "title": f"{recording.config.study_name}, step {recording.step}",
+            "settings": _settings(recording.config),
+            "techniques": [_technique(switch) for switch in REGISTER],
+            "groups": [_group(group) for group in groups],
+            "combinations": measured,
+            "orders": _orders(recording, len(groups)),
+            "vocabulary": [text_of([int(i)]) for i in vocabulary],
+            "lengths": [len(x) for x in numbers],
+            "units": {"ratio": RATIO_UNIT, "nats": NATS_UNIT},
+            "numbers": _packed(np.concatenate(numbers)),
+        }
+    )
+
+
+def _effects(on: frozenset[str], config: Config, groups: Sequence[Group]) -> tuple[Any, ...]:
+    """What the switches come to on these samples: combinations that come to the same need one replay."""
+    completions = [c for group in groups for c in group.completions]
+    reward = reward_function(config)
+    rewards = tuple(reward(c.score, c.num_tokens, c.truncated)[1] for c in completions)
+    elsewhere = on - {"soft_overlong_punishment", "overlong_filtering"}
+    return elsewhere, rewards, "overlong_filtering" in on and any(c.truncated for c in completions)
+
+
+def entropies(recording: Recording, groups: Sequence[Group]) -> np.ndarray:
+    """[N] nats of the next-token distribution before the step at each response token, of dropped groups too."""
+    parts = Parts(recording.config)
+    with only_state(recording.checkpoint):
+        module = DAPOModule.load_from_checkpoint(
+            recording.checkpoint, config=recording.config, build_policy=lambda: parts.policy
+        )
+    module.policy.eval()
+    num_tokens = sum(c.num_tokens for group in groups for c in group.completions)
+    batch = token_batch(groups, torch.ones(num_tokens, dtype=torch.bool), module.policy_version)
+    found = torch.zeros(num_tokens)
+    for micro, _ in module.policy_forward.micro_batches(batch, range(len(batch.sequences))):
+        with torch.no_grad():
+            found[micro.tokens] = module.policy_forward.logprobs(micro)[1].cpu()
+    return found.numpy()
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What the arithmetic of the page depends on."""
+    algorithm = config.algorithm.model_dump()
+    names = ("techniques", "clip", "advantage", "overlong", "token_level_denominator", "completion_level_denominator")
+    sampling = {name: algorithm["dynamic_sampling"][name] for name in ("filter_on", "on_exhausted")}
+    sizes = {name: algorithm[name] for name in ("num_prompts", "minibatch_prompts", "epochs")}
+    limits = {"max_response_tokens": config.task.max_response_tokens, "wrong_value": config.reward.wrong_value}
+    return {name: algorithm[name] for name in names} | sampling | sizes | limits
+
+
+def _technique(switch: str) -> dict[str, str]:
+    technique = REGISTER[switch]
+    names = ("switch", "label", "section", "equation", "on", "off", "colour")
+    return {name: getattr(technique, name) for name in names}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    completions = [
+        {"correct": c.correct, "truncated": c.truncated, "value": c.score.value, "tokens": c.num_tokens}
+        for c in group.completions
+    ]
+    return {
+        "id": [group.step, group.index],
+        "problem": group.problem.problem,
+        "answer": group.problem.answer,
+        "comparable": group.comparable,
+        "completions": completions,
+    }
+
+
+def _orders(recording: Recording, most: int) -> list[list[list[int]]]:
+    """For each epoch and each number of groups up to `most`, the order in which mini-batches take them."""
+    seeds = [counter_seed(recording.config.seed, recording.step, e) for e in range(recording.config.algorithm.epochs)]
+    return [
+        [torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist() for n in range(most + 1)]
+        for seed in seeds
+    ]
+
+
+def _packed(numbers: np.ndarray) -> str:
+    """Whole numbers as zlib and base64. Signs go to the lowest bit and bytes of one place together: most are then 0."""
+    whole = np.clip(np.rint(numbers), -(2**31), 2**31 - 1).astype(np.int64)
+    unsigned = np.where(whole < 0, -2 * whole - 1, 2 * whole).astype("<u4")
+    planes = unsigned.view(np.uint8).reshape(-1, 4).T.tobytes()
+    return base64.b64encode(zlib.compress(planes, 9)).decode()
+
+
+def _filled(step: Mapping[str, Any]) -> str:
+    """The template with the step in it. Text from models and files can end neither the JSON nor its element.
+
+    Only the template's own scripts run: the policy names their hashes.
+    """
+    escapes = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+    page = TEMPLATE.read_text()
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return page.replace("{{ scripts }}", hashes).replace("{{ step }}", json.dumps(step).translate(escapes))

@@ -1,0 +1,99 @@
+"""Headless Chromium over its debugging pipe: tests open a page, run JavaScript in it and press keys."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Browser:
+    """One tab. Messages are JSON with a zero byte at the end; what the page reports meanwhile is in `events`."""
+
+    def __init__(self, commands: int, answers: int) -> None:
+        self._commands, self._answers, self._number = os.fdopen(commands, "wb", 0), os.fdopen(answers, "rb"), 0
+        self._session: dict[str, str] = {}
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters} | self._session
+        self._commands.write(json.dumps(message).encode() + b"\0")
+        while (answer := self._read()).get("id") != self._number:
+            self.events.append(answer)
+        assert "result" in answer, answer
+        return answer["result"]
+
+    def _read(self) -> dict[str, Any]:
+        text = bytearray()
+        while (byte := self._answers.read(1)) not in (b"\0", b""):
+            text += byte
+        assert text, "the browser ended"
+        return json.loads(text)
+
+    def open(self, page: Path) -> None:
+        """Waits until the page says that it is ready."""
+        self.call("Page.navigate", url="about:blank")
+        self.events.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        while not self.evaluate("document.documentElement?.dataset.ready"):
+            time.sleep(0.02)
+
+    def evaluate(self, script: str) -> Any:
+        """The value of an expression in the page, as JSON."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def press(self, key: str) -> None:
+        text = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def seen(self, method: str) -> list[dict[str, Any]]:
+        return [event["params"] for event in self.events if event.get("method") == method]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Skips the test where there is no Chromium."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("there is no Chromium (Debian: apt-get install chromium)")
+    read_commands, commands = os.pipe()
+    answers, write_answers = os.pipe()
+
+    def pipes() -> None:  # the browser reads commands from 3 and answers on 4
+        first, second = os.dup(read_commands), os.dup(write_answers)
+        os.dup2(first, 3)
+        os.dup2(second, 4)
+
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--disable-dev-shm-usage")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        process = subprocess.Popen(
+            [found, *flags, f"--user-data-dir={profile}"],
+            preexec_fn=pipes,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            os.close(read_commands)
+            os.close(write_answers)
+            yield Browser(commands, answers)
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,211 @@
+"""The page of a step computes what the replay does, and text in it stays text."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from browser import Browser, chromium
+from command_line import SMALL
+
+from dapo_lit.cli.composing import compose as composed
+from dapo_lit.config import Config
+from dapo_lit.objective.tokens import Bounds, clipped_tokens
+from dapo_lit.replay import changed, main
+from dapo_lit.replays.page import _filled
+from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
+from dapo_lit.replays.tables import token_table
+from dapo_lit.techniques import REGISTER
+from dapo_lit.train import train
+
+STATE = """(changes) => {
+    const state = { ...recordedState(step), ...changes };
+    return Object.assign(state, { on: new Set(changes.on || state.on) });
+}"""
+COMPUTED = f"""(changes) => {{
+    const found = compute(step, ({STATE})(changes)), e = found.epochs, tokens = [];
+    for (const epoch of e) for (const g of found.kept) for (const i of step.groups[g].members) {{
+        const c = step.completions[i];
+        for (let t = c.start; t < c.start + c.tokens; t++)
+            tokens.push([found.advantage[i], epoch.weight[i], epoch.ratio[t], epoch.clip[t], epoch.update[i]]);
+    }}
+    return {{ kept: found.kept.map(g => step.groups[g].id), rewards: found.rewards, tokens, loss: found.loss,
+        updates: found.updates, norm: combinationOf(step, ({STATE})(changes)).measured.norm_step }};
+}}"""
+CLIPPED = ["no", "low", "high", "dual"]
+
+
+@pytest.fixture(scope="module")
+def recording(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A step of two passes with two updates each; answers near the limit are common."""
+    config = composed(
+        *SMALL, f"runs_dir={tmp_path_factory.mktemp('played')}", "algorithm.num_prompts=6", "algorithm.epochs=2",
+        "algorithm.minibatch_prompts=3", "budget.steps=3", "algorithm.optimizer.lr=1e-2", "replay.record=[3]",
+        "algorithm.clip.dual=1.5", "study_name=played",
+    )  # fmt: skip
+    train(config, [])
+    return open_recording(next(Path(config.runs_dir).rglob("run.json")).parent, 3)
+
+
+@pytest.fixture(scope="module")
+def page(recording: Recording) -> Path:
+    run = recording.checkpoint.parents[1]
+    assert main([str(run), "step=3", "--html"]) == 0
+    return run / "replay" / "step_000003.html"
+
+
+@pytest.fixture(scope="module")
+def browser(page: Path) -> Iterator[Browser]:
+    with chromium() as found:
+        found.open(page)
+        yield found
+
+
+def compare(browser: Browser, arm: Replayed, changes: dict) -> float:
+    """The largest difference of a number of the page from the replay's; all else must be equal."""
+    page = browser.evaluate(f"({COMPUTED})({json.dumps(changes)})")
+    assert page["kept"] == [[g.step, g.index] for g in arm.accepted]
+    rewards = [c.reward_shaped for g in arm.generated for c in g.completions]
+    table = token_table(arm, lambda ids: "")
+    tokens = np.array(page["tokens"], dtype=float)
+    assert [CLIPPED[int(x)] for x in tokens[:, 3]] == table["clipped"].tolist()
+    assert tokens[:, 4].astype(int).tolist() == table["update"].tolist()
+    assert page["updates"] == len(arm.log.losses)
+    numbers = table[["advantage", "weight", "ratio"]].to_numpy(float)
+    differences = [
+        np.abs(tokens[:, :3] - numbers).max(),
+        np.abs(np.array(page["rewards"][: len(rewards)]) - rewards).max(),
+        abs(page["loss"] - arm.metrics["loss/policy"]),
+    ]
+    return float(max(differences))
+
+
+def with_switches(config: Config, on: set[str]) -> Config:
+    return changed(config, {f"algorithm.techniques.{name}": name in on for name in REGISTER})
+
+
+def test_the_page_computes_what_the_replay_does_under_each_of_the_32_combinations(recording, browser):
+    seen, worst = set(), 0.0
+    for bits in range(32):
+        on = {name for place, name in enumerate(REGISTER) if bits >> place & 1}
+        arm = replay(recording, with_switches(recording.config, on))
+        worst = max(worst, compare(browser, arm, {"on": sorted(on)}))
+        seen.add((len(arm.accepted), tuple(token_table(arm, lambda ids: "")["clipped"].value_counts())))
+    print(f"largest difference {worst:.1e}")
+    assert worst < 1e-6
+    assert len(seen) > 8
+
+
+@pytest.mark.parametrize(
+    ("sliders", "changes"),
+    [
+        ({"cache": 9}, {"algorithm.overlong.cache_tokens": 9}),
+        (
+            {"on": ["token_level_loss", "dynamic_sampling"], "token": "group"},
+            {"algorithm.token_level_denominator": "group"},
+        ),
+        (
+            {"on": ["dynamic_sampling"], "completion": "constant"},
+            {"algorithm.completion_level_denominator": "constant"},
+        ),
+    ],
+)
+def test_between_the_combinations_all_that_needs_no_ratio_is_the_replays(recording, browser, sliders, changes):
+    config = recording.config
+    if "on" in sliders:
+        config = with_switches(config, set(sliders["on"]))
+    arm = replay(recording, changed(config, changes))
+    page = browser.evaluate(f"({COMPUTED})({json.dumps(sliders)})")
+    table, tokens = token_table(arm, lambda ids: ""), np.array(page["tokens"], dtype=float)
+    assert page["kept"] == [[g.step, g.index] for g in arm.accepted]
+    assert tokens[:, :2] == pytest.approx(table[["advantage", "weight"]].to_numpy(float), abs=1e-6)
+
+
+def test_the_bounds_of_the_sliders_clip_the_ratios_that_were_recorded(recording, browser):
+    table = token_table(replay(recording, recording.config), lambda ids: "")
+    page = browser.evaluate(f"({COMPUTED})({{ low: 0.07, high: 0.11 }})")
+    ratio, advantage = (torch.tensor(table[name].to_numpy()) for name in ("ratio", "advantage"))
+    expected = [int(x.sum()) for x in clipped_tokens(ratio, advantage, Bounds(0.07, 0.11, 1.5))]
+    clip = [int(row[3]) for row in page["tokens"]]
+    assert [clip.count(1), clip.count(2), clip.count(3)] == expected
+    assert min(expected[:2]) > 0
+
+
+def test_keys_flip_switches_and_the_numbers_and_the_equation_follow(recording, page, browser):
+    browser.open(page)
+    tile = "document.querySelector('#tiles .value').textContent"
+    on = "document.querySelector('[role=switch]').getAttribute('aria-checked')"
+    term = "document.querySelector('[data-term=clip_higher]').getAttribute('class')"
+    assert (browser.evaluate(on), browser.evaluate(term)) == ("true", "term on")
+    browser.press("1")
+    assert (browser.evaluate(on), browser.evaluate(term)) == ("false", "term off")
+    browser.press("2")
+    kept = replay(recording, with_switches(recording.config, {"soft_overlong_punishment", "token_level_loss"})).accepted
+    assert browser.evaluate(tile).split()[0] == str(len(kept))
+    browser.press("0")
+    assert browser.evaluate(on) == "true"
+    browser.evaluate("document.querySelector('.tokens').focus()")
+    browser.press("ArrowRight")
+    assert "entropy" in browser.evaluate("document.querySelector('.readout').textContent")
+
+
+def test_a_slider_off_its_recorded_value_leaves_no_angle_on_the_page(page, browser):
+    browser.open(page)
+    update = "[...document.querySelectorAll('#tiles .value')].pop().textContent"
+    assert browser.evaluate(update).startswith("0°")
+    browser.evaluate(
+        "{ const i = document.querySelector('[data-slider=high] input'); i.value = 0.5;"
+        "  i.dispatchEvent(new Event('input')); }"
+    )
+    assert "°" not in browser.evaluate(update)
+
+
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<!--<script>",
+    "\u2028window.hacked = 1\u2029",
+    "\u202eevil \u0000 \x1b[31m ${window.hacked = 1} ]]>",
+    "&lt;script&gt; javascript:window.hacked=1 {{ step }} {{ scripts }}",
+]
+
+
+def test_text_of_models_and_files_stays_text(page, browser, tmp_path):
+    step = json.loads(re.search(r'id="step">(.*?)</script>', page.read_text(), re.S)[1])
+    step["title"] = HOSTILE[0]
+    step["vocabulary"] = [HOSTILE[k % len(HOSTILE)] for k in range(len(step["vocabulary"]))]
+    for k, group in enumerate(step["groups"]):
+        group["problem"] = group["answer"] = HOSTILE[k % len(HOSTILE)]
+    hostile = tmp_path / "hostile.html"
+    hostile.write_text(_filled(step))
+    browser.open(hostile)
+    assert browser.evaluate("window.hacked === undefined")
+    assert browser.evaluate("document.querySelectorAll('script').length") == 3
+    assert browser.evaluate("document.querySelectorAll('img, iframe, a').length") == 0
+    assert HOSTILE[0] in browser.evaluate("document.getElementById('intro').textContent")
+    assert browser.evaluate("step.groups.map(g => g.problem).slice(0, 6)") == HOSTILE[: len(step["groups"])]
+    browser.evaluate(
+        "{ const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); }"
+    )
+    assert browser.evaluate("window.hacked === undefined")
+
+
+def test_the_page_asks_for_nothing_and_no_script_of_it_fails(page, browser):
+    browser.open(page)
+    browser.press("3")
+    urls = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
+    assert urls == [page.as_uri()]
+    assert not browser.seen("Runtime.exceptionThrown")
+    assert not [e for e in browser.seen("Log.entryAdded") if e["entry"]["level"] == "error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["algorithm.clip.high=0.5"], "algorithm.clip.high"), (["trainer.thread=2"], "trainer.threads")],
+)
+def test_the_page_takes_no_keys_but_those_of_the_trainer(recording, capsys, arguments, named):
+    assert main([str(recording.checkpoint.parents[1]), "step=3", "--html", *arguments]) == 2
+    assert named in capsys.readouterr().err
