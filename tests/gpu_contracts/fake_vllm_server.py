@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
-from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferUpdateInfo
 from vllm.entrypoints.rl.online import api_router as weights
 from vllm.entrypoints.serve.dev.cache import api_router as cache
 from vllm.entrypoints.serve.dev.rpc import api_router as rpc
@@ -104,10 +104,8 @@ class FakeGroup:
         self.world.add(info.world_size)
         assert self.complete.wait(20), "rank 0 never joined"
 
-    def trainer_init(self, place: dict[str, Any], rank: int = 0) -> "FakeGroup":
-        assert set(place) == {"master_address", "master_port", "world_size"}
-        assert rank == 0
-        self.world.add(place["world_size"])
+    def open_trainer_endpoint(self, place: NCCLTrainerInitInfo) -> "FakeGroup":
+        self.world.add(place.world_size)
         self.complete.set()
         return self
 

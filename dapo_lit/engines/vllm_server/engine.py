@@ -141,7 +141,7 @@ class VllmServerEngine(RolloutEngine):
         self._check_none_lost()
         if self._nccl is not None:
             self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
-            self._model.check_names(self._nccl.send(self._model.tensors(named_tensors), self._dtype))
+            self._model.check_names(self._nccl.send(lambda: self._model.tensors(named_tensors), self._dtype))
         else:
             self._load_files(named_tensors, version)
         self.ranks.gather(None)  # every server has them
