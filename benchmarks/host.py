@@ -24,7 +24,7 @@ import torch
 from measure import arguments, machine, markdown, median, publish, seconds
 from transformers import Qwen2Config
 
-from dapo_lit.cli.composing import compose
+from dapo_lit.cli.command import compose
 from dapo_lit.config import Config
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey

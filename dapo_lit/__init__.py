@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dapo_lit.cli.composing import compose as compose
+    from dapo_lit.cli.command import compose as compose
     from dapo_lit.lit.datamodule import RolloutDataModule as RolloutDataModule
     from dapo_lit.lit.module import DAPOModule as DAPOModule
 
 PLACES = {
     "DAPOModule": "dapo_lit.lit.module",
     "RolloutDataModule": "dapo_lit.lit.datamodule",
-    "compose": "dapo_lit.cli.composing",
+    "compose": "dapo_lit.cli.command",
 }
 
 

@@ -22,8 +22,7 @@ from dapo_lit.runs.model_card import model_card
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
     from dapo_lit.evaluation.model_source import open_run_model
-    from dapo_lit.policy.load import eos_ids
-    from dapo_lit.policy.save import save_policy
+    from dapo_lit.policy.load import eos_ids, save_policy
 
     out = Path(config.output)
     if out.exists():

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.cli.command import reported
+from dapo_lit.cli.command import reported, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
@@ -104,7 +104,6 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.quiet import silence_libraries
     from dapo_lit.replays.recorded_step import Replayed, open_recording, replay
     from dapo_lit.replays.tables import summary_row, token_table
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapo_lit.cli.command import reported, run_command
+from dapo_lit.cli.command import reported, run_command, silence_libraries
 from dapo_lit.cli.workers import in_child
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
@@ -43,7 +43,6 @@ def train(config: Config, overrides: list[str]) -> None:
     """
     import torch
 
-    from dapo_lit.cli.quiet import silence_libraries
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned
     from dapo_lit.lit.processes import RunStart, joined
     from dapo_lit.rollout.collect import ExhaustedError
@@ -81,7 +80,6 @@ def check_study(configs: Iterable[Config]) -> None:
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.quiet import silence_libraries
     from dapo_lit.cli.run_lock import packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done

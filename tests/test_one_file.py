@@ -12,7 +12,7 @@ from dapo_in_one_file import Settings
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.policy.save import save_policy
+from dapo_lit.policy.load import save_policy
 from dapo_lit.train import train
 
 EXACT = ("batch/accuracy", "batch/length_mean", "batch/truncated_frac", "clip/high_frac", "clip/low_frac")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.composing import compose as package_compose
+from dapo_lit.cli.command import compose as package_compose
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.fit import own_callbacks
 from dapo_lit.train import train

@@ -16,10 +16,8 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.samples import SampleKey
-from dapo_lit.policy.base import random_model
-from dapo_lit.policy.load import end_id, load_model, load_tokenizer
-from dapo_lit.policy.save import save_policy
-from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.policy.base import character_tokenizer, random_model
+from dapo_lit.policy.load import end_id, load_model, load_tokenizer, save_policy
 from dapo_lit.rewards.verifier import Verifier
 
 TEMPLATE = Path(transform_answers.__file__).with_name("answer_transformation.yaml")

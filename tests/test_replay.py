@@ -14,7 +14,7 @@ from command_line import SMALL
 from plain_losses import losses_of
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.composing import compose as composed
+from dapo_lit.cli.command import compose as composed
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import DamagedError
 from dapo_lit.objective.losses import clipped_policy_loss

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from dapo_lit.cli.run_summary import early_end, mostly_skipped, nothing_learned, print_summary, sentence
+from dapo_lit.cli.run_summary import early_end, mostly_skipped, nothing_learned, print_summary
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -16,18 +16,6 @@ def test_the_summary_counts_the_held_out_problems_that_were_used(compose, tmp_pa
         folder.append_row({"step": step, f"eval/{label}/avg@{k}": 0.5, "tokens_generated": 0, "wall_s": 0.0})
     print_summary(folder, config)
     assert f"accuracy avg@{k}, 3 held-out problems" in capsys.readouterr().out
-
-
-def test_the_run_ends_in_a_sentence_about_what_changed():
-    def row(step: int, **values: float) -> pd.Series:
-        return pd.Series({f"e/{key.replace('_at_', '@')}": value for key, value in values.items()}, name=step)
-
-    before = row(0, avg_at_8=0.341, length_mean=25.04)
-    told = sentence(before, row(60, avg_at_8=0.72, length_mean=25.01), "e/", 8, 200)
-    assert all(number in told for number in ("60", "200", "0.341", "0.720", "25.0"))
-    assert sentence(before, row(60, avg_at_8=0.3, length_mean=33.0), "e/", 8, 200) != told
-    assert sentence(before, before, "e/", 8, 200) == ""
-    assert sentence(before, row(60, length_mean=33.0), "e/", 8, 200) == ""
 
 
 @pytest.mark.parametrize(

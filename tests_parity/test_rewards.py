@@ -19,8 +19,8 @@ from verl.utils.reward_score.math_dapo import compute_score, normalize_final_ans
 from verl.utils.torch_functional import entropy_from_logits as verl_entropy_from_logits
 
 from dapo_lit.objective.shaping import soft_overlong_punishment
+from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.policy.head import Head, scores
-from dapo_lit.policy.tokenizer import character_tokenizer
 from math_answers.extraction import extract
 from math_answers.normalise import normalise_answer
 from math_answers.rules import decide

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.policy.base import character_tokenizer
 
 VOCABULARY = 32
 

@@ -11,8 +11,8 @@ from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine, check_startable
 from dapo_lit.engines.vllm_engine.options import VllmSettings
+from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
-from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.ranks import ALONE, Ranks
 

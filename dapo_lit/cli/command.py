@@ -5,11 +5,13 @@ multirun, a failed run does not stop the others, and the exit code says that one
 transformers or pandas before it is needed, so that `--help` and a typo are answered in a second.
 """
 
+import logging
 import os
 import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """How an override starts that may make the run a cell of a study."""
-
-
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
 """Errors that the user can mend, which are reported without a traceback."""
 
@@ -104,29 +104,33 @@ def run_command(
         if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
             raise error
 
+    def plain() -> None:
+        tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
+        codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
+
+    arguments = sys.argv[1:]
     study: Sweep | None = None
     registration: Registration | None = None
 
     def check() -> None:
-        nonlocal study, registration
-        sys.argv[1:] = written_out(sys.argv[1:], positional, renamed or {})
-        sys.argv[1:] = [quote_arms(argument) for argument in flags_first(sys.argv[1:])]
-        if brings_regime(sys.argv[1:]):
-            sys.argv[1:] = [argument.replace("+regime=", "regime=") for argument in sys.argv[1:]]
-        check_overrides(sys.argv[1:], schema)
-        if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in sys.argv[1:]):
+        nonlocal arguments, study, registration
+        arguments = [*map(quote_arms, flags_first(written_out(arguments, positional, renamed or {})))]
+        if brings_regime(arguments):
+            arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
+        check_overrides(arguments, schema)
+        if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
             from dapo_lit.cli.study_launch import prepare  # loads pandas
 
-            sys.argv[1:], study, registration = prepare(sys.argv[1:])
+            arguments, study, registration = prepare(arguments)
 
     if code := reported(check):
         return code
     code, refused = 1, False
     try:
-        if study is None and is_plain(sys.argv[1:]):
-            code = run_plain(sys.argv[1:], config_name, run, schema)
+        if study is None and is_plain(arguments):
+            code = reported(plain) or codes[0]
         elif study is None:
-            code = max([in_hydra(task, config_name), *codes])
+            code = max([in_hydra(task, arguments, config_name), *codes])
         else:
             code = run_study(study, run, schema, before_study, decided)
     finally:
@@ -139,23 +143,10 @@ def run_command(
 
 
 def is_plain(arguments: list[str]) -> bool:
-    """Whether it is one run, and Hydra has only to compose its config: no flag, no sweep, no `hydra.*`."""
+    """True for one run, of which Hydra only has to compose the config: no flag, no sweep, no `hydra.*`."""
     if any(argument.lstrip("+~").startswith(("-", "hydra")) for argument in arguments):
         return False
     return not any(parsed(argument).is_sweep_override() for argument in arguments)
-
-
-def run_plain(
-    overrides: list[str], config_name: str, run: Callable[[Schema, list[str]], None], schema: type[Schema]
-) -> int:
-    """One run without Hydra's own `main`, which composes the config twice; returns the exit code."""
-    codes: list[int] = []
-
-    def composed() -> None:
-        tree = composed_tree(overrides, config_name)
-        codes.append(attempt(lambda: tree, overrides, False, run, schema)[0])
-
-    return reported(composed) or codes[0]
 
 
 def run_study(
@@ -193,7 +184,7 @@ def attempt(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
 ) -> tuple[int, Exception | None]:
-    """One run: its exit code, and the error that was printed."""
+    """One run: its exit code, and the error that was printed. Outside a multirun, an internal error is raised."""
     try:
         config = compose_run(composed(), schema)
         if multirun and isinstance(config, Config) and config.trainer.devices > 1:
@@ -217,9 +208,10 @@ def attempt(
     return 0, None
 
 
-def in_hydra(task: Callable[[DictConfig], None], config_name: str) -> int:
+def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
-    if looks_only(sys.argv[1:]):
+    sys.argv[1:] = arguments  # where Hydra reads them
+    if looks_only(arguments):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
     return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
@@ -233,3 +225,19 @@ def composition_fault(error: Exception) -> str:
     return (
         f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
     )
+
+
+def compose(*overrides: str) -> Config:
+    """The checked config that `python -m dapo_lit.train` would run with these overrides."""
+    check_overrides(overrides)
+    return compose_run(composed_tree(overrides), Config)
+
+
+def silence_libraries() -> None:
+    """Silences what Lightning and transformers print and what does not apply to the commands."""
+    from transformers.utils.logging import disable_progress_bar
+
+    warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    disable_progress_bar()  # of loading a model

@@ -1,9 +1,7 @@
-"""What a finished run prints: the policy before and after training, single questions where there are few, and why it
-learned nothing, skipped its updates or ended early."""
+"""The end of a run: a table before and after, its answers if they are few, why it ended early or taught nothing."""
 
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -42,51 +40,23 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     Console().print(table)
     _print_predictions(folder, label)
     limit = config.algorithm.dynamic_sampling.max_empty_steps
-    for line in (
-        sentence(before, after, f"eval/{label}/", k, problems),
-        early_end(folder.read_run()["status"], int(rows.index[-1]), config.budget.steps, limit),
-    ):
-        if line:
-            print(line)
-
-
-def sentence(before: pd.Series, after: pd.Series, prefix: str, k: int, problems: int) -> str:
-    """What the run did, in words; empty without an evaluation before and after."""
-    values: list[tuple[Any, Any]] = [
-        (before.get(prefix + key), after.get(prefix + key)) for key in (f"avg@{k}", "length_mean")
-    ]
-    if before.name == after.name or not all(pd.notna(value) for pair in values for value in pair):
-        return ""
-    accuracy, length = (_went(*pair, form) for pair, form in zip(values, (".3f", ".1f"), strict=True))
-    return (
-        f"By step {after.name} accuracy on {problems} held-out problems {accuracy} and mean length {length} tokens. "
-        "One run shows neither what a technique adds nor what another seed gives."
-    )
+    if reason := early_end(folder.read_run()["status"], int(rows.index[-1]), config.budget.steps, limit):
+        print(reason)
+    print("A single run cannot show a technique's effect or the variation between seeds.")
 
 
 def early_end(status: str, step: int, steps: int, limit: int) -> str:
-    """Why a run ended before its budget was spent; empty if it did not.
-
-    Args:
-        status: of run.json.
-        step: its last.
-        steps: budget.steps.
-        limit: algorithm.dynamic_sampling.max_empty_steps.
-    """
+    """Why a run with this status ended before its budget was spent; empty if it did not."""
     reasons = {
         "exhausted": f"no group of the last {limit} steps had both right and wrong responses",
-        "solved": f"all responses of step {step} were right, and no group of the last {limit} was mixed; a harder task "
-        "has more to teach",
+        "solved": f"every response of step {step} was correct and no group was mixed in the last {limit} steps; use a "
+        "harder task",
     }
     return f"It ended at step {step} of {steps}: {reasons[status]}." if status in reasons and step < steps else ""
 
 
 def nothing_learned(run: Path, label: str) -> str | None:
-    """Why no update of a run that has ended had a gradient, and what to do; None if one had.
-
-    Args:
-        label: of the task, whose last evaluation gives an example of a response.
-    """
+    """Why no update of a run had a gradient, and what to do; None if one had. `label` is the task's."""
     rows = read_metrics(run).table
     if (rows["optim/grad_norm"].fillna(0) > 0).any():
         return None
@@ -125,11 +95,6 @@ def mostly_skipped(run: Path, updates_a_step: int) -> str | None:
         "(optim/bad_updates); lower algorithm.optimizer.lr, or a weight such as algorithm.kl.beta, or use "
         "policy.dtype=float32"
     )
-
-
-def _went(before: float, after: float, form: str) -> str:
-    old, new = format(before, form), format(after, form)
-    return f"stayed at {new}" if old == new else f"{'rose' if after > before else 'fell'} from {old} to {new}"
 
 
 def _print_predictions(folder: RunFolder, label: str) -> None:

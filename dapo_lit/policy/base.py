@@ -16,12 +16,11 @@ from typing import Protocol
 
 import torch
 from filelock import FileLock
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dapo_lit.policy.load import load_model
+from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Row, train_supervised
-from dapo_lit.policy.save import save_policy
-from dapo_lit.policy.tokenizer import character_tokenizer
 
 _BUILD = 1
 """Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
@@ -168,3 +167,35 @@ def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration
     responses = tokenizer([d.response for d in demonstrations], return_attention_mask=False)["input_ids"]
     end = [tokenizer.eos_token_id]
     return [(p, r + end if d.ends else r) for p, r, d in zip(prompts, responses, demonstrations, strict=True)]
+
+
+PAD = "<|pad|>"
+EOS = "<|endoftext|>"
+
+
+def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
+    """Ids: 0 pad, 1 EOS, then `characters` (ASCII) in order. An ordinary HF tokenizer with `save_pretrained`.
+
+    Pad and EOS differ, so that a mask made from pad ids cannot hide the EOS token. Other characters are dropped.
+
+    >>> tokenizer = character_tokenizer("0123456789+=")
+    >>> tokenizer.encode("7+4="), tokenizer.decode([9, 12, 6, 1])
+    ([9, 12, 6, 13], '7+4<|endoftext|>')
+    """
+    if len(set(characters)) != len(characters) or not characters.isascii():
+        raise ValueError(f"need different ASCII characters, not {characters!r}")
+    # For a folder with a Qwen2 model, transformers always uses its Qwen2 tokenizer class, a byte-level BPE with the
+    # unknown token <|endoftext|>. This tokenizer is the same, without merges, so it survives saving and loading.
+    tokens = [PAD, EOS, *characters.replace(" ", "Ġ").replace("\n", "Ċ")]  # byte-level names of space and line break
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=EOS,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,6 +1,7 @@
-"""Loads models and tokenizers from a hub id, a local HF folder or a GGUF file, and finds all their EOS tokens."""
+"""Loads models and tokenizers from a hub id, a local HF folder or a GGUF file, finds their EOS tokens, saves them."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
+from dapo_lit.files import replacing
 from dapo_lit.policy.model_files import check_fit, damage
 
 _MARK = "zqz"
@@ -161,3 +163,29 @@ def quiet_transformers() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+def save_policy(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    notes: Mapping[str, Mapping[str, object]],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Writes config, safetensors, tokenizer, `notes` (file name -> JSON object) and other files.
+
+    `folder` appears when it is complete.
+
+    Raises FileExistsError if `folder` exists.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} already exists; move it away or choose another folder")
+    with replacing(folder) as draft:
+        draft.mkdir()
+        with quiet_transformers():
+            model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        for name, note in notes.items():
+            (draft / name).write_text(json.dumps(note, indent=2) + "\n")
+        for name, content in (files or {}).items():
+            (draft / name).write_bytes(content)

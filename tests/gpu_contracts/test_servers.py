@@ -21,9 +21,8 @@ from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError
-from dapo_lit.engines.vllm_server.command import write_config
+from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
-from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.ranks import Ranks
 
 CONFIG = Qwen2Config(

@@ -9,11 +9,9 @@ import torch
 from tiny_policy import TINY
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.policy.base import random_model
-from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer
-from dapo_lit.policy.save import save_policy
+from dapo_lit.policy.base import character_tokenizer, random_model
+from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.sharding import empty_model
-from dapo_lit.policy.tokenizer import character_tokenizer
 
 ARCHITECTURE = TINY | {"hidden_size": 32, "intermediate_size": 64}
 CHATML = "{% for m in messages %}{{ '<|pad|>' + m['role'] + m['content'] + '<|end|>' }}{% endfor %}"

@@ -8,9 +8,8 @@ import torch
 from tiny_policy import TINY
 from transformers import PreTrainedModel
 
-from dapo_lit.policy.base import random_model
+from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.pretrain import accumulate_gradient, random_batches, train_supervised
-from dapo_lit.policy.tokenizer import character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh")
 ROWS = [([2, 3], [4, 1]), ([5], [6, 7, 8, 1]), ([2, 2, 2, 2], [9]), ([3], [1]), ([8, 7, 6], [5, 4, 3, 2])]

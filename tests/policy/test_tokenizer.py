@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tiny_policy import TINY
 from transformers import AutoTokenizer
 
-from dapo_lit.policy.base import BaseSpec, prepare_base
-from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.policy.base import BaseSpec, character_tokenizer, prepare_base
 from dapo_lit.tasks import chain_sum, four_sums
 
 ARCHITECTURE = TINY | {"max_position_embeddings": 32}

@@ -9,8 +9,7 @@ from tiny_policy import TINY
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
-from dapo_lit.policy.base import BaseSpec, prepare_base
-from dapo_lit.policy.tokenizer import character_tokenizer
+from dapo_lit.policy.base import BaseSpec, character_tokenizer, prepare_base
 from dapo_lit.preflight.prompts import check_prompts
 from dapo_lit.preflight.tokenizer import check_tokenizer
 from dapo_lit.preflight.training import check_run

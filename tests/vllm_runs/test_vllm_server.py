@@ -27,8 +27,8 @@ from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.vllm_server.client import ServerError
+from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
-from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.preflight.training import check_run
 from dapo_lit.train import train

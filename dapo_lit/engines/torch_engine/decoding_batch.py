@@ -10,8 +10,7 @@ from dapo_lit.engines import noise
 from dapo_lit.engines.protocol import SampleRequest, Sampling
 from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.engines.torch_engine.decoder import Decoder
-from dapo_lit.engines.torch_engine.entering import Entering
-from dapo_lit.engines.torch_engine.rows import Move, Rows
+from dapo_lit.engines.torch_engine.rows import Entering, Move, Rows
 
 _FREE_SHARE = 0.125
 """Share of the batch that must have ended before its places are used again."""

@@ -26,9 +26,8 @@ from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.engine import check_cpu_heads
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
-from dapo_lit.engines.vllm_server.command import serve_command, write_config
+from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
-from dapo_lit.engines.vllm_server.settings import ServerSettings
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.engines.vllm_server.weight_files import write_weights

@@ -11,8 +11,7 @@ import sys
 
 from dapo_lit.build.engine import server_settings
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.command import reported
-from dapo_lit.cli.composing import compose
+from dapo_lit.cli.command import compose, reported
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
 
