@@ -18,21 +18,13 @@ def group_advantages(
 ) -> Tensor:
     """DAPO Eq. 9: `A_i = (R_i - mean(R_1..R_G)) / (std(R_1..R_G) + epsilon)`, for each prompt on its own.
 
-    A group whose rewards are all equal, up to float rounding, gets exactly 0. Completions without loss belong in
-    `rewards` too: leaving them out would move the mean and the std of the others.
+    rewards: [P, G] after shaping, one row per prompt, G >= 2; computed in float64. Returns [P, G], detached, float32 or
+    the wider dtype of `rewards`. A group whose rewards are all equal, up to float rounding, gets exactly 0. Completions
+    without loss belong in `rewards` too: leaving them out would move the mean and the std of the others.
 
-    Args:
-        rewards: [P, G] after shaping, one row per prompt; any real dtype, computed in float64.
-        scale_by_std: False leaves out the division (Dr. GRPO, arXiv 2503.20783).
-        unbiased_std: divide the squared deviations by G - 1 (torch's default and the authors' code), not by G.
-        epsilon: added to the std, in the unit of the rewards; the authors' code has 1e-6, the paper no number.
-
-    Returns:
-        [P, G] advantages in units of the group's std (of the reward, where `scale_by_std` is False), detached,
-        float32 or the wider dtype of `rewards`.
-
-    Raises:
-        ValueError: `rewards` is not [P, G], or G < 2, where there is nothing to compare with.
+    `scale_by_std=False` leaves out the division (Dr. GRPO, arXiv 2503.20783). `unbiased_std` divides the squared
+    deviations by G - 1 (torch's default and the authors' code), not by G. `epsilon` is in the unit of the rewards; the
+    authors' code has 1e-6, the paper no number.
 
     >>> group_advantages(torch.tensor([[1.0, 1.0, -1.0, -1.0]]), epsilon=0.0, unbiased_std=False)
     tensor([[ 1.,  1., -1., -1.]])
@@ -71,16 +63,9 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
 def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     """`(A - mean) / sqrt(var + epsilon)` over the tokens in `mask`: global-batch normalisation (arXiv 2501.03262).
 
-    Call it with all tokens of all ranks. The variance divides by n - 1, as in verl and TRL.
-
-    Args:
-        advantages: [N] of each token.
-        mask: [N] bool, the tokens that mean and variance are taken over.
-        epsilon: added to the variance.
-
-    Returns:
-        [N], detached, float32 or wider. Tokens outside the mask are shifted and scaled by the same numbers. All 0 if
-        the tokens in the mask are equal up to rounding, or fewer than two.
+    Call it with all tokens of all ranks: advantages [N], mask [N] bool. The variance divides by n - 1, as in verl and
+    TRL. Tokens outside the mask are shifted and scaled by the same numbers. All 0 if the tokens in the mask are equal
+    up to rounding, or fewer than two. Detached, float32 or wider.
     """
     values = at_least_float32(advantages.detach())
     chosen = values[mask.bool()].double()

@@ -18,21 +18,12 @@ from dapo_lit.objective.tokens import MAX_LOG_RATIO, at_least_float32, importanc
 
 @torch.no_grad()
 def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: float) -> Tensor:
-    """Truncated importance sampling of each token: `min(pi_old / mu, cap)`.
+    """Truncated importance sampling of each token: `min(pi_old / mu, cap)`, with a cap of at least 1.
 
     Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"; the cap of 2 is the
-    default of verl's `rollout_is_threshold`, after it.
-
-    Args:
-        old_logprobs: log-probabilities (nats) of the sampled tokens in the trainer, before the update, any shape.
-        rollout_logprobs: the same under the distribution that they were drawn from, in that shape.
-        cap: the largest weight, at least 1.
-
-    Returns:
-        The weights in that shape, float32 or wider.
-
-    Raises:
-        ValueError: a cap below 1.
+    default of verl's `rollout_is_threshold`, after it. `old_logprobs` are the trainer's, before the update, and
+    `rollout_logprobs` those of the distribution that the tokens were drawn from: nats, of one shape, which the weights
+    get.
 
     >>> truncated_weights(torch.tensor([0.3, 0.6]).log(), torch.tensor([0.6, 0.2]).log(), cap=2.0)
     tensor([0.5000, 2.0000])
@@ -44,17 +35,9 @@ def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: fl
 
 @torch.no_grad()
 def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, high: float) -> Tensor:
-    """IcePop: `k = pi_old / mu` of a token where `low <= k <= high`, else 0.
+    """IcePop: `k = pi_old / mu` of a token where `low <= k <= high`, else 0; the band must hold 1.
 
     Ling team 2025, "Small Leak Can Sink a Great Ship: Boost RL Training on MoE with IcePop!"; its band is [0.5, 5].
-
-    Args:
-        old_logprobs, rollout_logprobs: as in `truncated_weights`.
-        low: in [0, 1].
-        high: at least 1.
-
-    Raises:
-        ValueError: a band without 1.
 
     >>> icepop_weights(torch.tensor([0.3, 0.3]).log(), torch.tensor([0.5, 0.9]).log(), low=0.5, high=5.0)
     tensor([0.6000, 0.0000])
@@ -72,19 +55,9 @@ def sequence_mask_weights(
 
     Liu et al. 2025, "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch". An
     upper bound of 2 alone (low = 0) is the preset that its authors gave verl (`seq_mis`). The product goes with the
-    length: a completion of 1,000 tokens leaves [0, 2] at a mean gap of 7e-4 nats a token.
-
-    Args:
-        old_logprobs, rollout_logprobs: [N] as in `truncated_weights`.
-        completions: [N] integers, equal for the tokens of one completion, all of which must be there.
-        low: in [0, 1].
-        high: at least 1.
-
-    Returns:
-        [N] the completion's weight at each of its tokens. log rho is clamped to +-20.
-
-    Raises:
-        ValueError: a band without 1.
+    length: a completion of 1,000 tokens leaves [0, 2] at a mean gap of 7e-4 nats a token. All tensors are [N];
+    `completions` are integers, equal for the tokens of one completion, all of which must be there. log rho is clamped
+    to +-20.
 
     >>> sequence_mask_weights(
     ...     torch.tensor([0.3, 0.3, 0.9]).log(), torch.tensor([0.2, 0.4, 0.3]).log(), torch.tensor([0, 0, 1]),

@@ -41,12 +41,9 @@ def clip_cov_loss(
 ) -> tuple[Tensor, Statistics]:
     """Clip-Cov (section 4.2): a random few of the tokens with `cov_low < Cov_t < cov_high` carry no loss.
 
-    PPO's clip stays in place, as in the authors' code, and tokens that it cuts are not among the candidates. The dual
-    clip does not.
-
-    Args:
-        frac: share of the tokens that is held back at most; at least one token is. The paper: 2e-4.
-        cov_low, cov_high: open interval of Cov_t. The paper: 1 and 5.
+    At most the share `frac` of the tokens is held back, and at least one token; the paper has 2e-4, 1 and 5. PPO's clip
+    stays in place, as in the authors' code, and tokens that it cuts are not among the candidates. The dual clip does
+    not.
     """
     loss, _ = clipped_policy_loss(tokens, Bounds(bounds.low, bounds.high))
     assert tokens.mask is not None
@@ -66,11 +63,9 @@ def kl_cov_loss(
 ) -> tuple[Tensor, Statistics]:
     """KL-Cov (section 4.2): `-r A`, and at the tokens of largest Cov_t a penalty on leaving the old policy.
 
-    The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token.
-
-    Args:
-        frac: share of the tokens that is penalised; at least one token is. The paper: 2e-3 at 7B, 2e-4 at 32B.
-        coefficient: loss a nat. The paper: 1.
+    The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token; the
+    paper's coefficient is 1. `frac` is the share of penalised tokens, at least one (the paper: 2e-3 at 7B, 2e-4 at
+    32B).
     """
     loss = -at_least_float32(tokens.advantages) * importance_ratio(tokens.logprobs, tokens.old_logprobs)
     assert tokens.mask is not None

@@ -11,17 +11,10 @@ def clipped_value_loss(
 ) -> tuple[Tensor, Statistics]:
     """`max((V - R)^2, (V_clip - R)^2) / 2` with `V_clip = clip(V, V_old - clip, V_old + clip)`, for each token.
 
-    The clip is not in the PPO paper but in its authors' code (arXiv 2005.12729, section 3). It is pessimistic: a value
-    that has left the range on the far side of R keeps its gradient, one that overshoots towards R has none.
-
-    Args:
-        values: [n] of the value function being trained.
-        old_values: [n] before the updates of the step.
-        returns: [n] what is fitted to.
-        clip: how far a value may change in a step, in the unit of the rewards; None for no clip.
-
-    Returns:
-        The loss of each token, [n] float32 or wider, differentiable in `values`; and the sums behind `critic/*`.
+    Values, old values (before the updates of the step) and returns are [n]; so is the loss, differentiable in `values`.
+    The sums behind `critic/*` come with it. The clip is in the unit of the rewards; None: no clip. It is not in the PPO
+    paper but in its authors' code (arXiv 2005.12729, section 3). It is pessimistic: a value that has left the range on
+    the far side of R keeps its gradient, one that overshoots towards R has none.
     """
     if clip is not None and clip <= 0:
         raise ValueError(f"clip must be positive, or None for no clip; got {clip}")

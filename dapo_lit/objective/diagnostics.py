@@ -64,11 +64,9 @@ def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor) -> Statistics:
 def finish(first: Statistics, last: Statistics = NOTHING) -> dict[str, float | None]:
     """The metrics under their frozen names, from parts reduced over micro-batches, updates and ranks.
 
-    None where a count is 0 or a part is missing. It waits for the device once per part: call it once per step.
-
-    Args:
-        first: of the first epoch of a step, and what is measured once a step.
-        last: of the last epoch, which clips more; empty if that is the first.
+    `first` is of the first epoch of a step, with what is measured once a step; `last` of the last epoch, which clips
+    more, and empty if that is the first. None where a count is 0 or a part is missing. It waits for the device once per
+    part: call it once per step.
     """
 
     def mean(name: str, count: str, epoch: Statistics = first) -> float | None:
@@ -113,17 +111,10 @@ def gradient_noise(
         (sum_u |g_u - m|^2 / (U - 1)) / |m|^2
         = U^2 / (U - 1) * (sum_u |g_u|^2 - |sum_u g_u|^2 / U) / |sum_u g_u|^2
 
-    so it needs one running sum of the gradient in memory. 1 means that the noise of one update is as large as the mean
-    gradient. With nothing but noise the ratio levels off at U, as the mean of U noisy gradients is itself too long.
-    Updates of one step start from different weights: drift between them counts as noise.
-
-    Args:
-        sum_of_squared_norms: sum over the updates of the squared global gradient norm.
-        squared_norm_of_sum: squared global norm of the sum of those gradients.
-        num_updates: U; skipped updates count in none of the three.
-
-    Returns:
-        A pure number, None for fewer than two updates or where the gradients sum to 0.
+    so it needs one running sum of the gradient in memory. Norms are global; skipped updates count in none of the three
+    arguments. 1 means that the noise of one update is as large as the mean gradient. With nothing but noise the ratio
+    levels off at U, as the mean of U noisy gradients is itself too long. Updates of one step start from different
+    weights: drift between them counts as noise. None for fewer than two updates or where the gradients sum to 0.
     """
     squared_sum = float(squared_norm_of_sum)
     if num_updates < 2 or squared_sum == 0.0:

@@ -94,23 +94,13 @@ def completion_weights(
     | `microbatch` | m / (M * loss tokens of b's micro-batch of m completions) | older trainers: a mean of means |
 
     A completion without loss tokens weighs 0 and counts in no denominator; one with some masked tokens counts with the
-    others. For `constant` this is a choice: Dr. GRPO's code also counts fully masked completions.
+    others. For `constant` this is a choice: Dr. GRPO's code also counts fully masked completions. Loss and gradient of
+    `microbatch` depend on the split into micro-batches and ranks, so on memory settings: with 3 and 100 tokens of
+    losses 1 and 0 it is 0.029 in one micro-batch and 0.5 in two.
 
-    Args:
-        loss_tokens: [B] number of tokens of each completion whose loss mask is True, integer.
-        group_index: [B] integers, equal for the completions of one prompt and unique to it within the mini-batch.
-        aggregation: what weighs the same, see above.
-        micro_batch: [B] integers, equal for the completions of one micro-batch of one rank; only `microbatch` uses it.
-            Its loss and gradient depend on the split into micro-batches and ranks, so on memory settings: with 3 and
-            100 tokens of losses 1 and 0 it is 0.029 in one micro-batch and 0.5 in two.
-        max_response_tokens: the longest possible response in tokens; only `constant` uses it.
-
-    Returns:
-        [B] float64 weights in 1 / token; all 0 if no completion carries loss, so that the loss is 0 and not NaN.
-
-    Raises:
-        ValueError: shapes that are not one and the same [B], max_response_tokens < 1, an unknown aggregation, or
-            `microbatch` without the micro-batches.
+    All arguments are [B] integers: `loss_tokens`, the number of tokens of each completion whose loss mask is True;
+    `group_index`, equal for the completions of one prompt; `micro_batch`, equal for those of one micro-batch of one
+    rank, which only `microbatch` uses. Returns [B] float64, all 0 if no completion carries loss.
 
     >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
     tensor([0.1667, 0.5000], dtype=torch.float64)
@@ -155,25 +145,13 @@ def _sums(values: Tensor, index: Tensor) -> Tensor:
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """Estimates of KL(policy || reference) from the sampled tokens alone (http://joschu.net/blog/kl-approx.html).
+    """Estimates of KL(policy || reference) in nats from the sampled tokens (http://joschu.net/blog/kl-approx.html).
 
-    With `d = logprobs - ref_logprobs`: k1 = d (unbiased, either sign), k2 = d^2 / 2 (biased, low variance),
-    k3 = exp(-d) - 1 + d (unbiased, never negative; the term of GRPO, arXiv 2402.03300 Eq. 4). DAPO has none
-    (section 2.3). Unbiased speaks of the value; the gradient of these as a loss term is another matter. Over the
-    policy's own samples that of k1 has mean 0, that of k2 is the gradient of the KL, and that of k3 the gradient of
-    KL(reference || policy).
-
-    Args:
-        logprobs: log-probabilities (nats) of the sampled tokens under the policy, any shape.
-        ref_logprobs: the same under the frozen reference, broadcastable with `logprobs`.
-        estimator: which estimate.
-
-    Returns:
-        Nats for each token, float32 or wider. For k3, d is clamped to +-20 nats, for the reason given in
-        `importance_ratio`.
-
-    Raises:
-        ValueError: an unknown estimator.
+    With `d = logprobs - ref_logprobs`: k1 = d (unbiased, either sign), k2 = d^2 / 2 (biased, low variance), k3 =
+    exp(-d) - 1 + d (unbiased, never negative; the term of GRPO, arXiv 2402.03300 Eq. 4; d is clamped to +-20 as in
+    `importance_ratio`). DAPO has none (section 2.3). Unbiased speaks of the value; the gradient of these as a loss term
+    is another matter. Over the policy's own samples that of k1 has mean 0, that of k2 is the gradient of the KL, and
+    that of k3 the gradient of KL(reference || policy).
     """
     difference = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
     match estimator:
@@ -189,15 +167,10 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
 
 
 def full_kl(log_distribution: Tensor, ref_log_distribution: Tensor) -> Tensor:
-    """KL(policy || reference) over the whole vocabulary: `sum_v p_v (log p_v - log ref_v)`.
+    """KL(policy || reference) over the whole vocabulary: `sum_v p_v (log p_v - log ref_v)`, in nats.
 
-    Args:
-        log_distribution: [..., V] normalised log-probabilities (nats) of the policy; -inf is a token it never samples.
-        ref_log_distribution: [..., V] the same of the reference.
-
-    Returns:
-        [...] nats, float32 or wider. Tokens that the policy never samples add 0; infinite where the policy samples
-        one that the reference never does.
+    Both arguments are [..., V] normalised log-probabilities. Tokens that the policy never samples (-inf) add 0;
+    infinite where the policy samples one that the reference never does.
     """
     log_p = at_least_float32(log_distribution)
     log_ref = at_least_float32(ref_log_distribution)

@@ -10,19 +10,9 @@ from dapo_lit.objective.tokens import at_least_float32
 
 
 def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta: float) -> Tensor:
-    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++).
+    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++), [N] float64.
 
-    Args:
-        outcomes: [B] reward of each completion.
-        kl: [N] penalty of each token in nats, an estimate against the reference; None for no penalty.
-        lengths: [B] tokens of each completion, at least 1.
-        beta: what a nat costs, in the unit of the reward.
-
-    Returns:
-        [N] float64, detached.
-
-    Raises:
-        ValueError: lengths that do not fit.
+    outcomes: [B] reward of each completion. kl: [N] penalty of each token in nats; None: no penalty. lengths: [B].
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([0.5, 0.0, 0.25]), torch.tensor([3]), beta=0.1)
     tensor([-0.0500,  0.0000,  0.9750], dtype=torch.float64)
@@ -38,10 +28,7 @@ def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta:
 
 
 def discounted_returns(rewards: Tensor, lengths: Tensor, *, gamma: float) -> Tensor:
-    """`G_t = sum_{k >= t} gamma^(k - t) r_k` within each completion; with gamma = 1 the advantage of REINFORCE++.
-
-    [N]; arguments and errors as in `gae`.
-    """
+    """[N] `G_t = sum_{k >= t} gamma^(k - t) r_k` in each completion; with gamma = 1 the advantage of REINFORCE++."""
     return gae(rewards, torch.zeros_like(rewards), lengths, gamma=gamma, lam=1.0)[0]
 
 
@@ -53,21 +40,8 @@ def gae(rewards: Tensor, values: Tensor, lengths: Tensor, *, gamma: float, lam: 
         return_t = A_t + V_t, what the value function is fitted to: the TD(lam) return
 
     lam = 1 gives the discounted return minus V_t, lam = 0 the one-step error. A truncated completion ends like any
-    other: nothing is bootstrapped beyond its last token.
-
-    Args:
-        rewards: [N] of each token.
-        values: [N] V of the state before each token, in the unit of the rewards.
-        lengths: [B] tokens of each completion, at least 1.
-        gamma: discount per token, in [0, 1].
-        lam: lambda, in [0, 1].
-
-    Returns:
-        Advantages [N], neither centred nor scaled, and returns [N]; detached, the wider dtype of the two and at least
-        float32.
-
-    Raises:
-        ValueError: lengths that do not fit, gamma or lam outside [0, 1].
+    other: nothing is bootstrapped beyond its last token. rewards and values (V of the state before each token): [N];
+    lengths: [B]. Returns advantages, neither centred nor scaled, and returns: [N], detached, at least float32.
     """
     for name, value in (("gamma", gamma), ("lam", lam)):
         if not 0 <= value <= 1:

@@ -13,27 +13,15 @@ def soft_overlong_punishment(
 ) -> Tensor:
     """DAPO Eq. 13, soft overlong punishment, to be added to the correctness reward of right and wrong answers alike.
 
-    With L_max = `max_response_tokens` and L_cache = `cache_tokens`, a response of |y| tokens gets
+    With L_max = `max_response_tokens` and L_cache = `cache_tokens`, a response of |y| tokens (EOS included) gets
 
         0                                    |y| <= L_max - L_cache
         ((L_max - L_cache) - |y|) / L_cache  L_max - L_cache < |y| <= L_max
         -1                                   L_max < |y|
 
-    L_max includes the cache: the paper's "expected maximum length" of 16,384 tokens with a cache of 4,096 is
-    L_max = 20,480. A generator that stops at L_max never reaches the third interval, so a cache of 0, which empties the
-    second one, means no penalty.
-
-    Args:
-        lengths: tokens of each response, the EOS token included, any shape.
-        max_response_tokens: L_max, the hard limit of generation.
-        cache_tokens: L_cache, the stretch below the limit over which the penalty grows; 0 to L_max - 1.
-        factor: size of the full penalty, in the unit of the reward; not negative (the authors' code has 1).
-
-    Returns:
-        float64 in [-factor, 0], the shape of `lengths`.
-
-    Raises:
-        ValueError: `cache_tokens` outside [0, max_response_tokens), or a negative `factor`.
+    times `factor` (1 in the authors' code). L_max includes the cache: the paper's "expected maximum length" of 16,384
+    tokens with a cache of 4,096 is L_max = 20,480. A generator that stops at L_max never reaches the third interval, so
+    a cache of 0, which empties the second one, means no penalty. Returns float64 in the shape of `lengths`.
 
     >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)

@@ -152,13 +152,7 @@ def _similar(lengths: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 
 
 def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> Tensor:
-    """Last hidden states [T, hidden] of packed tokens.
-
-    Args:
-        model: a causal language model of transformers; its attention implementation is set to this one.
-        input_ids: [T] on the model's device.
-        packed: the layout of these tokens.
-    """
+    """Last hidden states [T, hidden] of packed tokens; sets the model's attention implementation to this one."""
     if model.config._attn_implementation != NAME:
         model.set_attn_implementation(NAME)
     output = model.base_model(

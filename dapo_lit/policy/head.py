@@ -96,20 +96,10 @@ def token_logprobs(
     fp32: bool = False,
     rows_per_chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of `targets` under the sampling distribution (temperature applied), in fp32.
+    """Log-probs [n] of `targets`, with gradient, and entropies [n], at the temperature of sampling.
 
-    Args:
-        model: a causal language model of transformers.
-        input_ids: [T] packed tokens.
-        packed: their layout.
-        rows: [n] the packed token whose hidden state predicts each target.
-        targets: [n].
-        entropy_gradient: the entropies have a gradient too.
-        fp32: compute the head in float32 even if the weights are narrower.
-        rows_per_chunk: None: those of the device.
-
-    Returns:
-        Log-probs [n] in nats, with gradient; entropies [n] over the full vocabulary.
+    rows [n]: the packed token of `input_ids` [T] whose hidden state predicts each target. `entropy_gradient`: the
+    entropies have a gradient too. `fp32`: the head is computed in float32 even if the weights are narrower.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
     logprobs, entropy = scores(
@@ -161,15 +151,9 @@ def token_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Statistics]:
     """The sum of a loss over tokens, with its gradient computed in the forward pass.
 
-    Args:
-        hidden: [n, hidden size] hidden states that predict the targets.
-        targets: [n].
-        loss_of_tokens: called once a chunk; must depend on the chunk's tokens only, and on no gradient of the entropy.
-        fp32: compute the head in float32 even if the weights are narrower.
-
-    Returns:
-        The loss, differentiable in `hidden` and the head; log-probs [n] and entropies [n], detached; what the loss
-        measures.
+    `loss_of_tokens` is called once a chunk; it must depend on the chunk's tokens only, and on no gradient of the
+    entropy. Returns the loss, differentiable in `hidden` [n, hidden size] and the head; log-probs [n] and entropies
+    [n], detached; what the loss measures.
     """
     if fp32:
         hidden, head = _widened(hidden), head.widened()

@@ -59,15 +59,8 @@ def token_full_kl(
     """[n] KL(policy || reference) of the next-token distributions (temperature applied), in nats.
 
     Both models run in every update, because the reference's [N, V] distributions are too large to keep. Logits exist
-    for a chunk of tokens at a time and are recomputed in backward.
-
-    Args:
-        policy: with gradient.
-        input_ids: [T] packed tokens.
-        packed: their layout.
-        rows: [n] the packed token whose hidden state predicts each response token.
-        ref_hidden: [n, hidden] the reference's hidden states of these rows.
-        ref_head: the reference's head; None: the policy's head, which is not trained.
+    for a chunk of tokens at a time and are recomputed in backward. ref_hidden: [n, hidden] of the reference at the same
+    `rows` [n]. ref_head: None: the policy's head, which is not trained.
     """
     hidden = hidden_states(policy, input_ids, packed, rows)
     head = Head.of(policy)
