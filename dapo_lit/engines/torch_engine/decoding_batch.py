@@ -1,7 +1,7 @@
 """The sequences being decoded: which row each one has, when rows leave and when the next ones enter."""
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,10 +17,22 @@ _FREE_SHARE = 0.125
 
 
 class DecodingBatch:
-    """Decodes requests token by token. All rows end at the same slot, `_slot`: the one the next token goes to."""
+    """The engine's stream: decodes token by token. Samples that end at the same token come in submission order.
 
-    def __init__(self, decoder: Decoder, rows: Rows, sampling: Sampling, max_batch_size: int, version: int) -> None:
+    All rows end at the same slot, `_slot`: the one the next token goes to. `current`: the engine's weight version now.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: Rows,
+        sampling: Sampling,
+        max_batch_size: int,
+        version: int,
+        current: Callable[[], int | None],
+    ) -> None:
         self.version = version
+        self._current = current
         self._decoder = decoder
         self._rows = rows
         self._sampling = sampling
@@ -42,6 +54,12 @@ class DecodingBatch:
         return len(self._waiting) + int(self._alive.sum())
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
+        """Raises ValueError for an empty prompt or ids outside the vocabulary."""
+        vocab = self._rows.vocab_size
+        for request in requests:
+            ids = request.prompt_ids
+            if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
+                raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
         self._waiting.extend(requests)
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
@@ -62,6 +80,10 @@ class DecodingBatch:
         """Samples the next token of every row; returns the samples that it ended."""
         if not self.pending:
             return []
+        if self.version != self._current():
+            raise RuntimeError(
+                "the weights changed while samples were being generated; take all samples before sync_weights"
+            )
         if self._move_pays():
             self._move()
         uniforms = noise.uniforms(self._noise_keys, self._slot - self._firsts)

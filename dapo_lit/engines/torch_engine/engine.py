@@ -9,14 +9,13 @@ A sample's noise depends only on its key and position, so any batch gives the sa
 rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
 from dapo_lit.engines.torch_engine.rows import Rows
@@ -52,7 +51,6 @@ class TorchEngine(RolloutEngine):
         self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
-        self.vocab_size: int = config.vocab_size
         self.concurrency = max_batch_size
         self.version: int | None = None
         """Weight version; None before the first sync_weights."""
@@ -67,20 +65,13 @@ class TorchEngine(RolloutEngine):
         self._open_decoder().weights.load(named_tensors)
         self.version = version
 
-    def open(self, sampling: Sampling) -> "TorchStream":
+    def open(self, sampling: Sampling) -> DecodingBatch:
         decoder = self._open_decoder()
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         sampling.check()
-        batch = DecodingBatch(decoder, Rows(decoder, self._is_eos), sampling, self.concurrency, self.version)
-        return TorchStream(self, batch)
-
-    def check_current(self, version: int) -> None:
-        """Raises RuntimeError for a stream with other weights than the engine has now."""
-        if version != self.version:
-            raise RuntimeError(
-                "the weights changed while samples were being generated; take all samples before sync_weights"
-            )
+        rows = Rows(decoder, self._is_eos)
+        return DecodingBatch(decoder, rows, sampling, self.concurrency, self.version, lambda: self.version)
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
@@ -91,33 +82,3 @@ class TorchEngine(RolloutEngine):
         """Frees weights; the engine cannot be used any more."""
         self._decoder = None
         self.version = None
-
-
-class TorchStream:
-    """Requests in, samples out, a token a step. Samples that end at the same token come in submission order."""
-
-    def __init__(self, engine: TorchEngine, batch: DecodingBatch) -> None:
-        self._engine = engine
-        self._batch = batch
-
-    @property
-    def pending(self) -> int:
-        return self._batch.pending
-
-    def submit(self, requests: Sequence[SampleRequest]) -> None:
-        """Raises ValueError for an empty prompt or ids outside the vocabulary."""
-        vocab = self._engine.vocab_size
-        for request in requests:
-            ids = request.prompt_ids
-            if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
-                raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
-        self._batch.submit(requests)
-
-    def step(self) -> list[Sample]:
-        """Raises RuntimeError after a sync_weights, FloatingPointError where log-probs are not finite."""
-        if self.pending:
-            self._engine.check_current(self._batch.version)
-        return self._batch.step()
-
-    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
-        return self._batch.withdraw(keys)

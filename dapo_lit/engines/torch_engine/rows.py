@@ -105,6 +105,10 @@ class Rows:
         self._cache = decoder.empty_cache()
 
     @property
+    def vocab_size(self) -> int:
+        return len(self._is_eos)
+
+    @property
     def room(self) -> int:
         """Rows that fit without a new layout."""
         return self._cache.room
