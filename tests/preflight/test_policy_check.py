@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dapo_lit.cli.composing import compose
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dapo_lit.build.parts import Parts
+from dapo_lit.cli.command import compose
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.samples import Sample, SampleKey

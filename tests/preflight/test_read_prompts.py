@@ -5,15 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dapo_lit.policy.save import save_policy
-from dapo_lit.policy.tokenizer import character_tokenizer
 from tiny_policy import TINY
 
 from dapo_lit import chat_template
 from dapo_lit.build.parts import Parts
 from dapo_lit.data.problem import Problem
 from dapo_lit.errors import UserError
-from dapo_lit.policy.base import random_model
+from dapo_lit.policy.base import character_tokenizer, random_model
+from dapo_lit.policy.load import save_policy
 from dapo_lit.preflight.problems import check_labels, check_leakage
 from dapo_lit.preflight.training import check_run
 
