@@ -79,7 +79,7 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.quiet import silence_libraries
+    from dapo_lit.cli.command import silence_libraries
     from dapo_lit.replays.page import step_page
     from dapo_lit.replays.recorded_step import open_recording
 

@@ -11,7 +11,7 @@ import torch
 from browser import Browser, chromium
 from command_line import SMALL
 
-from dapo_lit.cli.composing import compose as composed
+from dapo_lit.cli.command import compose as composed
 from dapo_lit.config import Config
 from dapo_lit.objective.tokens import Bounds, clipped_tokens
 from dapo_lit.replay import changed, main
