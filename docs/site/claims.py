@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
+from dapo_lit.study.compare.contrasts import Comparison, compare_on, contrasts
 from dapo_lit.study.compare.decision import holm
 from dapo_lit.study.compare.effects import Effect, families_of, registered_effects
 from dapo_lit.study.compare.statistics import smallest_effect
-from dapo_lit.study.read.outcomes import amount, bases, primary_metric, scores, unit
+from dapo_lit.study.read.outcomes import amount, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load
 
@@ -55,7 +55,7 @@ def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> 
             if contrast.family == study["family"] and claim["contrast"] in (contrast.technique, contrast.label):
                 outcome = study["accuracy"] if claim["outcome"] == "accuracy" else claim["outcome"]
                 own = next((e for e in registered if (e.contrast.label, e.outcome) == (contrast.label, outcome)), None)
-                comparison = compare(contrast, scores(runs, outcome), bases(runs))
+                comparison = compare_on(runs, contrast, outcome)
                 if comparison.estimate is None:
                     raise SystemExit(f"docs/claims.yaml: no pair of {study['folder']} has {outcome}")
                 margin = margins.get(own.contrast.family) if own else None

@@ -47,7 +47,7 @@ def test_an_extreme_setting_that_changes_the_named_outcome_admits_its_technique(
     assert dose.d is not None
     assert dose.d >= 2
     assert verdict.placebo is not None
-    assert not verdict.placebo.stands_out
+    assert not verdict.placebo.stands_out(2)
     assert found.sd is not None
     assert found.smallest[6] > found.smallest[12] > found.smallest[20] > 0
 
@@ -88,7 +88,7 @@ def test_where_studies_claim_accuracy_placebo_and_control_are_judged_on_it(tmp_p
     (verdict,) = calibrate(load(runs), regime, "eval/chain_sum/avg@4").techniques
     assert verdict.admitted  # by the written share
     assert verdict.accuracy is not None
-    assert not verdict.accuracy.excludes_zero  # the bound does nothing to the synthetic accuracy
+    assert not verdict.accuracy.stands_out(0)  # the bound does nothing to the synthetic accuracy
     assert verdict.accuracy_reason == "its extreme setting does not change eval/chain_sum/avg@4"
     text = close_calibration([runs])
     assert "by eval/chain_sum/avg@4: its extreme setting does not change" in text

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.study.compare.contrasts import by_seed, difference
+from dapo_lit.study.compare.contrasts import compare_on, difference
 from dapo_lit.study.compare.decision import pairs_needed
-from dapo_lit.study.compare.statistics import Estimate, per_base, seeds_needed, smallest_effect, t_interval
-from dapo_lit.study.read.outcomes import bases, window_mean
+from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
+from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import Runs, StudyError
 
 CALIBRATE = "calibrate"
@@ -23,7 +23,7 @@ LEAST_D = 2.0
 """The smallest standardised effect of an extreme setting that admits a technique."""
 TWO_POINTS = 0.02
 PLACEBO = "@rollout.noise_stream=1"
-"""What the placebo's name adds to that of the arm that it repeats."""
+"""Suffix of the placebo's name, behind that of the arm that it repeats."""
 
 
 def calibration_arms(reference: str, doses: Iterable[str]) -> list[str]:
@@ -45,14 +45,12 @@ class Difference:
     d: float | None
     """The mean over the standard deviation of the differences between base policies."""
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low is not None and self.high is not None and self.low * self.high > 0
+    sd: float | None
 
-    @property
-    def stands_out(self) -> bool:
-        """Large, with an interval on one side of 0."""
-        return self.excludes_zero and self.d is not None and abs(self.d) >= LEAST_D
+    def stands_out(self, least: float) -> bool:
+        """True for an interval on one side of 0, and a mean of at least so many standard deviations."""
+        one_side = self.low is not None and self.high is not None and self.low * self.high > 0
+        return one_side and (not least or (self.d is not None and abs(self.d) >= least))
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Verdict:
     accuracy: Difference | None = None
     """The extreme setting minus the first, on the primary metric, where the regime's studies claim it."""
     accuracy_reason: str | None = None
-    """Why the regime is not sensitive to the technique on that metric; empty: it is; None: not asked."""
+    """The reason why the regime is not sensitive to the technique on that metric; empty: it is; None: not asked."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,11 @@ def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration
         if not usable.of(arm):
             raise StudyError(f"the calibration of {regime['name']} has no finished run of {arm}")
     verdicts = [_verdict(usable, reference, name, control) for name, control in regime["techniques"].items()]
+    nothing = _difference(usable, reference + PLACEBO, reference, metric)
     if regime.get("accuracy"):
-        placebo = _effect(usable, reference + PLACEBO, reference, metric, None)
-        verdicts = [_on_accuracy(usable, verdict, placebo, metric) for verdict in verdicts]
-    pairs = {(reference + PLACEBO, reference), *(e.arms for v in verdicts for e in v.doses)}
-    spreads = [e.sd for a, b in sorted(pairs) if (e := _estimate(usable, a, b, metric, None)) and e.sd]
+        verdicts = [_on_accuracy(usable, verdict, nothing, metric) for verdict in verdicts]
+    pairs = sorted({(reference + PLACEBO, reference), *(e.arms for v in verdicts for e in v.doses)})
+    spreads = [e.sd for pair in pairs if (e := _difference(usable, *pair, metric)) and e.sd]
     sd = (sum(s**2 for s in spreads) / len(spreads)) ** 0.5 if spreads else None
     needed = seeds_needed(TWO_POINTS / sd) if sd else None
     return Calibration(
@@ -125,58 +123,38 @@ def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration
 def _verdict(runs: Runs, reference: str, technique: str, control: Mapping[str, Any]) -> Verdict:
     key, steps = str(control["outcome"]), control.get("steps")
     first, *others = map(str, control["doses"])
-    doses = tuple(e for dose in others if (e := _effect(runs, dose, first, key, steps)))
-    placebo = _effect(runs, reference + PLACEBO, reference, key, steps)
-    reason = _against(doses[-1] if doses else None, placebo, str(control["direction"]), key)
-    return Verdict(
-        technique,
-        reason is None,
-        reason or f"its extreme setting changes {key} and the placebo does not",
-        doses,
-        placebo,
-    )
+    doses = tuple(e for dose in others if (e := _difference(runs, dose, first, key, steps)))
+    placebo = _difference(runs, reference + PLACEBO, reference, key, steps)
+    reason = _against(doses[-1] if doses else None, placebo, key, LEAST_D, str(control["direction"]))
+    good = f"its extreme setting changes {key} and the placebo does not"
+    return Verdict(technique, not reason, reason or good, doses, placebo)
 
 
 def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Difference | None, metric: str) -> Verdict:
     """The same on the metric that studies claim: the control's interval excludes 0, and the placebo's does not."""
-    if not verdict.doses or placebo is None:
-        return replace(verdict, accuracy_reason=f"no pair of runs logged {metric}")
-    treated, control = verdict.doses[-1].arms
-    found = _effect(runs, treated, control, metric, None)
-    reason = ""
-    if found is None or not found.excludes_zero:
-        reason = f"its extreme setting does not change {metric}"
-    elif placebo.excludes_zero:
-        reason = f"the placebo changes {metric} as well"
-    return replace(verdict, accuracy=found, accuracy_reason=reason)
+    found = _difference(runs, *verdict.doses[-1].arms, metric) if verdict.doses else None
+    return replace(verdict, accuracy=found, accuracy_reason=_against(found, placebo, metric))
 
 
-def _against(extreme: Difference | None, placebo: Difference | None, direction: str, key: str) -> str | None:
-    """Why a technique is not admitted; None where it is."""
+def _against(
+    extreme: Difference | None, placebo: Difference | None, key: str, least: float = 0.0, direction: str = "either"
+) -> str:
+    """The reason not to admit a technique; empty where it is admitted."""
     if extreme is None or placebo is None:
         return f"no pair of runs logged {key}"
-    if not extreme.stands_out:
-        return f"its extreme setting does not change {key} by {LEAST_D:g} standard deviations"
-    if (extreme.mean > 0) != (direction == "up"):
+    if not extreme.stands_out(least):
+        return f"its extreme setting does not change {key}" + (f" by {least:g} standard deviations" if least else "")
+    if direction != "either" and (extreme.mean > 0) != (direction == "up"):
         return f"its extreme setting changes {key}, but not {direction}"
-    return f"the placebo changes {key} as well" if placebo.stands_out else None
+    return f"the placebo changes {key} as well" if placebo.stands_out(least) else ""
 
 
-def _effect(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Difference | None:
-    estimate = _estimate(runs, treated, control, key, steps)
-    if estimate is None:
-        return None
-    d = estimate.mean / estimate.sd if estimate.sd else None
-    return Difference((treated, control), key, estimate.n, estimate.mean, estimate.low, estimate.high, d)
-
-
-def _estimate(runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None) -> Estimate | None:
-    table = {
-        arm: {run.seed: v for run in runs.of(arm) if (v := window_mean(run, key, steps)) is not None}
-        for arm in (treated, control)
-    }
-    found, base_of = by_seed(difference("", "", None, treated, control), table), bases(runs)
-    return t_interval(per_base(list(found.values()), [base_of[s] for s in found])) if found else None
+def _difference(
+    runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None = None
+) -> Difference | None:
+    e = compare_on(runs, difference("", "", None, treated, control), key, steps).estimate
+    d = e.mean / e.sd if e and e.sd else None
+    return Difference((treated, control), key, e.n, e.mean, e.low, e.high, d, e.sd) if e else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which arms are compared, in named families, and what the seeds say about each comparison.
+"""Comparisons of arms, in named families, with their values over seeds and base policies.
 
 A contrast is a weighting of arms: a difference of two arms, a main effect and an interaction are all one number a seed,
 with one interval and one exact test.
@@ -12,6 +12,9 @@ from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.decision import sign_flip_p
 from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
+from dapo_lit.study.read.outcomes import bases as bases_of
+from dapo_lit.study.read.outcomes import window_mean
+from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 
@@ -35,7 +38,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the seeds say about a contrast."""
+    """A contrast with its value at each seed, and its mean over base policies."""
 
     contrast: Contrast
     seeds: tuple[int, ...]
@@ -49,7 +52,7 @@ class Comparison:
 
     @property
     def units(self) -> str:
-        """What n counts: base policies; where all seeds share one, its runs, and the result speaks of this policy."""
+        """The unit of n: base policies; where all seeds share one, its runs, and the result is about this policy."""
         return (
             "base policies" if self.by_base or len(self.seeds) == 1 else "runs of one base policy, of which it speaks"
         )
@@ -88,7 +91,7 @@ def difference(family: str, label: str, technique: str | None, treated: str, con
 
 
 def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
-    """The three views of a technique: its rung of the ladder, alone on GRPO, and left out of DAPO."""
+    """The three views of a technique: its rung of the ladder, added to GRPO, and left out of DAPO."""
     found = []
 
     def add(view: str, label: str, technique: str, treated: Arm, control: Arm) -> None:
@@ -159,6 +162,15 @@ def compare(
     units = per_base(values, bases)
     p = sign_flip_p(units) if 1 < len(units) <= 44 else None
     return Comparison(contrast, seeds, bases, values, t_interval(units), p)
+
+
+def compare_on(runs: Runs, contrast: Contrast, key: str, steps: tuple[int, int] | None = None) -> Comparison:
+    """One contrast on a metric of these runs, over rollout steps or their last values, bases as they recorded them."""
+    table = {
+        arm: {run.seed: v for run in runs.usable.of(arm) if (v := window_mean(run, key, steps)) is not None}
+        for arm in contrast.weights
+    }
+    return compare(contrast, table, bases_of(runs))
 
 
 def primary_family(found: Sequence[Contrast]) -> str | None:

@@ -10,13 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from dapo_lit.study.compare.contrasts import Comparison, Contrast, by_seed, compare, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import (
+    Comparison,
+    Contrast,
+    by_seed,
+    compare,
+    compare_on,
+    contrasts,
+    primary_family,
+)
 from dapo_lit.study.compare.decision import holm, sign_flip_p
 from dapo_lit.study.compare.max_t import max_t_p, standardised
 from dapo_lit.study.compare.sequential import decisions, interval
 from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
 from dapo_lit.study.read.metric_words import in_words, is_outcome
-from dapo_lit.study.read.outcomes import bases, scores, window_mean
+from dapo_lit.study.read.outcomes import bases, scores
 from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import Runs
 
@@ -50,7 +58,9 @@ def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, met
     """The effects of every registered family, with their verdicts."""
     found = [_event(runs, plan.event, plan.alpha)] if plan and plan.event else []
     for family in families_of(runs, plan, reference, metric):
-        compared = [(one, comparison) for one in family.contrasts if (comparison := _compare(runs, one)).seeds]
+        every = [(Contrast(family.name, one.label, one.technique, one.weights), one) for one in family.contrasts]
+        seen = [(one, compare_on(runs, contrast, one.outcome, one.steps)) for contrast, one in every]
+        compared = [(one, comparison) for one, comparison in seen if comparison.seeds]
         units = [per_base(comparison.differences, comparison.bases) for _, comparison in compared]
         found += _judged(family, compared, units, plan.stopping if plan else None)
     return found
@@ -92,15 +102,6 @@ def _event(runs: Runs, event: Mapping[str, Any], alpha: float) -> Effect:
     return Effect(contrast, key, f"{words}: {counts}", estimate, found.p, found.p, "registered", verdict, alpha)
 
 
-def _compare(runs: Runs, one: Registered) -> Comparison:
-    contrast, seen = Contrast("", one.label, one.technique, one.weights), runs.usable
-    table = {
-        arm: {run.seed: v for run in seen.of(arm) if (v := window_mean(run, one.outcome, one.steps)) is not None}
-        for arm in one.weights
-    }
-    return compare(contrast, table, bases(runs))
-
-
 def _judged(
     family: Family,
     compared: Sequence[tuple[Registered, Comparison]],
@@ -136,10 +137,19 @@ def _judged(
         elif not several and family.margin and _within(values[:reached], family):
             verdict = "within the margin"
         steps = f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else ""
-        contrast = replace(comparison.contrast, family=family.name)
         p_holm = adjusted[place] if adjusted and len(values) >= looks[0] else None
         rows.append(
-            Effect(contrast, one.outcome, one.words + steps, estimate, p, p_holm, "registered", verdict, family.alpha)
+            Effect(
+                comparison.contrast,
+                one.outcome,
+                one.words + steps,
+                estimate,
+                p,
+                p_holm,
+                "registered",
+                verdict,
+                family.alpha,
+            )
         )
     return rows
 
@@ -150,7 +160,7 @@ def _units(values: Array) -> tuple[Estimate, float | None]:
 
 
 def _within(values: Array, family: Family) -> bool:
-    """Whether the whole interval lies within the margin, at the family's alpha shared among its comparisons."""
+    """True if the whole interval lies within the margin, at the family's alpha shared among its comparisons."""
     wide = t_interval(values, 1 - 2 * family.alpha / len(family.contrasts))
     assert family.margin is not None
     return wide.low is not None and wide.high is not None and max(-wide.low, wide.high) <= family.margin

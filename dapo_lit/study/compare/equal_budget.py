@@ -1,4 +1,4 @@
-"""What a technique costs: how many times its control's budget it needs to its control's level, and equal budgets.
+"""The cost of a technique: the multiple of its control's budget that it needs to its level, and equal budgets.
 
 Both are read off curves that are measured at every step, within each pair of runs. Evaluations every eight steps are
 no such curve: the straight line between them once made a difference of 0 points look like 15.
@@ -108,7 +108,7 @@ def _difference(treated: Measured, control: Measured) -> float | None:
 
 
 def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> Needed | None:
-    """How many times its control's budget the treated run needs to the level that its control ends on.
+    """The multiple of its control's budget that the treated run needs to the level that its control ends on.
 
     A pair that never gets there counts with the whole budget of its treated run. That is less than it would need, so
     the mean and the lower end of its interval are lower bounds, and there is no upper end.

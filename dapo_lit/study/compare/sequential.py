@@ -28,7 +28,7 @@ def planned_looks(most: int) -> tuple[int, ...]:
 
 
 def rejections(values: Array, looks: Sequence[int], level: float, power: float = POWER) -> Array:
-    """The look at which each row's mean is told from 0 at `level`; 0 at none of those reached.
+    """The look at which each row's mean differs from 0 at `level`; 0 at none of those reached.
 
     Args:
         values: differences [studies, base policies], bases in the order in which they were made.
@@ -50,7 +50,7 @@ def rejections(values: Array, looks: Sequence[int], level: float, power: float =
 
 
 def _bounds(sizes: Array, allowed: Array) -> Array:
-    """What the `allowed` largest of each row exceed: fewer are above it where the next one ties, up to rounding."""
+    """The size that the `allowed` largest of each row exceed; fewer where the next one ties, up to rounding."""
     most = min(max(int(allowed.max()), 0), sizes.shape[1] - 1)
     largest = -np.sort(np.partition(-sizes, most, axis=1)[:, : most + 1], axis=1)
     bound = largest[np.arange(len(sizes)), np.clip(allowed, 0, most)]
@@ -73,7 +73,7 @@ def _signs(values: int) -> Array:
 
 
 def first_rejection(values: Sequence[float] | Array, looks: Sequence[int], level: float) -> int | None:
-    """The look at which the mean of one value a base policy is told from 0; None at none of those reached.
+    """The look at which the mean of one value a base policy differs from 0; None at none of those reached.
 
     >>> first_rejection([1.0, 2.0, 3.0, 1.5, 2.5, 3.5, 1.0, 2.0], [6, 12], 0.05), first_rejection([1.0] * 6, [6], 0.03)
     (None, None)
@@ -112,7 +112,7 @@ def interval(values: Sequence[float] | Array, looks: Sequence[int], level: float
         inside, outside = 0.0, width
         for _ in range(25):
             middle = (inside + outside) / 2
-            told = first_rejection(x - center - sign * middle, looks, 1 - level)
-            inside, outside = (inside, middle) if told else (middle, outside)
+            rejected = first_rejection(x - center - sign * middle, looks, 1 - level)
+            inside, outside = (inside, middle) if rejected else (middle, outside)
         ends.append(center + sign * (outside if outside < width else np.inf))
     return ends[0], ends[1]

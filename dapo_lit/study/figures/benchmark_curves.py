@@ -40,7 +40,7 @@ def pass_curve(correct: np.ndarray) -> np.ndarray:
 
 
 def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[str, Estimate]:
-    """What the command prints: avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation.
+    """The table that the command prints: avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation.
 
     Args:
         consensus: cons@k of each question, k = 1..n, in the order of the table.

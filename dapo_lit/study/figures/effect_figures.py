@@ -82,7 +82,7 @@ def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Fi
 
 
 def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | None:
-    """How much more one technique adds when another is on: a heat map over pairs."""
+    """Interactions of all pairs of techniques as a heat map."""
     pairs = {
         tuple(r.contrast.label.split(" x ")): r.estimate.mean
         for r in results

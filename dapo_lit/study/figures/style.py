@@ -79,7 +79,7 @@ def numbered(place: int) -> Look:
 
 
 def technique_look(switch: str) -> Look:
-    """How a technique is drawn wherever it is: its colour in the register, a dash and a marker of its own for grey."""
+    """The look of a technique in every figure: its colour in the register, a dash and a marker of its own for grey."""
     place = list(REGISTER).index(switch)
     return Look(REGISTER[switch].colour, numbered(place).dash, numbered(place).marker)
 

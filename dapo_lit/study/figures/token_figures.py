@@ -55,7 +55,7 @@ def plot_clipping(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Fi
 
 
 def plot_room(tokens: pd.DataFrame, clip_low: float, clip_high: float) -> Figure:
-    """How far a token may rise in a step, by its old probability, and how many tokens have that probability."""
+    """Tokens by their old probability, and the share of them that each bound would clip."""
     figure, grid = new_figure(1, 2, height=2.8)
     edges = np.array([0, 0.001, 0.01, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0000001])
     names = ["<.001", "to .01", "to .1", "to .2", "to .4", "to .6", "to .8", "to 1"]

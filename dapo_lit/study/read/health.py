@@ -1,4 +1,4 @@
-"""Whether to trust a run: what went wrong, which switches had no effect, which techniques its regime exercises."""
+"""Checks of a run: faults, switches without effect, techniques that have something to act on."""
 
 import pandas as pd
 
@@ -58,7 +58,7 @@ def _groups(run: Run) -> list[str]:
 
 
 def learned(run: Run) -> bool:
-    """Whether some update had a gradient; true as well where norms were not logged."""
+    """True if some update had a gradient, and where norms were not logged."""
     return "optim/grad_norm" not in run.metrics or bool((run.series("optim/grad_norm") > 0).any())
 
 
@@ -118,15 +118,15 @@ def idle_switches(run: Run) -> list[str]:
 
 
 def _logged(run: Run, regime: Regime) -> pd.Series:
-    """What shows whether a technique can act, by step."""
+    """The metric of the problem that a technique solves, by step."""
     series = run.series(regime.metric)
     return series[series.index > 0]
 
 
 def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
-    """Whether the regime lets each technique act, averaged over the runs without it, with the number in words.
+    """True where a technique has something to act on, averaged over the runs without it, with the number in words.
 
-    None where that cannot be told: the metric was not logged, or no run is without the technique.
+    None where that is unknown: the metric was not logged, or no run is without the technique.
     """
     table: dict[str, tuple[bool | None, str]] = {}
     for switch in runs.techniques:

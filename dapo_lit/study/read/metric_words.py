@@ -75,7 +75,7 @@ def in_words(key: str, final_samples: int | None = None) -> str:
 
 
 def is_outcome(key: str) -> bool:
-    """Whether a metric describes the policy or its training rather than what a switch did.
+    """True for a metric of the policy or its training, rather than of a switch itself.
 
     >>> is_outcome("rollout/entropy"), is_outcome("sampling/rounds")
     (True, False)

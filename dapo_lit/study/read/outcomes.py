@@ -12,7 +12,7 @@ class Outcome:
     last: float
     """Mean of the last points: the number that arms are compared on."""
     points: int
-    """How many: a third of the checkpoints, at most three; a tenth where a metric has more than 30 values."""
+    """Number of points: a third of the checkpoints, at most three; a tenth where a metric has more than 30 values."""
 
 
 def outcome(run: Run, key: str) -> Outcome | None:
@@ -73,7 +73,7 @@ def primary_metric(runs: Runs, registered: str | None = None) -> str:
 
 
 def is_share(key: str) -> bool:
-    """Whether a metric is a share, which reports print in points of a hundred."""
+    """True for a share, which reports print in points of a hundred."""
     return "@" in key or key.endswith(("accuracy", "_frac"))
 
 

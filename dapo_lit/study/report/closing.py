@@ -32,7 +32,7 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
 
 
 def all_decided(folders: Sequence[Path]) -> bool:
-    """Whether the runs so far decide every registered comparison."""
+    """True if the runs so far decide every registered comparison."""
     runs, (plan, _) = load(*folders), read_plan(folders[0])
     if plan is None:
         return False

@@ -34,7 +34,7 @@ Part = str | Table | Drawing
 
 
 def is_empty(part: Part) -> bool:
-    """Whether a text is empty or a table has nothing but names and dashes."""
+    """True for an empty text, and for a table of names and dashes."""
     if isinstance(part, Table):
         return all(cell in ("–", "") for row in part.rows for cell in row[1:])
     return not part

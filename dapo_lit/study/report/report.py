@@ -75,7 +75,7 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
 
 
 def _budget_text(runs: Runs, plan: Plan | None) -> str:
-    """Where the runs ended, and the limits that were registered."""
+    """The last step of the runs, and the limits that were registered."""
     ends = sorted({int(run.metrics.index.max()) for run in runs})
     reached = f"{ends[0]} steps" if len(ends) == 1 else f"{ends[0]} to {ends[-1]} steps"
     limits: Mapping[str, float | None] = (plan.budget or {}) if plan else {}
@@ -84,7 +84,7 @@ def _budget_text(runs: Runs, plan: Plan | None) -> str:
 
 
 def missing_text(missing: Collection[tuple[str, int]]) -> str:
-    """Which cells have no usable run, arm by arm; empty if none lacks.
+    """The cells without a usable run, arm by arm; empty if there is none.
 
     >>> missing_text([("dapo", 3), ("dapo", 4)])
     ' 2 cells that were asked for have no usable run: dapo at seeds 3, 4.'
