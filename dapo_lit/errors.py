@@ -6,9 +6,14 @@ Errors of one room (a config, a data set, a study) are defined there; here are t
 import difflib
 from collections.abc import Iterable
 
+from dapo_lit.screen import printable
+
 
 class UserError(Exception):
     """The message says what is wrong, in which file or key, and what to do."""
+
+    def __str__(self) -> str:  # a message may quote a file of someone else's
+        return printable(super().__str__())
 
 
 class DamagedError(UserError):

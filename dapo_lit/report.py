@@ -15,6 +15,7 @@ from rich.console import Console
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
+from dapo_lit.screen import printable
 from dapo_lit.study.read.run import AXES
 
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for warning in results.runs.warnings:
         print(warning, file=sys.stderr)
     for (arm, seed), why in results.missing.items():
-        print(f"missing: {arm}/seed_{seed}: {why}", file=sys.stderr)
+        print(printable(f"missing: {arm}/seed_{seed}: {why}"), file=sys.stderr)
     return 3 if results.missing or results.runs.unreadable else 0
 
 

@@ -48,7 +48,7 @@ ARROWS = {
         "techniques",
     },
 }  # fmt: skip
-LOWEST = {"chat_template", "errors", "files", "imports", "manifest", "run_files", "pass_at_k"}
+LOWEST = {"chat_template", "errors", "files", "imports", "manifest", "pass_at_k", "run_files", "screen"}
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {
     name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST

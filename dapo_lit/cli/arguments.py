@@ -4,11 +4,14 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
+from dapo_lit import screen
+
 
 class CommandParser(argparse.ArgumentParser):
     """Reads `output=DIR` like `--output DIR`; a mistake is one line and exit code 2."""
 
     def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
+        screen.install()
         return super().parse_args([self._as_flag(argument) for argument in args], namespace)
 
     def _as_flag(self, argument: str) -> str:

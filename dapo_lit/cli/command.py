@@ -22,6 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dapo_lit import screen
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
@@ -93,6 +94,7 @@ def run_command(
         after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
         decided: whether a study with several looks needs no further cells; called after each look.
     """
+    screen.install()
     codes: list[int] = []
     parent = os.getpid()
 

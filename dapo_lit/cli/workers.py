@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.config import Config
+from dapo_lit.runs.preemption import SIGNALS, stop_signals
 
 FORK = multiprocessing.get_context("fork")
 FAILED_SILENTLY = 1
-STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that save the running cells and end the command."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,10 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
     stops, before = _note_stops()
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # in the workers too, until they have left this handler
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in the workers too, until they have left this handler
     for process in started:
         process.start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         codes = _follow(cells, started, results, stops)
     except KeyboardInterrupt:  # the terminal has sent it to the workers too
@@ -102,9 +101,9 @@ def in_child(run: Callable[[], int]) -> int:
 
 def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results: Any, log: Path) -> None:
     """A worker: takes cells until none is left."""
-    for number in STOPS:
+    for number in stop_signals():
         signal.signal(number, signal.SIG_DFL)  # not the parent's; a run installs its own
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -128,7 +127,9 @@ def _note_stops() -> tuple[list[int], dict[int, Any]]:
     not keep another thread from receiving it.
     """
     received: list[int] = []
-    return received, {number: signal.signal(number, lambda number, frame: received.append(number)) for number in STOPS}
+    return received, {
+        number: signal.signal(number, lambda number, frame: received.append(number)) for number in stop_signals()
+    }
 
 
 def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any, stops: Sequence[int]) -> dict[int, int]:

@@ -37,7 +37,8 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, owner: int, count: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the run saves itself first
+        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     setup: Setup = pickle.loads(receive(control) or b"")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)

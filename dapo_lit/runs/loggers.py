@@ -21,6 +21,7 @@ from dapo_lit.config.sections import Budget
 from dapo_lit.rollout.records import CollectedStep, Completion
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.screen import printable
 
 NUM_COMPLETIONS = 4
 """Rows of a printed table of completions."""
@@ -33,7 +34,7 @@ class Loggers:
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self.config = config
-        self.console = Console()
+        self.console = Console(file=getattr(sys.stdout, "rich_proxied_file", None))  # a live bar puts itself in between
         self.display = Display(config, self.console)
         self.wandb = WandbRun(config, folder) if config.logger.wandb.enabled else None
         settings = config.logger.lightning
@@ -60,9 +61,8 @@ class Loggers:
             for column in ("problem", "response", "reference", "verdict", "tokens"):
                 table.add_column(column, overflow="fold", max_width=60)
             for problem, answer, completion in chosen:
-                table.add_row(
-                    Text(problem), Text(completion.text), Text(answer), verdict(completion), str(completion.num_tokens)
-                )
+                texts = [Text(printable(text)) for text in (problem, completion.text, answer)]
+                table.add_row(*texts, verdict(completion), str(completion.num_tokens))
             self.console.print(table)
         if self.wandb:
             self.wandb.completions(collected.step, chosen)

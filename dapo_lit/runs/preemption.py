@@ -1,4 +1,4 @@
-"""Stops a run on SIGTERM, SIGUSR1 or SIGUSR2, and puts its job back into SLURM's queue.
+"""Stops a run on SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2, and puts its job back into SLURM's queue.
 
 SLURM sends SIGTERM at a preemption and the signal of `--signal` before the time limit. submitit asks for SIGUSR2 and
 has its own handler that requeues the job; it is called once the checkpoint is written.
@@ -11,7 +11,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that save a run and end it: not one that is ignored, as under nohup."""
+    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class StopSignal:
@@ -35,14 +40,14 @@ class StopSignal:
             signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))  # the grace period is over
             signal.setitimer(signal.ITIMER_REAL, grace_s)
 
-        for number in SIGNALS:
+        for number in stop_signals():
             self._before[number] = signal.signal(number, on_signal)
 
     def hand_over(self) -> None:
         """After the checkpoint: lets submitit's own handler requeue the job."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         before = self._before.get(self.number or 0)
-        if self.number != signal.SIGTERM and callable(before) and _is_submitits(before):
+        if self.number not in (signal.SIGTERM, signal.SIGHUP) and callable(before) and _is_submitits(before):
             before(self.number, None)
 
     @property

@@ -1,0 +1,68 @@
+"""Standard output of the commands: no control sequences from elsewhere reach it, and losing it ends nothing."""
+
+import os
+import re
+import sys
+from typing import Any
+
+CONTROL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC and the like: the clipboard
+    r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def printable(text: str) -> str:
+    """Text from a model or a file without the C0 and C1 control characters that a terminal would obey.
+
+    >>> printable("a\\x1b[31mred\\x1b]52;c;ZXZpbA==\\x07\\tb\\r\\x9b2Kc")
+    'ared\\tbc'
+    """
+    return CONTROL.sub("", text)
+
+
+class Unfailing:
+    """A stream whose failure (a closed pipe, a full disk, a lost terminal) is said once, and the rest dropped."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def _try(self, action: Any) -> None:
+        try:
+            action()
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())  # what the stream still holds goes there too
+            os.close(nowhere)
+            if self is not sys.stderr:
+                print(f"warning: standard output is lost ({error}); nothing more is shown", file=sys.stderr, flush=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class Screen(Unfailing):
+    """Standard output: takes control sequences from rich alone, which finds the stream itself under this name."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.rich_proxied_file = Unfailing(stream)
+
+    def write(self, text: str) -> int:
+        super().write(printable(text))
+        return len(text)
+
+
+def install() -> None:
+    """Puts a Screen in the place of standard output; neither stream can fail afterwards."""
+    for name, kind in (("stdout", Screen), ("stderr", Unfailing)):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 (None: it was closed before the start)
+        if not isinstance(stream, Unfailing):
+            setattr(sys, name, kind(stream))

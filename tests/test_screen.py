@@ -1,0 +1,55 @@
+"""What reaches the screen: nothing that a terminal obeys, and nothing that ends a run."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from dapo_lit.errors import DamagedError
+from dapo_lit.screen import Screen, Unfailing, install, printable
+
+HOSTILE = "a\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b31m\x1bcb\r\b\x00\x85c"
+
+
+def test_control_sequences_are_taken_out_and_other_text_is_left():
+    assert printable(HOSTILE) == "abc"
+    assert printable("tab\t, line\n, ünï, 数, \u2028") == "tab\t, line\n, ünï, 数, \u2028"
+    assert str(DamagedError(f"run {HOSTILE}")) == "run abc"
+    stream = io.StringIO()
+    print(HOSTILE, file=Screen(stream))
+    assert stream.getvalue() == "abc\n"
+
+
+def test_long_hostile_text_takes_no_longer_than_other_text():
+    for part in ("\x1b]", "\x9d", "\x1b[", "\x1b[1", "\x90;"):
+        assert "\x1b" not in printable(part * 200_000)  # a pattern that went back over it would take minutes
+
+
+def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
+    code = "from dapo_lit.screen import install; install(); [print('x' * 9000, flush=True) for _ in range(3)]; "
+    code += "open('done', 'w').close()"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, check=False
+        )
+    assert done.returncode == 0
+    assert done.stderr.count("warning: standard output is lost") == done.stderr.count("\n") == 1
+    assert (tmp_path / "done").exists()
+
+
+def test_both_streams_are_replaced_once(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", None)  # closed before the start
+    install()
+    first = sys.stdout, sys.stderr
+    install()
+    assert (sys.stdout, sys.stderr) == first
+    assert [type(stream) for stream in first] == [Screen, Unfailing]
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "\x07"])
+def test_rich_writes_its_own_sequences_past_the_screen(text):
+    stream = io.StringIO()
+    Screen(stream).rich_proxied_file.write(text)
+    assert stream.getvalue() == text
