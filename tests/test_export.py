@@ -63,7 +63,7 @@ def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_a
     monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
     out = tmp_path / "pushed"
     with hub() as server:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
         export(ExportConfig(ckpt=str(run), output=str(out), push="me/sums", license="apache-2.0"), [])
     assert "me/sums" in capsys.readouterr().out.splitlines()[-1]
     assert "private" in (server.created[0].get("visibility"), *(k for k, v in server.created[0].items() if v is True))

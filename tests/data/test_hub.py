@@ -5,13 +5,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from local_server import Handler, serving
 
 from dapo_lit.data.hub import choose_files
 from dapo_lit.data.sources import DataError, load_heldout, load_problems
@@ -123,11 +122,10 @@ def hub(gsm8k_folder: Path):
     asked: list[str] = []
     contents = {f.relative_to(gsm8k_folder).as_posix(): f.read_bytes() for f in gsm8k_folder.rglob("*") if f.is_file()}
 
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self, with_body: bool = True) -> None:
-            path = self.path.split("?")[0]
+    class Hub(Handler):
+        def get(self, path: str) -> None:
             asked.append(path)
-            headers = {"X-Repo-Commit": COMMIT}
+            headers = {"X_Repo_Commit": COMMIT}
             if path.startswith("/api/datasets/acme/gsm8k/revision/"):
                 body = json.dumps({"id": "acme/gsm8k", "sha": COMMIT, "siblings": []}).encode()
             elif path.startswith("/api/datasets/acme/gsm8k/tree/"):
@@ -140,25 +138,11 @@ def hub(gsm8k_folder: Path):
                 body = contents[path.removeprefix(prefix)]
                 headers["ETag"] = f'"{hashlib.sha1(body).hexdigest()}"'
             else:
-                body, headers["X-Error-Code"] = b"", "RepoNotFound"
-            self.send_response(404 if "X-Error-Code" in headers else 200)
-            for key, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
+                return self.answer(b"", 404, X_Error_Code="RepoNotFound")
+            return self.answer(body, **headers)
 
-        def do_HEAD(self) -> None:
-            self.do_GET(with_body=False)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    server.shutdown()
-    server.server_close()
+    with serving(Hub) as url:
+        yield url, asked
 
 
 def load_in_a_process(home: Path, *calls: tuple[str, str], **environment: str) -> list[list[list[str]] | str]:

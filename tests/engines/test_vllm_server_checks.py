@@ -3,12 +3,13 @@
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from local_server import Handler, serving
 from transformers import Qwen2Config
 
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
@@ -35,23 +36,13 @@ def served():
     """An HTTP server that answers GET as it is told: what servers of other versions and settings say."""
     answers: dict[str, object] = {}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            self.send_response(200 if path in answers else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(answers.get(path, {"detail": "Not Found"})).encode())
+    class Told(Handler):
+        def get(self, path: str) -> None:
+            body = json.dumps(answers.get(path, {"detail": "Not Found"})).encode()
+            self.answer(body, 200 if path in answers else 404)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Told) as url:
+        yield url, answers
 
 
 def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(tmp_path, served):
@@ -121,57 +112,36 @@ def test_a_placement_without_servers_or_folder_is_refused(compose):
 def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):
     """vLLM closes idle connections: a server that hangs up on the second request of each stands for that."""
 
-    class Once(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Once(Handler):
+        answered = False
 
-        def do_POST(self) -> None:
-            if getattr(self, "answered", False):
-                self.close_connection = True
-                return
-            self.answered = True
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *arguments: object) -> None:
-            pass
+        def post(self, path: str) -> None:
+            self.close_connection = self.answered
+            if not self.answered:
+                self.answered = True
+                self.answer()
 
     monkeypatch.setattr("dapo_lit.engines.vllm_server.client.IDLE_S", 0.2)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Once)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    client = ServerClient([f"http://127.0.0.1:{server.server_port}"], timeout_s=10)
-    try:
+    with serving(Once) as url, closing(ServerClient([url], timeout_s=10)) as client:
         assert client.post_all("/resume") == [{}]
         time.sleep(0.5)
         assert client.post_all("/resume") == [{}]
-    finally:
-        client.close()
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_server_that_ends_between_two_orders_of_a_sync_is_lost_and_the_others_go_on():
-    class Fails(BaseHTTPRequestHandler):
+    class Fails(Handler):
         """Answers /resume, hangs up on /die, and refuses what else it is asked."""
 
-        def do_POST(self) -> None:
-            if self.path != "/die":
-                self.send_response(200 if self.path == "/resume" else 500)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
+        def post(self, path: str) -> None:
+            if path == "/die":
+                self.close_connection = True
+            else:
+                self.answer(status=200 if path == "/resume" else 500)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Fails)
-    gone = HTTPServer(("127.0.0.1", 0), Fails)
-    gone.server_close()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    client = ServerClient([f"http://127.0.0.1:{one.server_port}" for one in (server, gone)], timeout_s=10)
-    servers = Servers(client, Ranks())
-    try:
+    with serving(Fails) as gone:
+        pass
+    with serving(Fails) as url, closing(ServerClient([url, gone], timeout_s=10)) as client:
+        servers = Servers(client, Ranks())
         assert servers.order("/resume") == [{}]
         assert servers.lost == {1}
         servers.agree_on_lost()
@@ -181,7 +151,3 @@ def test_a_server_that_ends_between_two_orders_of_a_sync_is_lost_and_the_others_
         assert servers.order("/die") == []
         with pytest.raises(ServerError, match="no server is left"):
             servers.agree_on_lost()
-    finally:
-        client.close()
-        server.shutdown()
-        server.server_close()
