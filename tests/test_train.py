@@ -132,7 +132,7 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
     assert done.returncode == 0, done.stderr
     assert "2 cells at a time" in done.stdout
     assert "[4/4] dapo" in done.stdout
-    assert "What was decided? 0 of 1 registered comparisons" in done.stdout
+    assert "Decided: 0 of 1 registered comparisons" in done.stdout
     assert "report: runs/ablate_clip_higher/report/report.html" in done.stdout
     study = tmp_path / "runs" / "ablate_clip_higher"
     finished = sorted(str(p.parent.relative_to(study)) for p in study.rglob("DONE.json"))

@@ -93,7 +93,7 @@ def _event(runs: Runs, event: Mapping[str, Any], alpha: float) -> Effect:
         }
         for arm in (treated, control)
     }
-    contrast = Contrast("event", f"{treated} - {control}", None, {treated: 1.0, control: -1.0})
+    contrast = Contrast("event", f"{treated} against {control}", None, {treated: 1.0, control: -1.0})
     found = compare(contrast, table, bases(runs))
     estimate = found.estimate or Estimate(float("nan"), None, None, 0, None)
     verdict = "undecided" if found.p is None or found.p > alpha else "up" if estimate.mean > 0 else "down"

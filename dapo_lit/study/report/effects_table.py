@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from dapo_lit.study.compare.effects import Effect
+from dapo_lit.study.compare.statistics import smallest_effect
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.outcomes import amount, unit
 from dapo_lit.study.report.document import Part, Table
@@ -11,7 +12,7 @@ from dapo_lit.study.report.results import Results
 
 ROWS = 8
 """Exploratory effects in other metrics that are shown."""
-COLUMNS = ["comparison", "outcome", "n", "difference", "low", "high", "p", "adjusted p", "", "verdict"]
+COLUMNS = ["comparison", "outcome", "n", "difference", "interval", "p", "adjusted p", "can see", "", "verdict"]
 
 
 def effects_table(results: Results, others: Sequence[Effect]) -> list[Part]:
@@ -38,12 +39,14 @@ def _summary(results: Results) -> str:
 
 def _row(effect: Effect) -> list[str]:
     key, estimate = effect.outcome, effect.estimate
-    ends = [amount(key, end, signed=True) for end in (estimate.mean, estimate.low, estimate.high)]
-    ends[0] = f"{ends[0]} {unit(key)}".strip()
+    mean, low, high = (amount(key, end, signed=True) for end in (estimate.mean, estimate.low, estimate.high))
+    least = smallest_effect(estimate.n)
+    numbers = [f"{mean} {unit(key)}".strip(), "–" if estimate.low is None else f"[{low}, {high}]"]
     tests = ["–" if p is None else f"{p:.3g}" for p in (effect.p, effect.adjusted)]
     kind = f"{effect.kind}, {effect.contrast.family}" + (f", {effect.alpha:g}" if effect.alpha else "")
     words = re.sub(r" after the last step.*\)", ")", effect.words)
-    return [contrast_name(effect.contrast), words, str(estimate.n), *ends, *tests, kind, effect.verdict]
+    seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
+    return [contrast_name(effect.contrast), words, str(estimate.n), *numbers, *tests, seen, kind, effect.verdict]
 
 
 def _caption(results: Results, others: Sequence[Effect]) -> str:
@@ -55,6 +58,7 @@ def _caption(results: Results, others: Sequence[Effect]) -> str:
         f"Primary outcome: {'; '.join(sorted(primary)) or results.metric}. "
         f"Differences with minus without, 95 % t-intervals that decide nothing; n counts {units or 'pairs'}. "
         f"Registered: {rule}, at the family's share of alpha. Exploratory rows have no verdict; the p of the last are "
-        f"adjusted over all comparisons and {looked} by the maximum statistic. An interaction is half of one "
+        f"adjusted over all comparisons and {looked} by the maximum statistic. Can see: the effect that n bases show "
+        "with a power of 80 % (paired t-test at 5 %). An interaction is half of one "
         "technique's effect with the other on minus off."
     )
