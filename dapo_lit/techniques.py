@@ -22,7 +22,7 @@ class Regime:
 
     metric: str
     words: str
-    """What the metric counts."""
+    """The thing that the metric counts."""
     least: float
     """Below this mean over steps the technique has next to nothing to act on."""
     inverted: bool = False
@@ -30,17 +30,17 @@ class Regime:
     share: bool = True
     """Printed in percent."""
     metric_while_on: str | None = None
-    """What shows the same in a run in which the switch is on; None: `metric` does."""
+    """The metric of a run in which the switch is on; None: `metric`."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
 
     def measured(self, metric_mean: float) -> tuple[bool, str]:
-        """Whether the technique can act, and the number in words."""
+        """True if the technique can act, and the number in words."""
         acts, amount = self.amount(metric_mean)
         return acts, f"{self.words}: {amount}"
 
     def amount(self, metric_mean: float) -> tuple[bool, str]:
-        """Whether the technique can act, and the number with the one that is needed."""
+        """True if the technique can act, and the number with the one that is needed."""
         value = 1 - metric_mean if self.inverted else metric_mean
         text = f"{value:.1%} (needs {self.least:.1%})" if self.share else f"{value:.2f} (needs {self.least:g})"
         return value >= self.least, text
@@ -247,7 +247,7 @@ LADDER = (
     "token_level_loss",
     "dynamic_sampling",
 )
-"""The paper's Table 1 adds these to naive GRPO, in this order. Techniques registered later are no part of it."""
+"""The paper's Table 1 adds these to naive GRPO, in this order. Techniques registered later are not part of it."""
 
 NAIVE_GRPO: frozenset[str] = frozenset()
 DAPO = frozenset({"clip_higher", "soft_overlong_punishment", "token_level_loss", "dynamic_sampling"})

@@ -238,7 +238,7 @@ def print_findings(config: Config) -> int:
 
 
 def is_decided(config: Config) -> bool:
-    """Whether every registered comparison of a study is decided by the cells that have ended."""
+    """True if every registered comparison of a study is decided by the cells that have ended."""
     from dapo_lit.study.report.closing import all_decided
 
     assert config.study is not None

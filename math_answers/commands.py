@@ -1,4 +1,4 @@
-r"""What a LaTeX command builds: fractions, roots, binomials, series, matrices; and numbers."""
+r"""Trees built from LaTeX commands: fractions, roots, binomials, series, matrices; and numbers."""
 
 from fractions import Fraction
 
@@ -73,7 +73,7 @@ def read_series(reader: Reader, kind: str) -> tree.Node:
         reader.expect("{")
         variable = reader.atom()
         if not isinstance(variable, tree.Symbol) and variable != tree.Constant("i"):
-            raise ParseError("an index that is no letter")
+            raise ParseError("an index that is not a letter")
         index = "i" if isinstance(variable, tree.Constant) else variable.name
         reader.expect("=")
         lower = reader.expression()

@@ -1,6 +1,6 @@
-r"""Whether two structured answers are the same answer: the rules of `docs/rewards.md`.
+r"""True if two structured answers are the same answer: the rules of `docs/rewards.md`.
 
-A `Comparer` compares scalars and returns None where only the symbolic comparison can tell. Structures combine these
+A `Comparer` compares scalars and returns None where only the symbolic comparison decides. Structures combine these
 three values: a list with one wrong item is wrong, whatever the undecided ones are.
 """
 
@@ -41,22 +41,22 @@ _POINT_DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 class Comparer(Protocol):
-    """Compares scalar expressions; None where it cannot tell."""
+    """Compares scalar expressions; None where it does not decide."""
 
     budget: float
     """Answers whose comparison takes more steps than this, as `bounds.work` estimates them, are left undecided."""
 
     def equal(self, a: tree.Node, b: tree.Node) -> bool | None:
-        """Whether a and b have the same value."""
+        """True if a and b have the same value."""
         ...
 
     def ratio(self, a: tree.Node, b: tree.Node) -> int | None:
-        """1 or -1 if a is a positive or a negative constant times b, 0 if it is no constant times b."""
+        """1 or -1 if a is a positive or a negative constant times b, 0 if it is not a constant times b."""
         ...
 
 
 def compare_answers(prediction: str, answer: str, comparer: Comparer) -> bool | None:
-    """Whether a reading of `prediction` is the same answer as a reading of `answer`; None if the comparer cannot tell.
+    """True if a reading of `prediction` is the same answer as a reading of `answer`; None if it is undecided.
 
     An answer that is too large to evaluate, or whose matrices do not fit, is wrong: False.
     """
@@ -91,7 +91,7 @@ def _same_or_too_large(a: Answer, b: Answer, comparer: Comparer) -> bool | None:
 
 
 def same(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
-    """Whether `prediction` is the answer `reference`. Not symmetric: only a prediction may be `x = 5` for `5`."""
+    """True if `prediction` is the answer `reference`. Not symmetric: only a prediction may be `x = 5` for `5`."""
     prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
     if prediction == reference:
         return prediction != Raw("")
@@ -246,7 +246,7 @@ def _same_several(prediction: Several, reference: Several, comparer: Comparer) -
         if "{}" in brackets or brackets & {"(]", "[)"}:
             return False
         if "[]" in brackets and len(a) == 2:
-            return False  # an interval is no pair
+            return False  # an interval is not a pair
     return _all_same(a, b, comparer)
 
 

@@ -8,7 +8,7 @@ from math_answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation
 
 
 def is_name(answer: Answer) -> bool:
-    r"""Whether an answer only names a quantity: `x`, `AB`, `f(x)`, `P(A)`, `(p, q)`, `\text{Area}`, `S_1 : S_2`.
+    r"""True if an answer only names a quantity: `x`, `AB`, `f(x)`, `P(A)`, `(p, q)`, `\text{Area}`, `S_1 : S_2`.
 
     `a + b` and `x^2` are expressions, not names: `x^2 = 4` does not say that the answer is 4.
     """
@@ -61,7 +61,7 @@ def expanded(answer: Answer) -> Answer:
 
 
 def without_approximation(answer: Answer) -> Answer:
-    r"""What is approximated: `\frac{1}{3} \approx 0.33` is a third, but `x \approx 11` is x = 11. `x \in S` is S."""
+    r"""The approximated side: `\frac{1}{3} \approx 0.33` is a third, but `x \approx 11` is x = 11. `x \in S` is S."""
     if not isinstance(answer, Relation):
         return answer
     if "approx" in answer.signs:

@@ -50,7 +50,7 @@ def _all_rational(nodes: tuple[tree.Node, ...], indices: dict[str, int] | None) 
 
 
 def series_length(first: tree.Node, last: tree.Node) -> int | None:
-    """How many terms a series has, None if its bounds are not two integers."""
+    """The number of terms of a series, None if its bounds are not two integers."""
     ends = [rational(first), rational(last)]
     known = [end.numerator for end in ends if end is not None and end.denominator == 1]
     return max(0, known[1] - known[0] + 1) if len(known) == 2 else None

@@ -158,7 +158,7 @@ def symbols(node: Node) -> set[str]:
 
 
 def depth(node: Node) -> int:
-    """How many nodes lie between the root and the deepest leaf, both included; found without recursion."""
+    """Nodes from the root to the deepest leaf, both included; found without recursion."""
     deepest, stack = 0, [(node, 1)]
     while stack:
         node, level = stack.pop()
@@ -168,7 +168,7 @@ def depth(node: Node) -> int:
 
 
 def is_larger(node: Node, limit: int) -> bool:
-    """Whether the tree has more than `limit` nodes; looks at no more of them."""
+    """True if the tree has more than `limit` nodes; looks at no more of them."""
     found, stack = 0, [node]
     while stack and found <= limit:
         found += 1

@@ -8,7 +8,7 @@ The first of these that is found, after any `</think>`:
    up to the end of the sentence;
 4. what follows the last `=` in a last line such as `So he pays 5 + 3 = 8 dollars.` (`so`, `thus`, `therefore` or
    `hence`, and no formula after it);
-5. the whole text, if it is no prose;
+5. the whole text, if it is not prose;
 6. the last formula between dollar signs or `\( \)`;
 7. the last number, with its sign, currency and percent.
 
@@ -101,7 +101,7 @@ def find_reference(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text is sentences with mathematics in them, rather than one answer."""
+    """True if a text is sentences with mathematics in them, rather than one answer."""
     outside = _FORMULA.sub(" $ ", text)
     formulas = outside != text
     outside = _TEXT_COMMAND.sub(" ", outside)

@@ -6,7 +6,7 @@ r"""Tokens of one scalar expression to its tree, by recursive descent.
     atom        number | letter | \frac.. | \sqrt.. | \binom.. | function argument | \sum.. | matrix | brackets
 
 Plain spellings are read too (`sqrt(2)`, `2*x`, `x**2`, `pi`, `ln(x)`). What is not in the grammar raises ParseError.
-Integrals, limits and derivatives are left out on purpose: an answer that restates the question is no answer.
+Integrals, limits and derivatives are left out on purpose: an answer that restates the question does not count.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from math_answers.vocabulary import CLOSING, GREEK
 MAX_POSTFIXES = 8
 """Powers, factorials, degrees, primes and subscripts of one atom, in a row."""
 MAX_NESTING = 40
-"""More nested brackets, arguments and signs than this are no answer."""
+"""Largest depth of nested brackets, arguments and signs in an answer."""
 MAX_DEPTH = 200
 """Of a tree; everything that walks over trees is recursive."""
 
@@ -48,14 +48,14 @@ class Grammar:
         self.index = 0
         self._nesting = 0
         self.bars = 0
-        """How many absolute values are open: inside, a bar closes."""
+        """Number of open absolute values: inside one, a bar closes it."""
 
     def peek(self, offset: int = 0) -> Token | None:
         position = self.index + offset
         return self.tokens[position] if position < len(self.tokens) else None
 
     def at(self, *texts: str) -> bool:
-        """Whether the next token is one of these signs or commands."""
+        """True if the next token is one of these signs or commands."""
         token = self.peek()
         return token is not None and token.kind in ("sign", "command") and token.text in texts
 
@@ -67,7 +67,7 @@ class Grammar:
         return token
 
     def take_if(self, *texts: str) -> bool:
-        """Whether the next token was one of these, which is then behind the reader."""
+        """True if the next token was one of these, which is then behind the reader."""
         found = self.at(*texts)
         self.index += found
         return found

@@ -103,7 +103,7 @@ def _choice_and_more(body: str) -> tuple[Answer, ...]:
 
 
 def _answer(tokens: list[Token], depth: int) -> Answer:
-    """What a token list is, decided by the loosest sign outside brackets."""
+    """The structure of a token list, decided by the loosest sign outside brackets."""
     tokens = without_ends(tokens)
     if depth > 8:
         raise ParseError("nested too deep")

@@ -28,7 +28,7 @@ class UndefinedError(ArithmeticError):
 
 
 def agree(a: tree.Node, b: tree.Node) -> bool | None:
-    """Whether two scalar expressions have the same values, None if neither has one at any point.
+    """True if two scalar expressions have the same values, None if neither has one at any point.
 
     Letters are drawn positive four times and with mixed signs four times. At a point of mixed signs the values count
     only if both are real: `x^{2/3}` is the cube root of x squared, `\\sqrt{x^2}` is not x, and what is only defined for

@@ -89,7 +89,7 @@ def read_quantity(text: str) -> Quantity | None:
 
 
 def same_number(a: Quantity, b: Quantity) -> bool:
-    """Whether two numbers are the same answer.
+    """True if two numbers are the same answer.
 
     The values must be exactly equal, with two exceptions. A percent sign on one side only is a unit or a hundredth:
     `28 %` matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared
@@ -156,7 +156,7 @@ def _read_unsigned(body: str) -> Fraction | None:
         mantissa = _signed_decimal(found["mantissa"])
         return None if mantissa is None or abs(exponent) > MAX_EXPONENT else mantissa * Fraction(10) ** exponent
     mixed = _MIXED.fullmatch(body)
-    if mixed and int(mixed["n"]) < int(mixed["d"]):  # `3 141/500` is no fraction of thousands
+    if mixed and int(mixed["n"]) < int(mixed["d"]):  # `3 141/500` is not a fraction of thousands
         return int(mixed["w"]) + Fraction(int(mixed["n"]), int(mixed["d"]))
     if found := _FRACTION.fullmatch(body):
         return _divide(_signed_decimal(found["n"]), _signed_decimal(found["d"]))

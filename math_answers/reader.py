@@ -1,4 +1,4 @@
-"""What the rules for letters (`calls.py`), commands (`commands.py`) and numbers (`literals.py`) use of the grammar."""
+"""The interface of the grammar for the rules of letters (`calls.py`), commands and numbers (`literals.py`)."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol

@@ -28,7 +28,7 @@ def is_inequality(answer: Answer) -> bool:
 
 
 def real_set(answer: Answer) -> list[Piece] | None:
-    """The pieces in increasing order, touching ones joined; None if the answer is no such set."""
+    """The pieces in increasing order, touching ones joined; None if the answer is not such a set."""
     pieces = _pieces(answer)
     return None if pieces is None else _joined(pieces)
 
@@ -109,7 +109,7 @@ def _solutions(relation: Relation) -> list[Piece] | None:
 
 
 def _position(node: Node) -> float:
-    """Where a boundary lies; nan if that is not known."""
+    """Position of a boundary; nan if that is not known."""
     if node == PLUS_INFINITY:
         return math.inf
     if isinstance(node, Product) and PLUS_INFINITY in node.factors:

@@ -1,4 +1,4 @@
-"""Where an answer falls into pieces: its ends, thousands, separators and relation signs outside all brackets."""
+"""Splits an answer into pieces: its ends, thousands, separators and relation signs outside all brackets."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What an answer can be: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text."""
+"""The kinds of answers: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text."""
 
 import re
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def words_of(text: str) -> Words:
 
 
 def parts_of(answer: Answer) -> "tuple[Answer, ...]":
-    """What a list, a relation, a set or a ratio is made of."""
+    """The parts of a list, a relation, a set or a ratio."""
     match answer:
         case Several(parts) | Relation(parts) | Combined(_, parts) | Ratio(parts):
             return parts

@@ -9,7 +9,7 @@ from math_answers.parse import MAX_ANSWER_CHARS
 from math_answers.quantity import ascii_digits
 
 ANSWER_LINE_CHARS = 300
-"""How far back `answer_line` and `number` look; DAPO's scorer reads only the last 300 characters."""
+"""Characters at the end that `answer_line` and `number` look at; DAPO's scorer reads only the last 300 characters."""
 
 _ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _NUMBER = re.compile(
@@ -54,7 +54,7 @@ def find_boxes(text: str, last: int = 8) -> list[tuple[int, int]]:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Where the brace opened just before `start` closes, None if not within 2,000 characters."""
+    """Position where the brace opened just before `start` closes, None if not within 2,000 characters."""
     depth = 1
     for brace in _BRACES.finditer(text, start, start + MAX_ANSWER_CHARS + 1):
         if brace.group() == "{":

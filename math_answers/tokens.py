@@ -11,7 +11,7 @@ from typing import Literal
 from math_answers.spelling import spelled
 
 MAX_TOKENS = 800
-"""More tokens than this are no answer."""
+"""Most tokens of an answer."""
 
 Kind = Literal["number", "name", "command", "text", "begin", "end", "sign"]
 

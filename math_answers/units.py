@@ -56,12 +56,12 @@ _NO_UNIT = words(
     fourths fifth fifths sixth eighth tenth root sum product negative positive only no none nor unless except for with
     """
 )
-"""Words after a number that are no unit: `5 or more`, `5 squared`."""
+"""Words after a number that are not a unit: `5 or more`, `5 squared`."""
 _UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
 
 
 def unit_length(tokens: list[Token]) -> int:
-    """How many tokens at the end of `tokens` are a unit."""
+    """The number of tokens at the end of `tokens` that are a unit."""
     start = len(tokens)
     while start > 1:
         token, before = tokens[start - 1], tokens[start - 2]
@@ -86,7 +86,7 @@ _SPEED = re.compile(r"(?:m / s|km / h|km / s|m / s \^ 2|m / s \^ \{ 2 \})")
 
 
 def _speed(tokens: list[Token]) -> int:
-    """How many tokens of a final `10 m/s` or `9.8 m/s^2` are the unit: elsewhere these letters are variables."""
+    """Number of tokens of a final `10 m/s` or `9.8 m/s^2` that are the unit; elsewhere these letters are variables."""
     for length in (3, 5, 7):
         unit = tokens[-length:]
         after_number = len(tokens) > length and unit[0].spaced and tokens[-length - 1].kind == "number"
@@ -108,7 +108,7 @@ def _braced_power(tokens: list[Token]) -> bool:
 
 
 def is_unit(token: Token) -> bool:
-    """Whether a token after a number is a unit: text, an abbreviation, or a spaced word of four letters or more."""
+    """True if a token after a number is a unit: text, an abbreviation, or a spaced word of four letters or more."""
     if token.kind == "text":
         return _UNIT_TEXT.fullmatch(token.text.strip()) is not None and not _NO_UNIT & set(token.text.lower().split())
     if token.text.lower() in _NO_UNIT:
@@ -137,7 +137,7 @@ def unit_name(tokens: list[Token]) -> str:
 
 
 def multiple(tokens: list[Token]) -> int:
-    """What a unit such as `million` or `thousand dollars` multiplies by."""
+    """The factor of a unit such as `million` or `thousand dollars`."""
     first = " ".join(token.text for token in tokens).lower().split()
     return MULTIPLES.get(first[0].removesuffix("s"), 1) if first else 1
 

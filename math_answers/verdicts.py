@@ -1,4 +1,4 @@
-"""Verdicts have three values: True, False, and None where only the symbolic comparison can tell."""
+"""Verdicts have three values: True, False, and None where only the symbolic comparison decides."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -27,7 +27,7 @@ def any_of(verdicts: Iterable[bool | None]) -> bool | None:
 
 
 def matched(a: Sequence[Item], b: Sequence[Item], equal: Callable[[Item, Item], bool | None]) -> bool | None:
-    """Whether the items agree in some order."""
+    """True if the items agree in some order."""
     if len(a) != len(b):
         return False
     left = list(b)

@@ -80,7 +80,7 @@ def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tenso
         ("clipp", "{}", "no such loss; there are clip, reinforce"),
         ("nowhere.loss", "{}", "No module named 'nowhere'; the folder that holds nowhere must be in PYTHONPATH"),
         ("test_new_loss.nothing", "{}", "test_new_loss has no nothing"),
-        ("test_new_loss.EXAMPLE", "{}", "it is no function"),
+        ("test_new_loss.EXAMPLE", "{}", "it is not a function"),
         ("test_new_loss.too_few", "{}", "must take (logprobs, old_logprobs, advantages)"),
         ("test_new_loss.summed", "{}", "it must return the loss of each token, (8,) for 8; it returned ()"),
         ("test_new_loss.constant", "{}", "depend on logprobs differentiably"),

@@ -48,7 +48,7 @@ WRONG = [
     # callbacks and loggers
     ("train", [SUMS, "+callbacks=best"], "known: best_checkpoint"),
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine: nowhere.Mine: "),
-    ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is no lightning.Callback"),
+    ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is not a lightning.Callback"),
     ("train", [SUMS, "+callbacks.mine={every: 3}"], "callbacks.mine: needs _target_"),
     ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping has nothing to act on"),
     # the other commands

@@ -1,4 +1,4 @@
-"""How the C library treats memory that a step has freed: it is kept, because the next step asks for as much again.
+"""The C library's treatment of memory that a step has freed: it is kept, because the next step asks for as much again.
 
 By default glibc returns large blocks to the system at once, and the first use of each page of a new block costs more
 than the arithmetic on it. Left out: other C libraries, and GPUs, whose memory torch keeps by itself.

@@ -71,7 +71,7 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
 
 
 def compiles(trainer: Trainer) -> bool:
-    """Whether the layers are compiled. On a CPU that saves 2 to 4 % of a pass, too little for most runs."""
+    """True if the layers are compiled. On a CPU that saves 2 to 4 % of a pass, too little for most runs."""
     if trainer.compile != "auto":
         return trainer.compile
     return uses_gpu(trainer) and trainer.activation_checkpointing != "selective"

@@ -18,7 +18,7 @@ class Problems:
     metrics: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
     """The metrics that the task adds to a step's: the share of responses for which the predicate holds."""
     selection: SelectionReport = field(default_factory=SelectionReport)
-    """What was dropped from the training problems."""
+    """The training problems that were dropped."""
 
 
 def problems(config: Config) -> Problems:

@@ -64,7 +64,7 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
 
 
 def description(key: str, schema: type[Section]) -> str:
-    """What a key means, in one line."""
+    """The meaning of a key, in one line."""
     *sections, name = key.split(".")
     for section in sections:
         schema = section_of(schema.model_fields[section].annotation) or schema
@@ -220,7 +220,7 @@ def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_na
 
 
 def composition_fault(error: Exception) -> str:
-    """What Hydra says about an override, in one line."""
+    """Hydra's message about an override, in one line."""
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:
         return " ".join(str(error).split())

@@ -25,7 +25,7 @@ LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--
 
 
 def looks_only(arguments: Iterable[str]) -> bool:
-    """Whether Hydra will print something and run nothing."""
+    """True if Hydra will print something and run nothing."""
     return any(argument.split("=")[0] in LOOKS_ONLY for argument in arguments)
 
 
@@ -82,7 +82,7 @@ def parsed(argument: str) -> Override:
 
 
 def choices(override: Override) -> list[object]:
-    """What an override chooses in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
+    """The choices of an override in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
     value = override.value()
     if isinstance(value, Glob):
         return [*value.filter(known_choices(override.key_or_group))]

@@ -41,7 +41,7 @@ def protocol(folder: Path, arguments: list[str], study: list[str], given: set[st
 
 
 def _names_code(key: str, value: object) -> bool:
-    """Whether a setting names code, which needs the user's own word (SECURITY.md)."""
+    """True if a setting names code, which needs the user's own word (SECURITY.md)."""
     if key.startswith("reward.weights."):
         return "." in key.removeprefix("reward.weights.")
     return key in ("reward.function", "algorithm.loss") and "." in str(value)

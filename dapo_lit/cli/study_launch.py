@@ -56,7 +56,7 @@ class Sweep:
         return [tuple(cell for cell in self.cells if cell.seed in part) for part in parts]
 
     def overrides(self, cell: Cell) -> list[str]:
-        """What to compose a cell from."""
+        """The overrides that a cell is composed from."""
         given = _parsed(self.arguments)
         kept = [str(override.input_line) for override in given if not _of_hydra(override)]
         return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
@@ -234,7 +234,7 @@ def _check_overrides(others: Sequence[Override]) -> None:
 
 
 def _is_study(chosen: Override) -> bool:
-    """Whether the chosen experiment of conf/experiment is a study, such as ablate_clip_higher."""
+    """True if the chosen experiment of conf/experiment is a study, such as ablate_clip_higher."""
     names = choices(chosen)
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in names]
     studies = [file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text())]

@@ -1,4 +1,4 @@
-"""What a study promises before its first run: its families of comparisons, enough pairs to decide them, its plan."""
+"""A study before its first run: its families of comparisons, enough pairs to decide them, its registered plan."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ class Cell:
 
 
 def workers_for(config: Config, cells: int) -> int:
-    """How many cells to run at once: `study.workers`, else one a core, or one where a GPU is shared."""
+    """The number of cells to run at once: `study.workers`, else one a core, or one where a GPU is shared."""
     if config.study and config.study.workers:
         return min(config.study.workers, cells)
     if config.trainer.accelerator != "cpu" or config.rollout.engine != "torch":

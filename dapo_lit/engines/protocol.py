@@ -1,4 +1,4 @@
-"""What every rollout engine can do: token ids in, token ids out. Text and scores are not its business."""
+"""The interface of every rollout engine: token ids in, token ids out. Engines never see text or scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample; training uses top_p = 1 and top_k = 0, the ratio would be biased otherwise."""
+    """Settings of sampling; training uses top_p = 1 and top_k = 0, because the ratio would be biased otherwise."""
 
     max_response_tokens: int
     temperature: float = 1.0
@@ -49,7 +49,7 @@ class SampleRequest(ArrayRecord):
 
     @property
     def input_ids(self) -> TokenIds:
-        """What the engine continues: the prompt and the tokens that are already there."""
+        """The prompt and the tokens that are already there, which the engine continues."""
         return np.concatenate([self.prompt_ids, self.partial.response_ids])
 
     def check_length(self, limit: int, max_model_tokens: int) -> None:
@@ -88,11 +88,11 @@ class RolloutEngine(ABC):
     concurrency: int
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
-    """Whether the same requests in the same order give the same samples, bit for bit."""
+    """True if the same requests in the same order give the same samples, bit for bit."""
     takes_seeds: bool = True
-    """Whether a sample's noise follows from the seed of its Sampling and from its key."""
+    """True if a sample's noise follows from the seed of its Sampling and from its key."""
     rereads_weights: bool = False
-    """Whether the tensors of the last sync_weights may be read again later, to restart after a failure."""
+    """True if the tensors of the last sync_weights may be read again later, to restart after a failure."""
 
     @abstractmethod
     def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:

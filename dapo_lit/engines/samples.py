@@ -1,4 +1,4 @@
-"""What an engine returns: one sampled response as arrays, and the key that names it."""
+"""One sampled response as arrays, and the key that names it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -64,7 +64,7 @@ class SampleKey:
     step: int
     problem_id: str
     attempt: int
-    """How often the problem was submitted before in this step."""
+    """Earlier submissions of the problem in this step."""
     sample_index: int
     """Position in the group, 0 .. G-1."""
 

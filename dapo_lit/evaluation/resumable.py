@@ -129,7 +129,7 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
 def checks(
     evaluated: EvaluatedModel, benchmark: OpenBenchmark, engine: Callable[[], RolloutEngine]
 ) -> dict[str, Callable[[], Finding]]:
-    """What is tried out before the first sample; the reference answers were checked when the benchmark was opened."""
+    """The checks before the first sample; the reference answers were checked when the benchmark was opened."""
     model, tokenizer, settings = evaluated.model, evaluated.tokenizer, benchmark.settings
     problems = [prompt.problem for prompt in benchmark.prompts]
     shortest = min((prompt.ids for prompt in benchmark.prompts), key=len)

@@ -51,7 +51,7 @@ class Memory:
     parameters: int
     """Number of parameters of the whole policy."""
     engine: dict[str, float]
-    """What an engine in the trainer's processes keeps on the GPU while the policy trains, by part."""
+    """GiB by part that an engine in the trainer's processes keeps on the GPU while the policy trains."""
 
     @property
     def peak(self) -> float:

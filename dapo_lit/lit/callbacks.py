@@ -152,7 +152,7 @@ class Recorder(Callback):
 
 
 def empty_step(config: Config, step: int, row: dict[str, Any]) -> str:
-    """What to say of a step that had no group to learn from."""
+    """The warning for a step that had no group to learn from."""
     groups, limit = row["sampling/groups_generated"], config.algorithm.dynamic_sampling.max_empty_steps
     wrong, right = (
         round(groups * (row[f"rollout/groups_all_{verdict}_frac"] or 0)) for verdict in ("wrong", "correct")

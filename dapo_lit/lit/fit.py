@@ -47,7 +47,7 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
     for name, settings in config.callbacks.items():
         found.append(built(f"callbacks.{name}", settings, run))
         if not isinstance(found[-1], Callback):
-            raise ConfigError(f"callbacks.{name}: {settings['_target_']} is no lightning.Callback")
+            raise ConfigError(f"callbacks.{name}: {settings['_target_']} is not a lightning.Callback")
         if isinstance(found[-1], EarlyStopping):
             raise ConfigError(
                 f"callbacks.{name}: EarlyStopping has nothing to act on: a run of the command ends with its budget, so "

@@ -96,7 +96,7 @@ class DAPOModule(LightningModule):
         """All metrics of the last whole step; None as soon as they are in metrics.jsonl. A checkpoint that is saved
         because an evaluation failed has them, and the resumed run writes them first."""
         self.logs = True
-        """Whether metrics are handed to Lightning, which takes a millisecond for each: no, where nobody reads them."""
+        """True if metrics go to Lightning, about 1 ms each; False if no callback reads them."""
         self.base_fingerprint: int | None = None
         """Of the weights that adapters are added to; None without adapters."""
 
@@ -117,7 +117,7 @@ class DAPOModule(LightningModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
-        """As Lightning's, but nothing that a checkpoint names is executed."""
+        """Like Lightning's, but nothing that a checkpoint names is executed."""
         with only_state(Path(checkpoint_path)):
             module: Self = super().load_from_checkpoint(checkpoint_path, *args, **{**kwargs, "weights_only": True})
         return module

@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run writes, and the checkpoint that it continues from (None: it starts)."""
+    """The folder that a run writes to, and the checkpoint that it continues from (None: it starts)."""
 
     folder: RunFolder
     checkpoint: Path | None

@@ -1,4 +1,4 @@
-"""What every policy loss is given, and what it measures: `loss(tokens, bounds) -> (loss of each token, statistics)`.
+"""The arguments and the statistics of every policy loss: `loss(tokens, bounds) -> (loss of each token, statistics)`.
 
 The statistics are sums, counts and maxima over the response tokens, whatever the loss and its mask, so that no switch
 changes the definition of a metric. `diagnostics.finish` divides at the very end.
@@ -53,7 +53,7 @@ class Tokens:
     mask: Tensor | None = None
     """bool; False: the token carries no loss."""
     generator: torch.Generator | None = None
-    """Where a loss draws from, on the CPU; seeded by run, step and mini-batch."""
+    """Source of a loss's random numbers, on the CPU; seeded by run, step and mini-batch."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -97,7 +97,7 @@ def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
 
 
 def clipped_tokens(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor, Tensor]:
-    """Which tokens have no gradient, because their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
+    """Masks of the tokens without gradient: their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
 
     A token is past one bound at most. One exactly at a bound is not past it and keeps its whole gradient: at the kink
     every gradient between 0 and that is valid, and TRL and verl have the same rule at the first two bounds.

@@ -38,7 +38,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which sequence each of T packed tokens belongs to. Tensors are on the model's device.
+    """The sequence that each of T packed tokens belongs to. Tensors are on the model's device.
 
     The row is a concatenation of segments. A segment is a whole sequence, a shared prompt, or tokens that continue the
     first tokens of an earlier segment's sequence (a response that continues a shared prompt).

@@ -33,7 +33,7 @@ class Demonstration(Protocol):
     def response(self) -> str: ...
     @property
     def ends(self) -> bool:
-        """Whether the EOS token follows the response."""
+        """True if the EOS token follows the response."""
 
 
 class Demonstrations(Protocol):

@@ -45,7 +45,7 @@ class Head:
     scale: float = 1.0
     softcap: float | None = None
     backend: str | None = None
-    """What compiles the operations between the matrix products; None: they are not compiled."""
+    """Backend that compiles the operations between the matrix products; None: they are not compiled."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:

@@ -49,7 +49,7 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter with this name belongs to an adapter."""
+    """True if a parameter with this name belongs to an adapter."""
     return ".lora_" in name
 
 

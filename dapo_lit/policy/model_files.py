@@ -64,7 +64,7 @@ def check_fit(
 
 
 def damage(folder: Path, part: str, error: Exception) -> OSError:
-    """What to say if transformers cannot read a `part` of a folder; names the first file that is not whole."""
+    """The error for a `part` of a folder that transformers cannot read; names the first file that is not whole."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with opened(file):

@@ -1,4 +1,4 @@
-"""What the head computes between its matrix products: log-probs, entropies and probabilities from a chunk of logits.
+"""The head's arithmetic between its matrix products: log-probs, entropies and probabilities from a chunk of logits.
 
 `measured` works in place, operation by operation; `fused` is the same formula for a compiler, in one kernel a pass.
 """

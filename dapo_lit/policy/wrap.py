@@ -91,7 +91,7 @@ def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs
 
 
 def backend_of(model: PreTrainedModel) -> str | None:
-    """What compiles the model's layers; None: they are not compiled."""
+    """The backend that compiles the model's layers; None: they are not compiled."""
     return getattr(model, _BACKEND, None)
 
 

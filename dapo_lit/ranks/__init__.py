@@ -27,7 +27,7 @@ class Ranks:
     per_engine: int = 1
     """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
     lost: Callable[[], str | None] = lambda: None
-    """Which other rank has died or hangs, asked after a collective has failed; None: none has."""
+    """The other rank that has died or hangs, asked after a collective has failed; None: none has."""
 
     def apart(self, timeout: timedelta) -> "Ranks":
         """These ranks with a process group of their own, for a thread that exchanges while others do. A collective."""
@@ -74,7 +74,7 @@ class Ranks:
 
     @property
     def leads_engine(self) -> bool:
-        """Whether this rank sends its engine's samples to the other ranks."""
+        """True if this rank sends its engine's samples to the other ranks."""
         return self.rank % self.per_engine == 0
 
 

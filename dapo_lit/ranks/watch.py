@@ -60,7 +60,7 @@ class RankWatch:
         self._store = own
 
     def lost(self) -> str | None:
-        """What happened to another rank, after a collective has failed here; None if nothing did, after LEAVE_S."""
+        """The fate of another rank, after a collective has failed here; None if all live on after LEAVE_S."""
         self._noticed.wait(LEAVE_S)
         return self._lost
 

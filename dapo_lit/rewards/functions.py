@@ -42,14 +42,14 @@ RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Sco
 
 
 class NoVerdictError(ValueError):
-    """A reward function returned something that is no score; the message says what."""
+    """A reward function returned something that is not a score; the message says what."""
 
 
 def check_path(path: str) -> None:
     """Raises ValueError if `path` is no `package.module.function` of an importable module; does not import it."""
     module, _, name = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError(f"{path!r} is no path to a function; write package.module.function")
+        raise ValueError(f"{path!r} is not a path to a function; write package.module.function")
     check_given(path)  # before find_spec, which imports the packages above the module
     try:
         found = importlib.util.find_spec(module)
@@ -69,7 +69,7 @@ def load_function(path: str) -> RewardFunction:
     """
     function = named_object(path)
     if not callable(function):
-        raise TypeError(f"{path} is no function but a {type(function).__name__}")
+        raise TypeError(f"{path} is not a function but a {type(function).__name__}")
     prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
     if prepare is not None:
         prepare()
@@ -78,7 +78,7 @@ def load_function(path: str) -> RewardFunction:
 
 
 def has_trl_signature(function: Callable[..., Any]) -> bool:
-    """Whether the function's parameters are named as TRL passes them: `prompts` or `completions` comes first.
+    """True if the function's parameters are named as TRL passes them: `prompts` or `completions` comes first.
 
     >>> has_trl_signature(lambda completions, **columns: 0), has_trl_signature(lambda problems, completions: 0)
     (True, False)
@@ -108,7 +108,7 @@ def adapted(function: Callable[..., Any]) -> RewardFunction:
 
 
 def needed_memory_mb(function: RewardFunction) -> int:
-    """What the function's module asks for in `MEMORY_MB`, 0 if nothing."""
+    """The value of `MEMORY_MB` in the function's module, 0 without one."""
     return int(getattr(sys.modules.get(function.__module__), "MEMORY_MB", 0))
 
 
@@ -183,7 +183,7 @@ def _shown(value: object) -> str:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raises ValueError for weights without `correctness`, that are no numbers, or of functions that are not there."""
+    """Raises ValueError for weights without `correctness`, that are not finite, or of functions that do not exist."""
     if "correctness" not in weights:
         raise ValueError(
             "weights must name 'correctness' (0 keeps it out of the value: dynamic sampling still needs it)"

@@ -1,4 +1,4 @@
-"""What a reward says of one completion."""
+"""The verdict of a reward on one completion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Score:
     timed_out: bool = False
     """The verifier reached its deadline: there is no verdict."""
     error: str | None = None
-    """What the verifier failed with: there is no verdict. None if it did not fail."""
+    """The verifier's error: there is no verdict. None if it did not fail."""
 
     @property
     def missing(self) -> bool:

@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task."""
+    """The end of a task."""
 
     number: int
     result: Any = None
@@ -74,7 +74,7 @@ class Supervisor:
 
     @property
     def hungry(self) -> bool:
-        """Whether a worker has nothing to do."""
+        """True if a worker has nothing to do."""
         return len(self._tasks) < self._count
 
     def poll(self, wait_s: float) -> list[Outcome]:

@@ -152,7 +152,7 @@ class Verifier:
         return [scores[index] for index in range(len(pairs))]
 
     def equivalent(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether the answers of each pair, as `extract` returns them, are the same under the rule; for votes.
+        """True if the answers of each pair, as `extract` returns them, are the same under the rule; for votes.
 
         No other response may be pending.
         """
@@ -166,10 +166,10 @@ class Verifier:
         return [verdicts[index].correct for index in range(len(pairs))]
 
     def try_functions(self, pairs: Sequence[tuple[Reference, str]]) -> dict[str, list[Score]]:
-        """What each reward function says of `pairs`, given to it as one batch; no other response may be pending.
+        """The scores of `pairs` by each reward function, given as one batch; no other response may be pending.
 
         Raises ValueError, with the reason, if a function cannot be loaded, raises, takes longer than the deadline
-        allows, or returns something that is no score.
+        allows, or returns something that is not a score.
         """
         self._refuse_pending()
         responses = [_Response(index, reference, text, None) for index, (reference, text) in enumerate(pairs)]

@@ -29,7 +29,7 @@ MAX_TRACEBACK = 8000
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know before its first task."""
+    """The setup that a worker gets before its first task."""
 
     symbolic: bool
     """Compares answers: import sympy."""

@@ -41,7 +41,7 @@ class Collector:
     returned: list[int] = field(default_factory=list)
     """Positions of problems whose groups were dropped: asked again before the order goes on."""
     interrupted: UnfinishedStep | None = None
-    """What a step had collected when it was interrupted; None: no step was."""
+    """The groups of a step that was interrupted; None: no step was."""
 
     def collect(self, step: int, policy_version: int) -> CollectedStep:
         """Collects step `step` with the weights in the engine; `policy_version` is that of the weights it will train.

@@ -67,11 +67,11 @@ class CollectionRules:
     """Only mixed groups are kept; off: every group is, and one round is submitted."""
     on_exhausted: Literal["error", "train_smaller", "top_up"] = "error"
     carry_over: Literal["none", "finished", "all"] = "none"
-    """Which groups after the last accepted one go into the next step: none, the finished mixed ones, or those and all
+    """Groups after the last accepted one that go into the next step: none, the finished mixed ones, or those and all
     unfinished ones. Problems whose group is dropped unfinished, and under `none` all of them, are asked again first.
     """
     filter_on: Literal["correctness", "shaped_reward"] = "correctness"
-    """What must differ within a group that is kept."""
+    """The quantity that must differ within a group that is kept."""
     max_staleness: int = 2
     """A group is dropped once any of its tokens is more than this many weight updates old."""
     margin: float = 1.0

@@ -139,7 +139,7 @@ def sampling_metrics(
 
 
 def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float | None]:
-    """How many updates of the weights lie between the sampling of a token and its training."""
+    """Updates of the weights between the sampling of a token and its training."""
     runs = [(policy_version - v, n) for g in accepted for c in g.completions for v, n in c.sample.versions]
     total = sum(tokens for _, tokens in runs)
     return {

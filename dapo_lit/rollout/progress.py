@@ -1,4 +1,4 @@
-"""What a long rollout step prints: which prompts a stalled step waits for, and how far it is."""
+"""Progress lines of a long rollout step, and warnings that name the prompts a stalled step waits for."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +55,7 @@ class Progress:
         return False
 
     def report(self) -> None:
-        """How far the step is, and when it ends at the rates so far."""
+        """Prints the state of the step, and when it ends at the rates so far."""
         now, admission = time.monotonic(), self._admission
         if self._every_s is None or now - self._last_line < self._every_s:
             return

@@ -1,4 +1,4 @@
-"""What one rank does for a rollout step: it samples its groups and has them scored, tick by tick.
+"""One rank's part of a rollout step: it samples its groups and has them scored, tick by tick.
 
 After each tick the ranks exchange their reports (step_collection.py). With a reproducible engine a tick is a number of
 engine steps, so that timing decides nothing.
@@ -27,7 +27,7 @@ TICK_S = 0.2
 
 
 class Verdicts(Protocol):
-    """What scores the samples: a Verifier, or the verdicts of a recording."""
+    """The scorer of samples: a Verifier, or the verdicts of a recording."""
 
     def submit(self, ticket: SampleKey, reference: Reference, text: str) -> None: ...
 
@@ -42,7 +42,7 @@ RewardFunction = Callable[[Score, int, bool], tuple[float, float]]
 
 @dataclass(kw_only=True)
 class CollectionSetup:
-    """What every step of a run is collected with."""
+    """Everything that the steps of a run have in common."""
 
     prompts: Sequence[Prompt]
     engine: RolloutEngine
@@ -62,12 +62,12 @@ class CollectionSetup:
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank tells all ranks after a tick."""
+    """A rank's message to all ranks after a tick."""
 
     stops: bool
     """It was asked to stop."""
     failure: str | None
-    """What failed in this tick; None: nothing did."""
+    """The error of this tick; None: there was none."""
     pending: int
     """Samples that its engine still has to give."""
     completions: list[Completion]
@@ -121,7 +121,7 @@ class RankSampling:
             self.failure = error
 
     def report(self, stops: bool) -> Report:
-        """What has happened since the last report."""
+        """Everything since the last report."""
         failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
         pending = self._stream.pending + len(self._new)
         report = Report(stops, failure, pending, self._scored, self._withdrawn)

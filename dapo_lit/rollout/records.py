@@ -1,4 +1,4 @@
-"""What flows through one rollout step: prompts, completions, groups, and the collected step."""
+"""The records of one rollout step: prompts, completions, groups, and the collected step."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class Completion:
     length_penalty: float
     """DAPO Eq. 13 as computed, applied or not; zero or negative."""
     reward_shaped: float
-    """What the advantages see."""
+    """The reward that advantages are computed from."""
     advantage: float | None = None
     """Mean over the tokens, which all have the same by Eq. 9; None for a completion that is not trained on."""
 
@@ -90,7 +90,7 @@ class Group(ArrayRecord):
 
     @property
     def equal_rewards(self) -> bool:
-        """Whether all shaped rewards are equal, up to rounding: the group's advantages are then 0.
+        """True if all shaped rewards are equal, up to rounding: the group's advantages are then 0.
 
         A mixed group may be one: under the hard punishment, if its only right answer was truncated.
         """
@@ -98,7 +98,7 @@ class Group(ArrayRecord):
         return not rewards or math.isclose(min(rewards), max(rewards))
 
     def passes(self, filter_on: FilterOn) -> bool:
-        """Whether dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
+        """True if dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
         a group pass whose answers are all wrong and differ in length."""
         return self.mixed if filter_on == "correctness" else not self.equal_rewards
 
@@ -158,7 +158,7 @@ class OpenGroup:
 
     @property
     def oldest_version(self) -> int | None:
-        """Of the weights that sampled any of its tokens; None: there is no token yet."""
+        """Version of the oldest weights that sampled any of its tokens; None: there is no token yet."""
         runs = [c.sample.versions for c in self.scored.values()] + [p.versions for p in self.partial.values()]
         return min((versions[0][0] for versions in runs if versions), default=None)
 
@@ -204,7 +204,7 @@ class CollectedStep:
 
     @property
     def counted(self) -> list[Group]:
-        """What `rollout/*` is taken over: the groups in `generated` that this step submitted.
+        """The groups behind `rollout/*`: those in `generated` that this step submitted.
 
         Carried-over groups are left out: they are a selection, since finished groups are only carried if mixed.
         """

@@ -26,7 +26,7 @@ class StepAhead:
         self._failure: BaseException | None = None
         self.is_sampling = False
         self.cancelled = False
-        """Whether the step under way should end without a result."""
+        """True if the step under way should end without a result."""
 
     def start(self, step: int, version: int) -> None:
         assert self._under_way is None

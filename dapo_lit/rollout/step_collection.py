@@ -37,7 +37,7 @@ class LostSampleError(RuntimeError):
 
 @dataclass
 class UnfinishedStep:
-    """What a step starts from: carried-over groups, or all that an interrupted attempt had collected."""
+    """The start of a step: carried-over groups, or everything that an interrupted attempt had collected."""
 
     groups: list[OpenGroup]
     """In order of submission."""
@@ -114,7 +114,7 @@ class StepCollection:
         self._exchange()
 
     def unfinished(self) -> UnfinishedStep:
-        """What another attempt at this step can continue from."""
+        """The state from which another attempt at this step can continue."""
         return UnfinishedStep(self.groups, self.tokens_generated, self.expired)
 
     def timings(self) -> dict[str, float | None]:

@@ -143,7 +143,7 @@ class TokenBatch:
 
     @cached_property
     def _lengths(self) -> tuple[list[int], list[int]]:
-        """Of prompts and of responses, as lists: reading a tensor number by number is slow."""
+        """Lengths of prompts and of responses, as lists: reading a tensor number by number is slow."""
         return self.prompt_lengths.tolist(), self.response_lengths.tolist()
 
     def _num_tokens(self, unit: Sequence[int]) -> int:

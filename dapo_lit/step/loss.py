@@ -75,7 +75,7 @@ class TokenAxis:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a step minimises, as plain values and functions; switches/algorithm.py makes it from the config."""
+    """The objective of a step, as plain values and functions; switches/algorithm.py makes it from the config."""
 
     policy_loss: PolicyLoss
     """Options filled in."""

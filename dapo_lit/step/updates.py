@@ -91,7 +91,7 @@ class StepUpdates:
         return torch.stack(parts).double().sum()
 
     def _fills_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
-        """Whether the forward passes of this update give the old log-probs of its mini-batch."""
+        """True if the forward passes of this update give the old log-probs of its mini-batch."""
         if epoch or self.tokens.unscored is None:
             return False
         first_token = self.batch.response_lengths[: minibatch[0]].sum()

@@ -70,7 +70,7 @@ def _imported(name: str) -> Callable[..., Tensor]:
     except AttributeError:
         raise ConfigError(f"algorithm.loss={name}: {module} has no {attribute}") from None
     if not callable(function):
-        raise ConfigError(f"algorithm.loss={name}: it is no function")
+        raise ConfigError(f"algorithm.loss={name}: it is not a function")
     return function
 
 

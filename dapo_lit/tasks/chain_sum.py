@@ -47,7 +47,7 @@ class Sums:
         return f"sums of {self.min_terms} to {self.max_terms} terms from {self.smallest} to {self.largest}"
 
     def count(self) -> int:
-        """How many different sums there are, held-out ones included."""
+        """The number of different sums, held-out ones included."""
         values = self.largest - self.smallest + 1
         return sum(values**terms for terms in range(self.min_terms, self.max_terms + 1))
 
@@ -158,7 +158,7 @@ def prompt_text(terms: Sequence[int]) -> str:
 
 
 def has_written_steps(text: str) -> bool:
-    """Whether a response contains a running sum; the mean over responses is `task/steps_frac`.
+    """True if a response contains a running sum; the mean over responses is `task/steps_frac`.
 
     >>> has_written_steps("7+4=11;11+9=20;#20"), has_written_steps("#20")
     (True, False)

@@ -115,5 +115,5 @@ def lettered(items: Iterable[str]) -> str:
 
 
 def has_written_steps(text: str) -> bool:
-    """Whether a response begins with a running parity; the mean over responses is `task/steps_frac`."""
+    """True if a response begins with a running parity; the mean over responses is `task/steps_frac`."""
     return text[:1].isalpha()

@@ -87,7 +87,7 @@ def _generator(dataset: str, options: str, seed: int, size: int) -> Any:
         raise ValueError(f"task=reasoning_gym needs the extra `tasks`, pip install -e '.[tasks]' ({error})") from None
     if dataset not in DATASETS:
         hint = suggestion(dataset, sorted(DATASETS))
-        raise ValueError(f"task.dataset={dataset} is no generator of reasoning-gym; {hint}")
+        raise ValueError(f"task.dataset={dataset} is not a generator of reasoning-gym; {hint}")
     if dataset in UNUSABLE:
         raise ValueError(f"task.dataset={dataset} cannot be learnt: {UNUSABLE[dataset]}")
     try:
@@ -97,7 +97,7 @@ def _generator(dataset: str, options: str, seed: int, size: int) -> Any:
 
 
 def answer_of(text: str) -> str | None:
-    """What the last `<answer>` tags hold, else all that follows the last `Answer:`; a grid takes several lines.
+    """The content of the last `<answer>` tags, else all that follows the last `Answer:`; a grid takes several lines.
 
     >>> answer_of("5 + 4 = 9\\nAnswer: 9"), answer_of("<answer>1 2\\n3 4</answer>"), answer_of("9")
     ('9', '1 2\\n3 4', None)
@@ -110,7 +110,7 @@ def answer_of(text: str) -> str | None:
 
 
 def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[bool]:
-    """Whether the generator's scorer gives the full score; anything less is wrong."""
+    """True if the generator's scorer gives the full score; anything less is wrong."""
     return [_is_right(problem, text) for problem, text in zip(problems, completions, strict=True)]
 
 
@@ -124,7 +124,7 @@ def _is_right(problem: RewardProblem, text: str) -> bool:
 
 
 def score(problem: RewardProblem, answer: str | None) -> float:
-    """What the generator's own scorer pays, from 0 to 1; 0 without an answer."""
+    """The score of the generator's own scorer, from 0 to 1; 0 without an answer."""
     if not answer:
         return 0.0
     meta: Any = problem.meta

@@ -23,7 +23,7 @@ from math_answers.templates import extract_hash
 WITHOUT_NUMBER = ("reverse", "upper", "lower", "sort", "double")
 WITH_NUMBER = ("drop", "take", "rotate")
 LETTERS = "abdeXYZ"
-"""What the strings of problems are made of."""
+"""The alphabet of the strings of problems."""
 CHARACTERS = "".join(
     sorted({*LETTERS, *LETTERS.swapcase(), *"".join(WITHOUT_NUMBER + WITH_NUMBER), *"0123456789 >|=:;#?"})
 )
@@ -39,7 +39,7 @@ _FORMAT = 1
 
 
 class ProgramError(ValueError):
-    """The text is no program."""
+    """The text is not a program."""
 
 
 def run(program: str, text: str) -> str:
@@ -61,7 +61,7 @@ def run(program: str, text: str) -> str:
 def _apply(step: str, text: str) -> str:
     found = _STEP.fullmatch(step)
     if found is None or (found[1] in WITH_NUMBER) != (found[2] is not None):
-        raise ProgramError(f"{step[:40]!r} is no step")
+        raise ProgramError(f"{step[:40]!r} is not a step")
     number = int(found[2] or 0)
     match found[1]:
         case "reverse":
@@ -82,11 +82,11 @@ def _apply(step: str, text: str) -> str:
             shift = number % len(text) if text else 0
             return text[shift:] + text[:shift]
         case _:
-            raise ProgramError(f"{step[:40]!r} is no step")
+            raise ProgramError(f"{step[:40]!r} is not a step")
 
 
 def reward(problems: Sequence[RewardProblem], completions: Sequence[str]) -> list[bool]:
-    """Whether the program after the last `#` is right on every pair."""
+    """True if the program after the last `#` is right on every pair."""
     return [_is_right(problem, extract_hash(text)) for problem, text in zip(problems, completions, strict=True)]
 
 
@@ -196,7 +196,7 @@ class Mixture:
 
 
 def trace(program: str, text: str) -> str:
-    """What each step makes of a string.
+    """The string after each step of a program.
 
     >>> trace("drop 1;upper", "abX")
     'drop 1:bX;upper:BX'
@@ -209,5 +209,5 @@ def trace(program: str, text: str) -> str:
 
 
 def has_written_steps(text: str) -> bool:
-    """Whether the response writes down what a step makes of the string."""
+    """True if the response writes down what a step makes of the string."""
     return re.search(r"[a-z]:[A-Za-z]|\d:[A-Za-z]", text) is not None

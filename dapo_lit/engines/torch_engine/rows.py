@@ -1,4 +1,4 @@
-"""What the device holds of the rows being decoded: tokens and log-probs of each row, and the cache.
+"""The rows being decoded, on the device: tokens and log-probs of each row, and the cache.
 
 Rows that have the same prompt and the same tokens so far have one place in the cache, and are computed once, until
 their tokens differ. That changes no sample: a row of a product does not depend on the others.
@@ -27,7 +27,7 @@ _FEWEST_PLACES = 4
 
 @dataclass(frozen=True)
 class Move:
-    """Where rows and slots go between two steps; arrays are on the host."""
+    """The new places of rows and slots between two steps; arrays are on the host."""
 
     rows: np.ndarray
     """[kept] the index that each row that stays had before."""
@@ -38,7 +38,7 @@ class Move:
     new: slice
     """The same tokens' slots afterwards; the next token goes to slot `new.stop`."""
     lays_out: bool
-    """Whether slots or room do not suffice as they are."""
+    """True if slots or room do not suffice as they are."""
     most: int
     """Slots that these rows can need."""
 

@@ -119,7 +119,7 @@ class VllmEngine(RolloutEngine):
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._asleep = False
         self._joined_group = dist.is_initialized()
-        """Whether vLLM made its groups within the trainer's."""
+        """True if vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
         self.takes_seeds = _takes_seeds()
         self.version: int | None = None
@@ -212,7 +212,7 @@ class VllmEngine(RolloutEngine):
 
 
 def _takes_seeds() -> bool:
-    """Whether vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
+    """True if vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cuda_alike() or current_platform.is_cpu())

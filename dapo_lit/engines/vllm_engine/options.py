@@ -35,7 +35,7 @@ class VllmSettings:
 
 @dataclass(frozen=True)
 class Host:
-    """Where an engine starts."""
+    """The GPU and the process group that an engine starts with."""
 
     gpu_bytes: int = 0
     """Memory of this process's GPU; 0: no GPU."""

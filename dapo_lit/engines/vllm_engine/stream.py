@@ -76,7 +76,7 @@ class VllmStream:
         return found
 
     def _so_far(self, name: str, request: SampleRequest) -> PartialSample:
-        """What the output processor has of a request that has not ended."""
+        """The tokens that the output processor has of a request that has not ended."""
         processor = self._engine.output_processor
         for internal in getattr(processor, "external_req_ids", {}).get(name, [name]):
             state = processor.request_states.get(internal)

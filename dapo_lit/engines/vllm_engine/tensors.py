@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 
 class ServedModel:
-    """What vLLM is given: a config and tensors."""
+    """The config and the tensors that vLLM is given."""
 
     def __init__(self, policy: PretrainedConfig) -> None:
         self.config = policy

@@ -14,7 +14,7 @@ from dapo_lit.engines.vllm_server.client import TOKEN
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How trainer and servers find each other and share the work."""
+    """Settings by which trainer and servers find each other and share the work."""
 
     urls: tuple[str, ...]
     """`http://host:port` of each."""

@@ -154,7 +154,7 @@ class VllmServerStream:
         return samples
 
     def _send_again(self, failed: UnderWay, error: Exception) -> None:
-        """Raises the error if it is no failure of a server, or of the last one."""
+        """Raises the error unless it is the failure of a server and another one is left."""
         if not isinstance(error, ServerError):
             raise error
         self._servers.lose(failed.server, error)
