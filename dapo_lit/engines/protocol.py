@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -59,6 +59,16 @@ class SampleRequest(ArrayRecord):
                 f"prompt of {self.key} has {len(self.prompt_ids)} tokens; with {limit} of the response it must fit "
                 f"into {max_model_tokens}: raise task.max_prompt_tokens, or leave the problem out"
             )
+
+
+def head_dim_of(policy: Any) -> int:
+    return getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
+
+
+def token_bytes(policy: Any, dtype: torch.dtype) -> int:
+    """Bytes of a token's keys and values; `policy` is its config."""
+    key_heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
+    return int(2 * policy.num_hidden_layers * key_heads * head_dim_of(policy) * dtype.itemsize)
 
 
 class SampleStream(Protocol):

@@ -16,7 +16,7 @@ from dapo_lit.build.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.build.engine import build_engine
 from dapo_lit.config.evaluate import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.engines.protocol import RolloutEngine
+from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
@@ -151,12 +151,8 @@ def checks(
 
 def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBenchmark) -> int:
     """Sequences decoded at once: rollout.max_batch_size, or fewer if their keys and values would exceed `cache_gb`."""
-    policy, rollout = model.config, config.rollout
-    heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
-    head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
-    token_bytes = 2 * policy.num_hidden_layers * heads * head_dim * model.dtype.itemsize
-    tokens = int(config.cache_gb * 1e9 / token_bytes)
-    return max(1, min(rollout.max_batch_size, tokens // benchmark.max_tokens))
+    tokens = int(config.cache_gb * 1e9 / token_bytes(model.config, model.dtype))
+    return max(1, min(config.rollout.max_batch_size, tokens // benchmark.max_tokens))
 
 
 def followed(samples: Iterable[EvaluatedSample], total: int) -> Iterator[EvaluatedSample]:

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
@@ -25,10 +26,9 @@ from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import only_state
 
 
-def build_trainer(config: Config, callbacks: list[Callback]) -> Trainer:
-    keep_freed_memory()
+def build_trainer(callbacks: list[Callback], **arguments: Any) -> Trainer:
     return Trainer(
-        **trainer_arguments(config.trainer),
+        **arguments,
         max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
         callbacks=callbacks,
         logger=False,
@@ -70,7 +70,8 @@ def fit(
         Checkpoints(config, start.folder, stop, ranks),
     ]
     own = own_callbacks(config, start.folder.path)
-    trainer = build_trainer(config, callbacks + own)
+    keep_freed_memory()
+    trainer = build_trainer(callbacks + own, **trainer_arguments(config.trainer))
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     module.logs = bool(own)

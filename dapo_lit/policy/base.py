@@ -65,7 +65,7 @@ class BaseSpec:
     """The ingredients of a base policy. Without stages it is a random initialisation."""
 
     name: str
-    """Label of the progress bar; not part of the cache key."""
+    """Label of the progress lines; not part of the cache key."""
     architecture: Mapping[str, object]
     """Arguments of an HF config, including `model_type`; vocabulary size and token ids are filled in."""
     characters: str

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.head import Head
@@ -40,8 +38,8 @@ def train_supervised(
     """Trains `model` in place and returns the loss (nats a response token) of every update.
 
     The learning rate rises linearly over the first `warmup_frac` of the updates and then falls linearly to zero. Rows
-    are drawn without replacement and reshuffled in every epoch. `progress`: label of the progress bar on a terminal, or
-    of a line every tenth of the updates elsewhere; None: silent.
+    are drawn without replacement and reshuffled in every epoch. `progress`: label of a line every tenth of the updates;
+    None: silent.
 
     Raises ValueError if there are no rows or a row has no response.
     """
@@ -54,7 +52,7 @@ def train_supervised(
     losses: list[float] = []
     was_training = model.training
     model.train()
-    for update in _with_progress(updates, progress, losses):
+    for update in range(updates):
         rate = learning_rate * min((update + 1) / warmup, (updates - update) / max(1, updates - warmup))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -62,6 +60,8 @@ def train_supervised(
         torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
+        if progress is not None and (update + 1) * 10 // updates > update * 10 // updates:
+            print(f"{progress}: {update + 1} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
     model.train(was_training)
     return losses
 
@@ -114,27 +114,3 @@ def random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[
         while len(order) < batch_size:
             order = rng.sample(range(len(rows)), len(rows)) + order
         yield [rows[order.pop()] for _ in range(batch_size)]
-
-
-def _with_progress(updates: int, label: str | None, losses: list[float]) -> Iterator[int]:
-    """Counts the updates and shows the progress, with the last loss."""
-    console = Console(stderr=True)
-    if label is None or not console.is_terminal:
-        for update in range(updates):
-            yield update
-            if label is not None and (update + 1) * 10 // updates > update * 10 // updates:
-                print(f"{label}: {update + 1} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=updates, loss="")
-        for update in range(updates):
-            yield update
-            bar.update(task, advance=1, loss=f"{losses[-1]:.3f}")

@@ -25,6 +25,7 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference
@@ -127,30 +128,24 @@ class RecordedVerdicts:
 
 
 class PlaybackEngine(RolloutEngine):
-    """Gives back the samples of a recording; it has no weights."""
+    """Gives back the samples of a recording; its own stream, in which whatever was submitted ends at the next step."""
 
     reproducible = True
 
     def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
-        self.samples = samples
+        self._samples = samples
+        self._waiting: dict[SampleKey, SampleRequest] = {}
         self.concurrency = max(1, len(samples))
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """The samples are those of the recorded weights."""
 
-    def open(self, sampling: Sampling) -> "PlaybackStream":
-        return PlaybackStream(self.samples)
+    def open(self, sampling: Sampling) -> "PlaybackEngine":
+        self._waiting = {}
+        return self
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-class PlaybackStream:
-    """Everything that was submitted ends at the next step."""
-
-    def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
-        self._samples = samples
-        self._waiting: dict[SampleKey, SampleRequest] = {}
 
     @property
     def pending(self) -> int:
@@ -264,19 +259,7 @@ def _replay(recording: Recording, config: Config) -> Replayed:
     module = DAPOModule(config, lambda: parts.policy)
     module.observer = log = TokenLog()
     one_step = _OneStep()
-    trainer = Trainer(
-        accelerator=config.trainer.accelerator,
-        devices=1,
-        max_epochs=1,
-        callbacks=[one_step],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        limit_val_batches=0,  # held-out problems were not recorded
-        use_distributed_sampler=False,
-    )
+    trainer = build_trainer([one_step], accelerator=config.trainer.accelerator, devices=1)
     check_entries(recording.checkpoint)
     with only_state(recording.checkpoint):
         trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=True)

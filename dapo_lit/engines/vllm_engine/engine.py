@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.protocol import RolloutEngine, Sampling, head_dim_of, token_bytes
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
@@ -63,19 +63,13 @@ def check_installed() -> str:
 
 def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
     """Raises ValueError where the key-value cache cannot hold one sequence of the greatest length."""
-    keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    token_bytes = 2 * config.num_hidden_layers * keys * head_dim_of(config) * dtype.itemsize
-    needed = settings.max_model_tokens * token_bytes / 2**30
+    needed = settings.max_model_tokens * token_bytes(config, dtype) / 2**30
     if needed > settings.kv_cache_gb:
         raise ValueError(
             f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g} is too little: one sequence of "
             f"{settings.max_model_tokens:,} tokens needs {needed:.3g} GiB, {settings.max_batch_size} at once "
             f"{needed * settings.max_batch_size:.3g} GiB"
         )
-
-
-def head_dim_of(config: PretrainedConfig) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def check_cpu_heads(config: PretrainedConfig) -> None:

@@ -4,7 +4,6 @@ Not run on GPUs yet. Rank 0 is rank 0 of a group that all workers of all servers
 part in gathering shards. The trainer's environment needs vLLM for the communicator.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -93,14 +92,9 @@ class _Fleet:
         self.sizes = [int(client.get(url, "/get_world_size")["world_size"]) for url in client.urls]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        async def everywhere() -> None:  # at once: the workers wait for each other inside the request
-            offsets = [1 + sum(self.sizes[:index]) for index in range(len(self.sizes))]
-            bodies = [{"init_info": init_info | {"rank_offset": offset}} for offset in offsets]
-            route = "/init_weight_transfer_engine"
-            requests = zip(self.client.urls, bodies, strict=True)
-            await asyncio.gather(*(self.client.ask("POST", url, route, body) for url, body in requests))
-
-        self.client.run(everywhere())
+        offsets = [1 + sum(self.sizes[:index]) for index in range(len(self.sizes))]
+        bodies = ({"init_info": init_info | {"rank_offset": offset}} for offset in offsets)
+        self.client.post_all("/init_weight_transfer_engine", *bodies)  # at once: the workers wait for each other in it
 
     def start_weight_update(self) -> None:
         self.client.post_all("/start_weight_update")
