@@ -83,10 +83,11 @@ def step_page(
         measured.append({"on": sorted(on)} | replays[effects])
     ids = np.concatenate([c.sample.response_ids for g in groups for c in g.completions])
     vocabulary, places = np.unique(ids, return_inverse=True)
-    numbers = [places, entropies(recording, groups) / NATS_UNIT, *((r - 1.0) / RATIO_UNIT for r in ratios.values())]
+    numbers = [places, entropies(recording, groups) / NATS_UNIT]
+    numbers += [(r - 1.0) / RATIO_UNIT for r in ratios.values()]
     return _filled(
         {
-            "title": f"{recording.config.study_name}, step {recording.step}",
+            "title": _title(recording),
             "settings": _settings(recording.config),
             "techniques": [_technique(switch) for switch in REGISTER],
             "groups": [_group(group) for group in groups],
@@ -124,6 +125,11 @@ def entropies(recording: Recording, groups: Sequence[Group]) -> np.ndarray:
         with torch.no_grad():
             found[micro.tokens] = module.policy_forward.logprobs(micro)[1].cpu()
     return found.numpy()
+
+
+def _title(recording: Recording) -> str:
+    task, policy = recording.config.task, recording.config.policy
+    return f"task {task.label}, policy {Path(policy.path).name if policy.path else policy.name}, step {recording.step}"
 
 
 def _settings(config: Config) -> dict[str, Any]:
