@@ -87,12 +87,9 @@ def off(switch: str) -> str:
     return f"algorithm.techniques.{switch}=false"
 
 
+# Each switch in its other position: tests/test_one_file.py, against another implementation.
 CASES: dict[str, tuple[tuple[str, ...], dict]] = {
     "all techniques": ((), {}),
-    "without clip-higher": ((off("clip_higher"),), {"clip_high": 0.2}),
-    "without dynamic sampling": ((off("dynamic_sampling"),), {}),
-    "without the token-level loss": ((off("token_level_loss"),), {"denominator": "sample"}),
-    "without the soft punishment": ((off("soft_overlong_punishment"),), {"soft_punishment": False}),
     "with overlong filtering": (("algorithm.techniques.overlong_filtering=true",), {"overlong_filtering": True}),
     "mean over prompts": (("algorithm.token_level_denominator=group",), {"denominator": "group"}),
     "two epochs at a high learning rate": (

@@ -1,6 +1,5 @@
 """The pages say what is: every key a run writes, every key of the config, links and commands that work."""
 
-import json
 import re
 import shlex
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ import tables
 from composition import tree_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
+from small_runs import rows
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
@@ -30,12 +30,6 @@ FIRST_CELL = re.compile(r"^\| *`([^`]+)`", re.MULTILINE)
 
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
-
-
-def rows(folder: Path) -> list[dict]:
-    """The rows of a run without their checksums."""
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "crc32"} for row in found]
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,10 @@ import pytest
 import yaml
 from command_line import SMALL, Command, run_cli
 from disturbances import signal_sweep, uninterrupted
-
-from dapo_lit.run_files import read_metrics
+from small_runs import untimed
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
 LONG = ("budget.steps=8", "algorithm.dynamic_sampling.carry_over=finished")
-TIMING = ("wall_s", "time/", "perf/", "memory/")
 
 
 def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
@@ -29,14 +27,6 @@ def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
             return
         time.sleep(0.02)
     raise TimeoutError(f"{folder} did not reach step {step}")
-
-
-def untimed_rows(folder: Path) -> list[dict]:
-    rows = read_metrics(folder).table
-    return [
-        {k: v for k, v in row.items() if not k.startswith(TIMING) and v == v}
-        for row in rows.reset_index().to_dict("records")
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +103,7 @@ def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path
     assert list((tmp_path / RUN / "checkpoints").glob("*.ckpt"))
     done = run_cli(*SMALL, *LONG, "resume=auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert untimed_rows(tmp_path / RUN) == untimed_rows(whole / RUN)
+    assert untimed(tmp_path / RUN) == untimed(whole / RUN)
 
 
 def test_a_failed_run_of_a_multirun_does_not_stop_the_others(tmp_path, cache):
@@ -148,12 +138,12 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]
     done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [row["step"] for row in untimed_rows(tmp_path / RUN)] == [0, 1, 2, 3, 4]  # a larger budget goes on
+    assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1, 2, 3, 4]  # a larger budget goes on
     assert json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"] == first
     logs = list((tmp_path / RUN).rglob(f"run-{first}.wandb"))
     assert len(logs) == 2
     content = b"".join(log.read_bytes() for log in logs)
-    for key in (*untimed_rows(tmp_path / RUN)[-1], "completions"):
+    for key in (*untimed(tmp_path / RUN)[-1], "completions"):
         assert key.encode() in content, key
     assert b"dapo-seed_0" in content
     assert f"figures-{first}".encode() in content  # the figures, as an artifact

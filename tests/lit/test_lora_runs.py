@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import Run, rows
+from small_runs import Run, rows, untimed
 from transformers import AutoModelForCausalLM
 
 from dapo_lit.build.base_policy import policy_folder
@@ -60,13 +60,8 @@ def test_a_checkpoint_holds_adapters_alone_and_a_resumed_run_goes_on_bit_for_bit
     assert all(map(is_adapter, saved[0]))
     assert saved[0].keys() == saved[1].keys()
     assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
-
-    def untimed(config: Config) -> list[dict]:
-        timed = ("time/", "perf/", "wall_s", "memory/")
-        after = rows(run_path(config, "dapo"))[-2:]  # step 4 was the last of the first half, and evaluated
-        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in after]
-
-    assert untimed(whole) == untimed(halves)
+    # Step 4 was the last of the first half, and evaluated.
+    assert untimed(run_path(whole, "dapo"))[-2:] == untimed(run_path(halves, "dapo"))[-2:]
 
 
 def test_an_exported_policy_is_a_plain_folder_with_the_logits_of_the_adapted_one(compose, tmp_path):
