@@ -83,10 +83,6 @@ def difference(first: nn.Module, second: nn.Module) -> float:
     return sum(float(((a - b).detach() ** 2).sum()) for a, b in pairs) ** 0.5
 
 
-def off(switch: str) -> str:
-    return f"algorithm.techniques.{switch}=false"
-
-
 # Each switch in its other position: tests/test_one_file.py, against another implementation.
 CASES: dict[str, tuple[tuple[str, ...], dict]] = {
     "all techniques": ((), {}),
@@ -119,7 +115,10 @@ CASES: dict[str, tuple[tuple[str, ...], dict]] = {
         {"clip_high": 0.2, "soft_punishment": False},
     ),
     "groups that are all right": (
-        (off("dynamic_sampling"), "reward.function=reward_functions.often_right", "preflight=false"),
+        (
+            "algorithm.techniques.dynamic_sampling=false", "reward.function=reward_functions.often_right",
+            "preflight=false",
+        ),
         {},
     ),
     "LoRA": (

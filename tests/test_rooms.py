@@ -112,24 +112,21 @@ def test_no_modules_import_each_other_in_a_circle():
         visit(module, [])
 
 
+def libraries(file: Path) -> set[str]:
+    """Top-level packages that `file` imports."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return {name.split(".")[0] for name in names}
+
+
 def test_lightning_is_imported_by_the_room_of_its_name_and_the_commands_alone():
     for file in PACKAGE.rglob("*.py"):
-        names = {
-            name.split(".")[0]
-            for node in ast.walk(ast.parse(file.read_text()))
-            for name in (
-                [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else []
-            )
-        }
         room = file.relative_to(PACKAGE).parts[0]
         if room == "lit":
-            assert "lightning" in names or file.stem == "__init__", file
+            assert "lightning" in libraries(file) or file.stem == "__init__", file
         elif file.parent != PACKAGE and room != "replays":
-            assert "lightning" not in names, file
+            assert "lightning" not in libraries(file), file
 
 
 @pytest.mark.parametrize("room", ["techniques", "objective", "study", "math_answers", "config", "errors", "files"])
