@@ -8,7 +8,6 @@ import pytest
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.study.figures.effect_figures import plot_effects, plot_outcomes
-from dapo_lit.study.figures.token_figures import plot_clipping, plot_room, plot_shares
 from dapo_lit.study.read.runs import StudyError, load, load_first
 
 KEY = "rollout/length_mean"
@@ -70,31 +69,3 @@ def test_outcomes_and_the_increments_of_a_ladder_are_drawn_with_their_captions(t
         assert "95 % t-interval" in figure.texts[-1].get_text().replace("\n", " ")
     with pytest.raises(StudyError, match="ladder"):
         plot_effects(load(tmp_path / "table1" / "dapo"), "ladder", KEY)
-
-
-def test_the_clipping_figure_marks_the_tokens_past_a_bound_and_leaves_out_the_first_update():
-    figure = plot_clipping(tokens(), 0.2, 0.28)
-    left, right = figure.axes
-    assert left.get_title(loc="left") == "A > 0: to be more likely (1 of 3 clipped)"
-    assert right.get_title(loc="left") == "A < 0: to be less likely (1 of 2 clipped)"
-    triangles = [line for line in left.lines if line.get_marker() == "^"]
-    assert [line.get_ydata().tolist() for line in triangles] == [[1.5]]
-    caption = figure.texts[-1].get_text().replace("\n", " ")
-    assert "n = 5 response tokens of updates 2 to 3" in caption
-    assert "1 tokens beyond them are not drawn" in caption
-
-
-def test_the_room_figure_counts_what_each_bound_would_cut_by_old_probability():
-    axes = plot_room(tokens(), 0.2, 0.28).axes[1]
-    symmetric, higher = (line.get_ydata() for line in axes.lines)
-    assert (symmetric[2], higher[2]) == (1.0, 0.5)  # both tokens of probability 0.05 are past 1.2, one past 1.28
-    assert (symmetric[5], higher[5]) == (0.0, 0.0)
-    assert np.isnan(symmetric[0])
-
-
-def test_the_share_of_a_pattern_has_its_interval_over_groups():
-    figure = plot_shares(completions(), {"checks": r"\?"})
-    line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 2)
-    assert line.get_xdata().tolist() == [1, 2]
-    assert line.get_ydata().tolist() == [0.25, 0.5]
-    assert "4 to 4 responses a recorded step" in figure.texts[-1].get_text()

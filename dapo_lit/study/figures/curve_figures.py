@@ -73,7 +73,7 @@ def plot_run(folder: Path) -> Path:
             axes.text(0.5, 0.5, "not logged", ha="center", transform=axes.transAxes)
             continue
         axes.set_ylim(*((-0.03, 1.03) if "share" in measured_in else (0, None)))
-        axes.legend()
+        axes.legend(fontsize=7.5, frameon=False)
     smoothing = f"bold: mean of {window} steps, faint: each step" if window > 1 else "each step, not smoothed"
     heading = f"{run.study} / {run.arm} / seed {run.seed}: {steps} steps, {run.status} ({smoothing})"
     figure.suptitle(heading, x=0.01, ha="left", fontsize=8.5)
