@@ -48,7 +48,9 @@ ARROWS = {
         "techniques",
     },
 }  # fmt: skip
-LOWEST = {"chat_template", "errors", "files", "imports", "manifest", "pass_at_k", "run_files", "screen"}
+LOWEST = {
+    "chat_template", "errors", "files", "imports", "manifest", "pass_at_k", "random_state", "run_files", "screen",
+}  # fmt: skip
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {
     name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST

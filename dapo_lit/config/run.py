@@ -101,7 +101,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _sharded(self) -> Self:
         vllm = self.rollout.vllm
-        shares = self.rollout.engine == "vllm" and vllm.placement == "colocated" and vllm.tensor_parallel > 1
+        colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
+        if colocated and vllm.deterministic and self.trainer.strategy == "fsdp":
+            raise ValueError(
+                "rollout.vllm.deterministic replaces matrix products in the whole process, so in sharded training too: "
+                "give it servers of its own (rollout.vllm.placement=server)"
+            )
+        shares = colocated and vllm.tensor_parallel > 1
         if shares and self.trainer.devices % vllm.tensor_parallel:
             raise ValueError(
                 f"rollout.vllm.tensor_parallel ({vllm.tensor_parallel}) does not divide the {self.trainer.devices} "

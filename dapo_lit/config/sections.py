@@ -183,7 +183,7 @@ class Rollout(Section):
     temperature: PositiveFloat
     """Temperature of sampling in training, and of the policy in the loss."""
     max_batch_size: Annotated[PositiveInt, EXECUTION]
-    """Sequences decoded at once, by each engine or by all servers together."""
+    """Sequences decoded at once, by each engine or server."""
     noise_stream: Count
     """The stream of sampling noise; two arms that differ only in it are a placebo."""
     mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]

@@ -95,6 +95,8 @@ class SampleStream(Protocol):
 class RolloutEngine(ABC):
     """A sampler with its own copy of, or view on, the policy's weights."""
 
+    version: int | None = None
+    """Of the weights that the next samples come from; None: it has none."""
     concurrency: int
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
@@ -127,7 +129,7 @@ class RolloutEngine(ABC):
         return run_to_end(stream)
 
     def rest(self) -> None:  # noqa: B027
-        """Called when no sample is wanted until the next sync_weights or open: memory may be given back."""
+        """Called when no sample is wanted for a while: memory may be given back, and then `version` is None."""
 
     @abstractmethod
     def close(self) -> None:

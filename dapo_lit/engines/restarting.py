@@ -45,6 +45,7 @@ class RestartingEngine(RolloutEngine):
             raise
         except Exception as error:
             self.restart(error, [])
+        self.version = self._engine.version
 
     def restart(self, error: Exception, under_way: Sequence[SampleRequest]) -> None:
         """Replaces the engine by a new one with the current weights."""
@@ -68,6 +69,7 @@ class RestartingEngine(RolloutEngine):
 
     def rest(self) -> None:
         self._engine.rest()
+        self.version = self._engine.version
 
     def close(self) -> None:
         self._engine.close()

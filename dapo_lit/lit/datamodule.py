@@ -118,7 +118,6 @@ class RolloutDataModule(LightningDataModule):
         self.benchmarks: list[OpenBenchmark] = []
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
-        self._engine_version: int | None = None
         self._ahead = StepAhead(self._sample) if config.rollout.overlap else None
         self._loss_mask = loss_mask(config.algorithm)
 
@@ -180,16 +179,15 @@ class RolloutDataModule(LightningDataModule):
     def sync_weights(self) -> float:
         """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
         module = self.trainer.lightning_module
-        if self._engine_version == module.policy_version:
-            return 0.0
-        started = time.perf_counter()
         assert self.collector is not None
         engine = self.collector.setup.engine
+        if engine.version == module.policy_version:
+            return 0.0
+        started = time.perf_counter()
         tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
         if self._ahead is not None and engine.rereads_weights:
             tensors = PolicyTensors(module.policy).copied()
         engine.sync_weights(tensors, module.policy_version)
-        self._engine_version = module.policy_version
         return time.perf_counter() - started
 
     def collect(self, step: int) -> RolloutStep:

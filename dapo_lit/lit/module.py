@@ -25,9 +25,9 @@ from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.lora import fingerprint, only_trained
 from dapo_lit.policy.reference import Reference
+from dapo_lit.random_state import random_state, restore_random_state
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
-from dapo_lit.runs.random_state import random_state, restore_random_state
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import RolloutStep, TokenBatch
 from dapo_lit.step.loss import TokenAxis

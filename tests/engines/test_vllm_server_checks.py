@@ -53,9 +53,10 @@ def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(t
     [model] = tmp_path.glob("model_*")
     assert json.loads((model / "config.json").read_text())["vocab_size"] == 64
     assert (
-        f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --host 127.0.0.1 --port 9 --load-format dummy "
+        f"VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} "
+        "--host 127.0.0.1 --port 9 --load-format dummy "
         "--skip-tokenizer-init --tokens-only --dtype bfloat16 --max-model-len 48 --max-num-seqs 10 "
-        "--logprobs-mode processed_logprobs\n" in message
+        "--logprobs-mode processed_logprobs --no-async-scheduling\n" in message
     )
     assert "head_dtype" in refused(gone, tmp_path, fp32_head=True)
     assert "answers 404" in refused(url, tmp_path)  # something else listens there

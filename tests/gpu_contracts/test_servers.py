@@ -101,7 +101,7 @@ def test_each_server_gets_its_orders_once_whatever_the_number_of_ranks(size, ser
 
     def work(ranks: ThreadRanks) -> tuple[int, int]:
         made = engine(servers, tmp_path, ranks)
-        assert made.concurrency == 8 // size  # what all servers decode at once is divided, too
+        assert made.concurrency == 2 * 8 // size  # what the two servers decode at once is divided, too
         try:
             for version in range(2):
                 made.sync_weights(tensors(made), version)

@@ -111,16 +111,20 @@ def test_weights_are_loaded_before_the_cache_takes_its_memory_and_the_scheduler_
     assert not gpu.core.is_scheduler_paused()
 
 
-def test_an_engine_at_rest_wakes_for_samples_of_the_same_weights_and_rests_again(gpu):
+def test_an_engine_at_rest_has_no_weights_until_the_next_sync(gpu):
     made = engine(sleeps=True)
-    made.sync_weights(weights(made), 0)
-    for _ in range(2):
+    for version in range(2):
+        made.sync_weights(weights(made), version)
+        assert made.version == version
+        made.open(Sampling(max_response_tokens=4))
         made.rest()
         made.rest()
         assert gpu.mapped == set()
-        made.open(Sampling(max_response_tokens=4))
-        assert gpu.mapped == {"weights", "kv_cache", "cudagraph", "runtime"}
-        assert not gpu.core.is_scheduler_paused()
+        copied = {data.tag for data in gpu.allocator.pointer_to_data.values() if data.cpu_backup_tensor is not None}
+        assert copied == {"cudagraph", "runtime"}  # to host memory, not the weights: those that come are others
+        assert made.version is None
+        with pytest.raises(RuntimeError, match="sync_weights"):
+            made.open(Sampling(max_response_tokens=4))
 
 
 def test_an_engine_that_must_not_sleep_keeps_its_memory(gpu):

@@ -62,6 +62,8 @@ def start(monkeypatch: pytest.MonkeyPatch, settings: VllmSettings, host: Host, l
     monkeypatch.setattr(Host, "here", lambda: host)
     monkeypatch.setattr(module.torch.cuda, "is_available", lambda: host.gpu_bytes > 0)
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
+    for call in ("get_rng_state", "set_rng_state"):
+        monkeypatch.setattr(module.torch.cuda, call, lambda *state: torch.get_rng_state())
     for name, value in (("RANK", host.rank), ("LOCAL_RANK", local_rank)):
         if local_rank is None:
             monkeypatch.delenv(name, raising=False)
@@ -107,6 +109,8 @@ def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, g
     assert found.enforce_eager == settings.eager
     assert found.enable_sleep_mode == settings.sleeps
     assert found.enable_prefix_caching
+    assert found.async_scheduling is False
+    assert vllm.envs.VLLM_USE_V2_MODEL_RUNNER is False
     assert (found.dtype, found.load_format, found.logprobs_mode) == ("bfloat16", "dummy", "processed_logprobs")
     assert found.hf_overrides == ({"head_dtype": "float32"} if settings.fp32_head else {})
     if gpu_bytes == 0:

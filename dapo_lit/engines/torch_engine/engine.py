@@ -52,8 +52,6 @@ class TorchEngine(RolloutEngine):
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
         self.concurrency = max_batch_size
-        self.version: int | None = None
-        """Weight version; None before the first sync_weights."""
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Copies the weights in.

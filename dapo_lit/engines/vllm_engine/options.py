@@ -70,6 +70,7 @@ def llm_options(
         "enable_sleep_mode": settings.sleeps,
         "logprobs_mode": "processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
         "disable_log_stats": True,
+        "async_scheduling": False,  # as on the CPU, where the tests run; a GPU's default is true
         "seed": host.rank // settings.tensor_parallel,  # the ranks of one engine must draw alike
     }
     if host.gpu_bytes:

@@ -46,13 +46,12 @@ def write_config(config: PretrainedConfig, dtype: torch.dtype, folder: Path) -> 
 
 def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, host: str, port: str) -> str:
     """The shell command of one of `settings.urls`; host and port may be variables of the shell."""
-    each = -(-settings.max_batch_size // len(settings.urls))
     options = [
         f"--host {host} --port {port}",
         "--load-format dummy --skip-tokenizer-init --tokens-only",
         f"--dtype {str(dtype).removeprefix('torch.')}",
-        f"--max-model-len {settings.max_model_tokens} --max-num-seqs {each}",
-        "--logprobs-mode processed_logprobs",
+        f"--max-model-len {settings.max_model_tokens} --max-num-seqs {settings.max_batch_size}",
+        "--logprobs-mode processed_logprobs --no-async-scheduling",
     ]
     if os.environ.get(TOKEN):  # each reads it from its own environment, where no list of processes shows it
         options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
@@ -61,4 +60,4 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
     if settings.transfer == "nccl":
         options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
     invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
-    return f"{invariant}VLLM_SERVER_DEV_MODE=1 vllm serve {model} {' '.join(options)}"
+    return f"{invariant}VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} {' '.join(options)}"

@@ -53,14 +53,13 @@ class VllmServerEngine(RolloutEngine):
         ranks: Ranks = ALONE,
     ) -> None:
         self.settings = settings
-        self.concurrency = -(-settings.max_batch_size // ranks.size)  # the ranks' share of all servers
+        everywhere = settings.max_batch_size * len(settings.urls)
+        self.concurrency = -(-everywhere // ranks.size)  # the rank's share
         self.ranks = ranks
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         self._model = ServedModel(config)
         self._folder = write_config(self._model.config, dtype, settings.folder)  # the same on every rank
-        self.version: int | None = None
-        """Of the last sync_weights; None before the first."""
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
