@@ -14,6 +14,7 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.objective.tokens import Statistics
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
@@ -41,9 +42,8 @@ class Run:
         self.datamodule = RolloutDataModule(config, self.parts, stop)
         self.module = DAPOModule(config, lambda: self.parts.policy)
         self.module.logs = False
-        self.trainer = build_trainer(
-            config, [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
-        )
+        callbacks = [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
+        self.trainer = build_trainer(callbacks, **trainer_arguments(config.trainer))
 
     def fit(self) -> None:
         self.trainer.fit(self.module, datamodule=self.datamodule)
