@@ -68,7 +68,10 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
         FORK.Process(target=_work, args=(cells, run, taken, results, logs / f"worker_{n}.log")) for n in range(workers)
     ]
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
-    stops, before = _note_stops()
+    stops = list[int]()
+    # The handlers only record the signal. They may run before all workers exist: blocking a signal in this thread does
+    # not stop other threads from receiving it.
+    before = {number: signal.signal(number, lambda number, frame: stops.append(number)) for number in stop_signals()}
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in the workers too, until they have left this handler
     for process in started:
         process.start()
@@ -118,18 +121,6 @@ def _work(cells: Sequence[Cell], run: Callable[[Cell], int], taken: Any, results
         code = run(cells[place])
         sys.stdout.flush()
         results.put((place, code, time.monotonic() - start, log))
-
-
-def _note_stops() -> tuple[list[int], dict[int, Any]]:
-    """A list that fills with SIGTERM and the signals of a job's end as they come, and the handlers that were replaced.
-
-    The handler does no more, because it may run before all workers have started: that this thread blocks a signal does
-    not keep another thread from receiving it.
-    """
-    received: list[int] = []
-    return received, {
-        number: signal.signal(number, lambda number, frame: received.append(number)) for number in stop_signals()
-    }
 
 
 def _follow(cells: Sequence[Cell], processes: Sequence[Any], results: Any, stops: Sequence[int]) -> dict[int, int]:

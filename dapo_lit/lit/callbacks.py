@@ -110,14 +110,11 @@ class Recorder(Callback):
         if spent or self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
             trainer.should_stop = True
 
-    def _evaluation_due(self, trainer: Trainer, step: int) -> bool:
-        every = self.config.evaluation.every
-        return trainer.should_stop or bool(every and step % every == 0)
-
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
-        evaluates = self._evaluation_due(trainer, module.counters.step)
+        every = self.config.evaluation.every
+        evaluates = trainer.should_stop or bool(every and module.counters.step % every == 0)
         self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
         module.row = None
 

@@ -77,23 +77,18 @@ class Checkpoints(Callback):
         if not self.trains:
             return  # everything is on disk already
         step, datamodule = module.counters.step, trainer.datamodule
-        is_whole = datamodule.next_step == step + 1 and self._has_rollouts(step)
+        has_rollouts = self.ranks.rank == 0 and step > 0 and keeps_rollouts(self.config, step)
+        is_whole = datamodule.next_step == step + 1
+        is_whole &= not has_rollouts or rollouts_file(self.folder.path, step).is_file()
         # A half-sampled step that cannot be sampled again goes into the checkpoint of the step before, even of step 0.
         holds_half = datamodule.collector.interrupted is not None
         if is_whole and (step or holds_half) and not isinstance(exception, (OSError, HeldError)):
             self.save(trainer, step, again=holds_half)
         self._wait()
         if not is_whole and self.ranks.rank == 0:
-            self._report_lost_step(datamodule.next_step - 1)
-
-    def _has_rollouts(self, step: int) -> bool:
-        wanted = self.ranks.rank == 0 and step > 0 and keeps_rollouts(self.config, step)
-        return not wanted or rollouts_file(self.folder.path, step).is_file()
-
-    def _report_lost_step(self, step: int) -> None:
-        checkpoints = self.folder.checkpoints
-        after = f"continues from {checkpoints[-1].name}" if checkpoints else "starts anew: there is no checkpoint yet"
-        print(f"step {step} ended before it was complete; a resumed run {after}", flush=True)
+            kept = self.folder.checkpoints
+            after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
+            print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
         self._wait()  # the write in progress may be this step's

@@ -55,34 +55,20 @@ class PolicyTensors:
         return [(name, tensor.detach().clone()) for name, tensor in self]
 
 
-class RolloutSteps(IterableDataset):
-    """Collects a step when it is asked for one.
+class OnDemand(IterableDataset):
+    """Makes an item when it is asked for one.
 
     It has a length because Lightning's loop otherwise prefetches a batch, and every rollout would be one step stale.
     """
 
-    def __init__(self, datamodule: "RolloutDataModule") -> None:
-        self.datamodule = datamodule
+    def __init__(self, length: int, items: Callable[[], Iterator[Any]]) -> None:
+        self._length, self._items = length, items
 
     def __len__(self) -> int:
-        return self.datamodule.config.budget.steps
+        return self._length
 
-    def __iter__(self) -> Iterator[RolloutStep]:
-        while self.datamodule.next_step <= len(self):
-            yield self.datamodule.collect(self.datamodule.next_step)
-
-
-class Evaluations(IterableDataset):
-    """Evaluates when it is asked to; yields (label, evaluation). It has a length for the reason of RolloutSteps."""
-
-    def __init__(self, datamodule: "RolloutDataModule") -> None:
-        self.datamodule = datamodule
-
-    def __len__(self) -> int:
-        return bool(self.datamodule.heldout) + len(self.datamodule.benchmarks)
-
-    def __iter__(self) -> Iterator[tuple[str, Evaluation]]:
-        yield from self.datamodule.evaluations().items()
+    def __iter__(self) -> Iterator[Any]:
+        return self._items()
 
 
 class RolloutDataModule(LightningDataModule):
@@ -168,10 +154,15 @@ class RolloutDataModule(LightningDataModule):
         return self.stop_requested()
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(RolloutSteps(self), batch_size=None, num_workers=0)
+        def steps() -> Iterator[RolloutStep]:
+            while self.next_step <= self.config.budget.steps:
+                yield self.collect(self.next_step)
+
+        return DataLoader(OnDemand(self.config.budget.steps, steps), batch_size=None, num_workers=0)
 
     def val_dataloader(self) -> DataLoader:
-        return DataLoader(Evaluations(self), batch_size=None, num_workers=0)
+        count = bool(self.heldout) + len(self.benchmarks)
+        return DataLoader(OnDemand(count, lambda: iter(self.evaluations().items())), batch_size=None, num_workers=0)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one
@@ -234,38 +225,19 @@ class RolloutDataModule(LightningDataModule):
         if self._ahead:
             self._ahead.wait()
         self.sync_weights()
-        settings, collector = self.config.evaluation, self.collector
-        assert collector is not None
+        settings, task = self.config.evaluation, self.config.task
+        assert self.collector is not None
+        setup, ranks, stop = self.collector.setup, self.ranks, self._check_stop
         found: dict[str, Evaluation] = {}
         if self.heldout:
-            sampling = Sampling(
-                max_response_tokens=settings.max_response_tokens or self.config.task.max_response_tokens,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                seed=self.config.seed,
-            )
-            found[self.config.task.label] = evaluate(
-                self.heldout,
-                settings.samples,
-                collector.setup.engine,
-                self.parts.verifier,
-                collector.setup.decode,
-                sampling,
-                self.ranks,
-                settings.final_samples if final else None,
-                gives_up=self._check_stop,
-            )
+            limit = settings.max_response_tokens or task.max_response_tokens
+            sampling = Sampling(limit, settings.temperature, settings.top_p, seed=self.config.seed)
+            scored = (setup.engine, self.parts.verifier, setup.decode, sampling, ranks)
+            samples = settings.final_samples if final else None
+            found[task.label] = evaluate(self.heldout, settings.samples, *scored, samples, gives_up=stop)
         for b in self.benchmarks:
-            found[b.settings.name] = evaluate(
-                b.prompts,
-                b.settings.samples,
-                collector.setup.engine,
-                b.verifier,
-                b.decode,
-                b.sampling,
-                self.ranks,
-                gives_up=self._check_stop,
-            )
+            scored = (setup.engine, b.verifier, b.decode, b.sampling, ranks)
+            found[b.settings.name] = evaluate(b.prompts, b.settings.samples, *scored, gives_up=stop)
         return found
 
     def _check_stop(self, waiting: int) -> bool:

@@ -26,9 +26,11 @@ from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import only_state
 
 
-def build_trainer(callbacks: list[Callback], **arguments: Any) -> Trainer:
+def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, Any] | None = None) -> Trainer:
+    """Lightning's trainer; `devices` replaces the arguments that choose devices and strategy."""
+    keep_freed_memory()
     return Trainer(
-        **arguments,
+        **(trainer_arguments(config.trainer) if devices is None else devices),
         max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
         callbacks=callbacks,
         logger=False,
@@ -70,8 +72,7 @@ def fit(
         Checkpoints(config, start.folder, stop, ranks),
     ]
     own = own_callbacks(config, start.folder.path)
-    keep_freed_memory()
-    trainer = build_trainer(callbacks + own, **trainer_arguments(config.trainer))
+    trainer = build_trainer(config, callbacks + own)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     module.logs = bool(own)

@@ -259,7 +259,7 @@ def _replay(recording: Recording, config: Config) -> Replayed:
     module = DAPOModule(config, lambda: parts.policy)
     module.observer = log = TokenLog()
     one_step = _OneStep()
-    trainer = build_trainer([one_step], accelerator=config.trainer.accelerator, devices=1)
+    trainer = build_trainer(config, [one_step], {"accelerator": config.trainer.accelerator, "devices": 1})
     check_entries(recording.checkpoint)
     with only_state(recording.checkpoint):
         trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=True)

@@ -249,16 +249,11 @@ def step_row(
         "perf/tokens_per_s": batch.collected.tokens_generated / seconds,
         "memory/peak_gb": peak_memory_gb(device),
     }
-    return row | _slowest(row, ranks)
-
-
-def _slowest(row: Mapping[str, Any], ranks: Ranks) -> dict[str, float]:
-    """The largest times and memory over the ranks, which wait for the slowest."""
     if ranks.size == 1:
-        return {}
-    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
+        return row
+    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]  # all ranks wait for the slowest
     largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64)).amax(0)
-    return dict(zip(keys, largest.tolist(), strict=True))
+    return row | dict(zip(keys, largest.tolist(), strict=True))
 
 
 def peak_memory_gb(device: torch.device) -> float:
