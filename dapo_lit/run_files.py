@@ -67,12 +67,12 @@ def write_record(run: Path, record: Mapping[str, Any]) -> None:
     write_text(run / RECORD, json.dumps(json.loads(sealed(record)), indent=2) + "\n")
 
 
-def read_config(run: Path) -> dict[str, Any] | None:
-    """config.yaml as it was written; None where there is none. Raises DamagedError if it cannot be read or differs."""
+def read_config(run: Path) -> dict[str, Any]:
+    """config.yaml as it was written. Raises DamagedError if there is none, or it is not as it was written."""
     file = run / CONFIG
     check_file(file)
     if not file.is_file():
-        return None
+        raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
         tree = yaml.load(file.read_text(), Loader=YAML)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -209,13 +209,9 @@ def read_metrics(run: Path) -> Metrics:
     checksums: set[str | None] = {None}
     content = file.read_text(errors="replace") if file.is_file() else ""
     for number, line in enumerate(content.splitlines(), start=1):
-        if not line.strip():
-            continue
-        row, start = _row(line)
-        if row is None or start:
-            kept = "the row written after it was kept" if row else "the row is lost"
-            faults.append(f"line {number} is torn (a write was cut off); {kept}")
+        row = read_row(line)
         if row is None:
+            faults.append(f"line {number} is torn (a write was cut off); the row is lost")
             continue
         checksums.add(row.get("crc32"))
         if unsealed(row):
@@ -243,16 +239,13 @@ def lost_tables(run: Path) -> list[str]:
     return [f"{name} {reason}" for name, reason in found.items() if reason and name.endswith(".parquet")]
 
 
-def _row(line: str) -> tuple[dict[str, Any] | None, int]:
-    """A line's row, and where it starts: a resumed run may have appended its row to a torn one."""
-    for start in [0] + [place for place in range(1, len(line)) if line[place] == "{"]:
-        try:
-            row = json.loads(line[start:])
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            return row, start
-    return None, 0
+def read_row(line: str) -> dict[str, Any] | None:
+    """A line of metrics.jsonl; None if it is torn."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

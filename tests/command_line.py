@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,9 @@ def server() -> subprocess.Popen[str]:
 
 
 class Command:
-    """A command in a process of its own, started without waiting for it."""
+    """A command in a process of its own, started without waiting for it; `handicaps` as in handicaps.py."""
 
-    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train") -> None:
+    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train", **handicaps: Any) -> None:
         self.arguments = [module, *arguments]
         self._outputs = tempfile.TemporaryDirectory(prefix="command_")
         self.folder = Path(self._outputs.name)
@@ -46,6 +47,7 @@ class Command:
             "arguments": arguments,
             "cwd": str(cwd),
             "env": dict(os.environ),
+            "handicaps": handicaps,
             **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code")},
         }
         forking = server()
@@ -93,10 +95,10 @@ def without_figures(patch: pytest.MonkeyPatch) -> None:
 
 
 def run_cli(
-    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
+    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240, **handicaps: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user would, in a folder of its own."""
-    return Command(*arguments, cwd=cwd, module=module).wait(timeout)
+    return Command(*arguments, cwd=cwd, module=module, **handicaps).wait(timeout)
 
 
 def run_python(

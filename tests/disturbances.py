@@ -1,4 +1,4 @@
-"""Disturbances of a run of seconds: kills and signals, disks that become full, damaged files.
+"""Disturbances of a run of seconds: kills and signals, full disks, taken-over and moved folders. damages.py: files.
 
 Every case disturbs a run, resumes it and compares it with the uninterrupted one bit for bit: rows (without times),
 rollouts, evaluations, weights and the optimiser's state. Moments are drawn in processor time, so that a busy machine
@@ -22,8 +22,7 @@ import pandas as pd
 import torch
 from command_line import Command, run_cli
 
-from dapo_lit.manifest import read_manifest, sum_of, write_manifest
-from dapo_lit.run_files import read_metrics
+from dapo_lit.run_files import HEARTBEAT, METRICS, RECORD, SILENT_S, read_metrics
 from dapo_lit.runs.checkpoint_files import complete
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
@@ -118,18 +117,10 @@ def disturb(
         ended = process.wait(timeout=PATIENCE_S)
         if ended.returncode == 0 and "stopped on request" not in ended.stdout:
             return sent, True
-        if number == signal.SIGTERM and "Traceback" in ended.stderr:
+        if number in (signal.SIGTERM, signal.SIGHUP) and "Traceback" in ended.stderr:
             raise AssertionError(ended.stderr)
         sent.append((f"{moment:.2f} s, {num_rows(folder)} rows", rows.read_bytes() if rows.is_file() else b""))
     return sent, False
-
-
-def resealed(run: Path) -> None:
-    """Makes the manifest of a run fit its files, as someone does who alters them on purpose."""
-    manifest = read_manifest(run)
-    assert manifest is not None
-    present = [name for name in manifest["files"] if (run / name).is_file()]
-    write_manifest(run, manifest | {"files": {name: sum_of(run / name) for name in present}})
 
 
 def signal_sweep(
@@ -201,47 +192,6 @@ def disk_case(folder: Path, whole: Path, arguments: tuple[str, ...], size: int) 
     return [Case("disk", f"{size / 2**20:.2f} MiB", at, outcome)]
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "emptied": lambda content: b"",
-    "cut in half": lambda content: content[: len(content) // 2],
-    "a byte flipped": lambda content: (
-        content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 0x55]) + content[len(content) // 2 + 1 :]
-    ),
-}
-
-
-def damage_case(
-    folder: Path, killed: Path, whole: Path, arguments: tuple[str, ...], file: Path, damage: str
-) -> list[Case]:
-    """Resumes a copy of a killed run in which one file is damaged, and asks for its status.
-
-    The file itself is not compared: rows, rollouts and evaluations of earlier steps are never written again.
-    """
-    shutil.copytree(killed, folder)
-    (folder / file).write_bytes(DAMAGES[damage]((folder / file).read_bytes()))
-    status = run_cli(str(RUN.parents[1]), cwd=folder, module="dapo_lit.status", timeout=PATIENCE_S)
-    resumed = run_cli(*arguments, "resume=true", cwd=folder, timeout=PATIENCE_S)
-    if tracebacks := [name for name, done in (("status", status), ("train", resumed)) if "Traceback" in done.stderr]:
-        outcome = f"traceback of {' and '.join(tracebacks)}"
-    elif resumed.returncode == 0:
-        differs = difference(folder, whole, ignored=file)
-        named = file.name in resumed.stdout + resumed.stderr
-        equal = f"{differs} differs" if differs else "all else equal"
-        outcome = f"{'named in a warning' if named else 'resumed'}, {equal}"
-    else:
-        outcome = "refused, the file is named" if file.name in resumed.stderr else f"refused: {resumed.stderr.strip()}"
-    return [Case("damage", f"{file.relative_to(RUN)} {damage}", "", outcome)]
-
-
-def damaged_files(killed: Path) -> list[Path]:
-    """Files of a killed run: one of each kind, and both checkpoints."""
-    run = killed / RUN
-    chosen = [run / name for name in ("config.yaml", "run.json", "overrides.txt", "metrics.jsonl")]
-    chosen += complete(run / "checkpoints")
-    chosen += [min(run.glob(pattern)) for pattern in ("rollouts/*.parquet", "eval/*/*.parquet")]
-    return [file.relative_to(killed) for file in chosen]
-
-
 def killed_run(folder: Path, arguments: tuple[str, ...]) -> Path:
     """A run that was killed after its seventh step."""
     folder.mkdir()
@@ -263,3 +213,121 @@ def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> tuple[str, float]
     ended = process.wait(PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, spent
+
+
+HANDICAPS: dict[str, dict[str, Any]] = {
+    "standard output full": {"stdout": "/dev/full"},
+    "standard output a closed pipe": {"stdout": "closed pipe"},
+    "8 file descriptors": {"NOFILE": 8},
+    "24 file descriptors": {"NOFILE": 24},
+    "files of 400 kB at most": {"FSIZE": 400_000},  # less than a checkpoint
+    "files of 20 kB at most": {"FSIZE": 20_000},
+}
+
+
+def handicap_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
+    """A run under a handicap; if that ends it, it is resumed without."""
+    folder.mkdir()
+    ended = run_cli(*arguments, cwd=folder, timeout=PATIENCE_S, **HANDICAPS[what])
+    return [Case("handicap", what, f"{num_rows(folder)} rows", after_end(ended, folder, whole, arguments))]
+
+
+def after_end(ended: subprocess.CompletedProcess[str], folder: Path, whole: Path, arguments: tuple[str, ...]) -> str:
+    """The outcome of a run that was not to end, or only by name; it is then resumed."""
+    if ended.returncode == 0:
+        differs = difference(folder, whole)
+        return f"differs in {differs}" if differs else "went on, equal"
+    if ended.returncode != 2 or "Traceback" in ended.stderr:
+        return f"exit code {ended.returncode}: {ended.stderr.strip()[-300:]}"
+    again = run_cli(*arguments, "resume=auto", cwd=folder, timeout=PATIENCE_S)
+    if again.returncode:
+        return f"cannot be resumed: {again.stderr.strip()[-300:]}"
+    differs = difference(folder, whole)
+    return f"ended by name, resumed, differs in {differs}" if differs else "ended by name; resumed, equal"
+
+
+def reaches(process: Command, folder: Path, rows: int) -> None:
+    """Waits until a run has written so many rows."""
+    while num_rows(folder) < rows:
+        assert process.poll() is None, process.output("stderr")
+        time.sleep(0.005)
+
+
+def folder_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
+    """The folder of a run is moved or removed while it trains."""
+    folder.mkdir()
+    process = Command(*arguments, cwd=folder)
+    reaches(process, folder, 3)
+    (folder / RUN).rename(folder / "elsewhere")
+    if what == "removed":
+        shutil.rmtree(folder / "elsewhere")
+    ended = process.wait(PATIENCE_S)
+    if ended.returncode != 2 or "moved or removed" not in ended.stderr:
+        outcome = f"exit code {ended.returncode}: {ended.stderr.strip()[-300:]}"
+    elif left := sorted(str(file.relative_to(folder)) for file in (folder / RUN).rglob("*") if file.is_file()):
+        outcome = f"left behind: {left}"
+    else:
+        if what == "moved":
+            (folder / RUN).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "elsewhere").rename(folder / RUN)
+        outcome = after_end(ended, folder, whole, arguments)
+    return [Case("folder", what, "3 rows", outcome)]
+
+
+def starters_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
+    """Two processes start one run, at once or one later: with locks, or on two hosts without."""
+    folder.mkdir()
+    hosts = (
+        [{}, {}] if what.endswith("with locks") else [{"host": host, "locks": False} for host in ("first", "second")]
+    )
+    first = Command(*arguments, "resume=auto", cwd=folder, **hosts[0])
+    if "later" in what:
+        reaches(first, folder, 3)
+    ends = [process.wait(PATIENCE_S) for process in (first, Command(*arguments, "resume=auto", cwd=folder, **hosts[1]))]
+    outcome = "trained by both" if read_metrics(folder / RUN).faults else judged(ends, folder, whole)
+    return [Case("starters", what, "", outcome)]
+
+
+def judged(ends: list[subprocess.CompletedProcess[str]], folder: Path, whole: Path) -> str:
+    """The outcome where one process is to finish a run, and another to leave it by name."""
+    if bad := [end for end in ends if end.returncode not in (0, 2) or "Traceback" in end.stderr]:
+        return f"exit code {bad[0].returncode}: {bad[0].stderr.strip()[-300:]}"
+    left = [end for end in ends if "skipping it" in end.stdout or "took it over" in end.stderr]
+    if len(left) != 1 or any(end.returncode for end in ends if end not in left):
+        return f"{len(left)} left it: {[(end.returncode, end.stderr[-200:]) for end in ends]}"
+    differs = difference(folder, whole)
+    return f"differs in {differs}" if differs else "one left it by name, equal"
+
+
+def takeover_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
+    """A host stops, another takes its run over, and the first goes on while the other trains or has finished."""
+    folder.mkdir()
+    first = Command(*arguments, cwd=folder, host="first", locks=False)
+    reaches(first, folder, 3)
+    first.send_signal(signal.SIGSTOP)
+    for name in (HEARTBEAT, METRICS, RECORD):
+        os.utime(folder / RUN / name, (time.time() - 2 * SILENT_S,) * 2)
+    second = Command(*arguments, "resume=auto", cwd=folder, host="second", locks=False)
+    if what == "goes on at once":
+        while "second" not in (folder / RUN / HEARTBEAT).read_text():
+            time.sleep(0.005)
+    else:
+        second.wait(PATIENCE_S)
+    first.send_signal(signal.SIGCONT)
+    return [Case("takeover", what, "3 rows", judged([first.wait(PATIENCE_S), second.wait(PATIENCE_S)], folder, whole))]
+
+
+def clock_case(folder: Path, killed: Path, whole: Path, arguments: tuple[str, ...]) -> list[Case]:
+    """A run of another host that was killed, whose files are days ahead of the clock."""
+    shutil.copytree(killed, folder)
+    claim = folder / RUN / HEARTBEAT
+    claim.write_text(claim.read_text().replace(os.uname().nodename, "elsewhere"))
+    for file in (folder / RUN).iterdir():
+        os.utime(file, (time.time() + 10 * 86_400,) * 2)
+    again = run_cli(*arguments, "resume=auto", cwd=folder, timeout=PATIENCE_S)
+    if again.returncode or "skipping" in again.stdout:
+        outcome = f"exit code {again.returncode}: {again.stdout[-200:]} {again.stderr[-200:]}"
+    else:
+        differs = difference(folder, whole)
+        outcome = f"differs in {differs}" if differs else "resumed, equal"
+    return [Case("clock", "files ten days ahead", "", outcome)]

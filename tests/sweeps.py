@@ -1,4 +1,4 @@
-"""Sweeps of kills, signals, full disks and damaged files over a run of seconds: `make sweeps`.
+"""Sweeps of kills, signals, full disks, faults and damaged files over a run of seconds: `make sweeps`.
 
 `--out` takes the outcome of every case (disturbances.py).
 
@@ -13,61 +13,75 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from command_line import SMALL
+from command_line import SMALL, run_cli
+from damages import COMMANDS, DAMAGES, PACKED, READ_BY, files_of, prints, read_case, resume_case
 from disturbances import (
-    DAMAGES,
+    HANDICAPS,
     RUN,
     Case,
-    damage_case,
-    damaged_files,
+    clock_case,
     disk_case,
+    folder_case,
+    handicap_case,
     killed_run,
     signal_sweep,
+    starters_case,
+    takeover_case,
     uninterrupted,
 )
 
-SWEPT = (*SMALL, "budget.steps=10", "evaluation.every=5", "algorithm.dynamic_sampling.carry_over=finished")
+CARRY = "algorithm.dynamic_sampling.carry_over=finished"
+SWEPT = (*SMALL, "budget.steps=10", "evaluation.every=5", CARRY, "replay.record=[3]")
 GOOD = (
     "resumed, equal",
     "resumed, all else equal",
     "named in a warning, all else equal",
     "refused, the file is named",
     "one line names the file; resumed, equal",
+    "went on, equal",
+    "ended by name; resumed, equal",
+    "one left it by name, equal",
+    "the file is named",
+    "not needed",
 )
 """Outcomes in which nothing that was not damaged is lost or changed."""
 
 
 def sweep(
-    folder: Path, kills: int, signals: int, disks: int, workers: int, record: Callable[[list[Case], float], None]
+    folder: Path, counted: dict[str, int], workers: int, record: Callable[[list[Case], float], None]
 ) -> list[Case]:
-    """All sweeps; each of the workers starts runs of its own. `record` gets the cases so far, and processor seconds."""
+    """All sweeps; each of the workers starts runs of its own. `record` gets the cases so far, and processor seconds.
+
+    counted: how many kills, signals and sizes of the disk, and whether there are faults and damages.
+    """
     whole = folder / "whole"
     _, run_s = uninterrupted(whole, SWEPT)
-    killed = killed_run(folder / "killed", SWEPT)
-    total = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
     works: list[Callable[[], list[Case]]] = []
-    kinds = {
-        "kill": [int(signal.SIGKILL)] * kills,
-        "signal": [int(signal.SIGTERM)] * (signals // 2) + [int(signal.SIGINT)] * (signals - signals // 2),
-    }
-    for worker in range(workers):
-        for kind, numbers in kinds.items():
-            if own := numbers[worker::workers]:
-                place = folder / f"{kind}_{worker}"
-                place.mkdir()
-                works.append(partial(signal_sweep, place, whole, SWEPT, own, worker, run_s))
-    for number in range(disks):
-        size = int(total * (number + 1) / (disks + 1)) // 4096 * 4096
+    kills, signals = counted["kills"], counted["signals"]
+    stops = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    kinds = {"kill": [int(signal.SIGKILL)] * kills, "signal": sorted(int(stops[i % 3]) for i in range(signals))}
+    for worker, (kind, numbers) in product(range(workers), kinds.items()):
+        if own := numbers[worker::workers]:
+            place = folder / f"{kind}_{worker}"
+            place.mkdir()
+            works.append(partial(signal_sweep, place, whole, SWEPT, own, worker, run_s))
+    total = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
+    for number in range(counted["disks"]):
+        size = int(total * (number + 1) / (counted["disks"] + 1)) // 4096 * 4096
         works.append(partial(disk_case, folder / f"disk_{number}", whole, SWEPT, size))
-    for number, (file, damage) in enumerate(product(damaged_files(killed), DAMAGES)):
-        works.append(partial(damage_case, folder / f"damage_{number}", killed, whole, SWEPT, file, damage))
+    if counted["faults"]:
+        killed = killed_run(folder / "killed", SWEPT)
+        works += faults(folder, killed, whole)
+    if counted["damages"]:
+        killed = killed_run(folder / "killed_and_damaged", SWEPT)
+        works += damages(folder, killed, whole)
     cases: list[Case] = []
     with ThreadPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(work) for work in works]):
@@ -75,6 +89,36 @@ def sweep(
             print(f"{len(cases)} cases; {done.result()[-1]}", flush=True)
             record(cases, run_s)
     return cases
+
+
+def faults(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
+    """Everything but signals, full disks and damaged files, once each."""
+    kinds: list[tuple[Callable[..., list[Case]], Iterable[str]]] = [
+        (handicap_case, HANDICAPS),
+        (folder_case, ("moved", "removed")),
+        (starters_case, (f"{when}, {how} locks" for when in ("at once", "one later") for how in ("with", "without"))),
+        (takeover_case, ("goes on at once", "goes on after its end")),
+    ]
+    for case, values in kinds:
+        for what in values:
+            yield partial(case, folder / f"{case.__name__}_{what}".replace(" ", "_"), whole, SWEPT, what)
+    yield partial(clock_case, folder / "clock", killed, whole, SWEPT)
+
+
+def damages(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
+    """Every damage to a file of each kind: of a killed run, of a finished one and of packed cells."""
+    packed = folder / "packed_cells"
+    packed.mkdir()
+    run_cli(str(whole / RUN.parents[2]), f"pack={packed / 'packed'}", cwd=packed, module="dapo_lit.status")
+    printed = {sound: prints(folder / "sound", sound, kinds) for sound, kinds in ((whole, COMMANDS), (packed, PACKED))}
+    for number, (file, how) in enumerate(product(files_of(killed), DAMAGES)):
+        yield partial(resume_case, folder / f"resumed_{number}", killed, whole, SWEPT, file, how)
+    for number, (file, how) in enumerate(product(files_of(whole), DAMAGES)):
+        commands = {name: COMMANDS[name] for name in READ_BY[file.relative_to(RUN).parts[0]]}
+        yield partial(read_case, folder / f"read_{number}", whole, file, how, commands, printed[whole])
+    tables = sorted(file.relative_to(packed) for file in (packed / "packed").iterdir() if file.is_file())
+    for number, (file, how) in enumerate(product(tables, DAMAGES)):
+        yield partial(read_case, folder / f"packed_{number}", packed, file, how, PACKED, printed[packed])
 
 
 def counts(cases: list[Case]) -> dict[str, int]:
@@ -90,6 +134,10 @@ def main() -> None:
     parser.add_argument(
         "--disks", type=int, default=8, help="sizes of the full disk; 0 where file systems cannot be mounted"
     )
+    parser.add_argument(
+        "--faults", type=int, default=1, help="0: no second starters, moved folders, lost outputs, limits"
+    )
+    parser.add_argument("--damages", type=int, default=1, help="0: no damaged files")
     parser.add_argument("--workers", type=int, default=2, help="runs at once")
     parser.add_argument("--out", type=Path, help="write the outcome of every case as JSON")
     options = parser.parse_args()
@@ -110,7 +158,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="sweeps_") as place:
         os.environ["DAPO_LIT_CACHE"] = str(Path(place) / "cache")
-        cases = sweep(Path(place), options.kills, options.signals, options.disks, options.workers, record)
+        cases = sweep(Path(place), vars(options), options.workers, record)
     for outcome, count in counts(cases).items():
         print(f"{count:4d}  {outcome}")
     bad = [case for case in cases if case.outcome not in GOOD]

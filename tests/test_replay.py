@@ -220,7 +220,7 @@ def test_without_changes_every_technique_is_toggled_once(recording):
 
 
 def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
-    with pytest.raises(ConfigError, match=r"no config\.yaml; a run is a folder"):
+    with pytest.raises(DamagedError, match=r"no config\.yaml; a run is a folder"):
         open_recording(tmp_path, 1)
     (tmp_path / "config.yaml").write_text((recorded_run / "config.yaml").read_text())
     with pytest.raises(ConfigError, match=r"no step is recorded; replay\.record=\[10\]"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run_cli, without_figures
-from disturbances import resealed
+from damages import resealed
 from filelock import FileLock
 
 from dapo_lit.build.base_policy import weights_of

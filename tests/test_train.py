@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from command_line import SMALL, Command, run_cli
-from disturbances import signal_sweep, uninterrupted
+from disturbances import folder_case, signal_sweep, uninterrupted
 from small_runs import untimed
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
@@ -83,13 +83,18 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
     assert (rollouts.rollout_logprobs.map(len) == rollouts.response_ids.map(len)).all()
 
 
-def test_five_kills_and_a_ctrl_c_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
+def test_kills_a_hangup_and_a_ctrl_c_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
     """`make sweeps` does the same fifty times."""
     run_s = float((whole / "processor_s.txt").read_text())
-    numbers = [int(signal.SIGKILL)] * 5 + [int(signal.SIGINT)]
+    numbers = [int(signal.SIGKILL)] * 4 + [int(signal.SIGINT), int(signal.SIGHUP)]
     cases = signal_sweep(tmp_path, whole, (*SMALL, *LONG), numbers, seed=int(time.time()), run_s=0.7 * run_s)
     assert len(cases) == 6
     assert {case.outcome for case in cases} == {"resumed, equal"}, cases
+
+
+def test_a_run_whose_folder_is_moved_stops_by_name_and_goes_on_where_it_was(whole, tmp_path):
+    (case,) = folder_case(tmp_path / "case", whole, (*SMALL, *LONG), "moved")
+    assert case.outcome == "ended by name; resumed, equal"
 
 
 def test_sigterm_saves_exits_0_and_the_run_continues_bit_for_bit(whole, tmp_path):

@@ -14,9 +14,9 @@ from dapo_lit.config.sections import Policy
 from dapo_lit.errors import DamagedError
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
+from dapo_lit.run_files import read_config
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
-from dapo_lit.runs.resume import read_tree
 
 EDGE = 1024
 """Number of values at each end of a tensor that go into the digest, in addition to its sum."""
@@ -68,7 +68,7 @@ def run_of(place: Path) -> Path:
 
 def run_config(run: Path) -> Config:
     """The resolved config of a run."""
-    tree = read_tree(run)
+    tree = read_config(run)
     try:
         return parse(with_defaults({**tree, "study": None, "regime": None})[0])  # sections that change between versions
     except ConfigError as error:

@@ -1,11 +1,10 @@
 """Writes the manifest of a run: with every checkpoint, when the run is opened, and where training starts."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from dapo_lit.manifest import read_manifest, sum_of, write_manifest
-from dapo_lit.run_files import CONFIG, METRICS, read_record
+from dapo_lit.run_files import CONFIG, METRICS, read_record, read_row
 
 TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
 
@@ -59,11 +58,6 @@ def _either(new: str, old: str | None) -> str:
 def _row(run: Path, step: int) -> str | None:
     """The checksum of the last row of a step; None: there is no row yet."""
     file = run / METRICS
-    for line in reversed(file.read_bytes().splitlines() if file.is_file() else []):
-        try:
-            row = json.loads(line)
-        except ValueError:  # torn
-            continue
-        if row["step"] == step:
-            return str(row["crc32"])
-    return None
+    lines = file.read_text().splitlines() if file.is_file() else []
+    rows = (read_row(line) for line in reversed(lines))
+    return next((row["crc32"] for row in rows if row and row["step"] == step), None)

@@ -15,7 +15,7 @@ from threading import Event, Thread
 
 from dapo_lit.errors import HeldError
 from dapo_lit.files import make_folder, remove_empty, write_text
-from dapo_lit.run_files import HEARTBEAT, read_claim
+from dapo_lit.run_files import HEARTBEAT, RECORD, read_claim
 
 INTERVAL_S = 30.0
 
@@ -29,11 +29,10 @@ def check_claim(run: Path, owner: str) -> None:
     """Raises HeldError if the run is no longer the one that this process claimed."""
     claim = read_claim(run)
     if claim.get("owner") != owner:
-        reason = (
-            f"process {claim.get('pid')} on {claim.get('host')} took it over"
-            if claim
-            else "its folder was moved or removed"
-        )
+        reason = "its folder was moved or removed"
+        if (run / RECORD).is_file():
+            by = f"process {claim['pid']} on {claim['host']}" if claim else "another process, which has ended,"
+            reason = f"{by} took it over"
         raise HeldError(f"{run}: {reason}; this process stops and writes nothing more there")
 
 

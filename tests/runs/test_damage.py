@@ -1,11 +1,12 @@
 """A damaged file of a run gives one line with its name, whichever command meets it."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from disturbances import resealed
+from damages import damage, resealed
 from evaluation_config import evaluation
 
 from dapo_lit.config import ConfigError
@@ -16,14 +17,25 @@ from dapo_lit.export import export
 from dapo_lit.replay import replay_run
 from dapo_lit.report import main as report
 from dapo_lit.status import main as status
+from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
 
 OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1")
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    """Where the first run of this file is kept."""
+    return tmp_path_factory.mktemp("sound") / "runs"
+
+
 @pytest.fixture
-def run(compose, tmp_path) -> Path:
-    train(compose(*OVERRIDES), [])
+def run(compose, tmp_path, sound) -> Path:
+    if sound.exists():
+        shutil.copytree(sound, tmp_path / "runs")
+    else:
+        train(compose(*OVERRIDES), [])
+        shutil.copytree(tmp_path / "runs", sound)
     return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
 
 
@@ -36,8 +48,8 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
         ),
         "replay": lambda: replay_run(run, None, {}),
     }
-    for damage in (b"", b"a: [", b"\xff", b"[1]"):
-        (run / "config.yaml").write_bytes(damage)
+    for content in (b"", b"a: [", b"\xff", b"[1]"):
+        (run / "config.yaml").write_bytes(content)
         for read in commands.values():
             with pytest.raises(DamagedError, match=r"seed_0/config.yaml does not match") as caught:
                 read()
@@ -47,8 +59,8 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
         ("config.yaml", (b"", b"a: [", b"\xff", b"[1]")),
         ("run.json", (b"", b'{"arm', b"[]", b"{}")),
     ):
-        for damage in damages:
-            (run / name).write_bytes(damage)
+        for content in damages:
+            (run / name).write_bytes(content)
             for read in (status, lambda arguments: report([*arguments, "--out", str(tmp_path / "report")])):
                 capsys.readouterr()
                 assert read([str(run.parent.parent)]) == 2
@@ -98,3 +110,59 @@ def test_a_row_that_was_damaged_is_named_when_the_run_is_resumed(compose, run, c
     capsys.readouterr()
     train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
     assert "seed_0/metrics.jsonl, line 2 does not agree with its checksum" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "hows"),
+    [
+        ("run.json", ("removed", "a bit flipped", "zeroed")),
+        ("metrics.jsonl", ("removed", "cut in half", "zeroed")),
+        ("config.yaml", ("removed", "a bit flipped")),
+        ("manifest.json", ("a bit flipped", "cut in half")),
+    ],
+)
+def test_no_run_is_read_or_continued_whose_files_are_not_as_they_were(compose, run, capsys, name, hows):
+    whole = (run / name).read_bytes()
+    for how in hows:
+        damage(run / name, how)
+        assert status([str(run.parent.parent)]) == 2
+        assert f"seed_0/{name} " in capsys.readouterr().err or name == "config.yaml"
+        with pytest.raises(DamagedError, match=re.escape(name)):
+            train(compose(*OVERRIDES, "budget.steps=3", "resume=auto", "preflight=false"), [])
+        (run / name).write_bytes(whole)
+    train(compose(*OVERRIDES, "budget.steps=3", "resume=auto", "preflight=false"), [])
+
+
+def test_a_run_without_its_record_is_moved_aside_and_not_continued(compose, run):
+    (run / "run.json").unlink()
+    train(compose("budget.steps=1", "resume=false", "preflight=false"), [])
+    assert (run.parent / "seed_0.replaced_1" / "metrics.jsonl").is_file()
+    assert [file.name for file in (run / "checkpoints").iterdir()] == ["step_000001.ckpt"]
+
+
+def test_a_table_that_was_altered_or_lost_is_named_by_who_reads_it(compose, run, tmp_path, capsys):
+    study, table = str(run.parent.parent), run / "eval" / "four_sums" / "step_000002.parquet"
+    whole = table.read_bytes()
+    damage(table, "a bit flipped")
+    assert status([study, "--pack", str(tmp_path / "packed")]) == 2
+    assert f"{table.name} does not match its checksum" in capsys.readouterr().err
+    table.unlink()
+    assert any(f"{table.name} is missing" in fault for fault in load(study).runs[0].faults)
+    train(compose(*OVERRIDES, "budget.steps=3", "resume=true", "preflight=false"), [])
+    assert f"{table.name} is missing" in capsys.readouterr().out
+    table.write_bytes(whole)
+    assert load(study).runs[0].faults == ()
+
+
+def test_one_flipped_bit_of_packed_cells_is_named_and_older_ones_are_read_as_unverified(run, tmp_path, capsys):
+    packed = tmp_path / "packed"
+    assert status([str(run.parent.parent), "--pack", str(packed)]) == 0
+    for file in packed.glob("*.parquet"):
+        whole = file.read_bytes()
+        damage(file, "a bit flipped")
+        assert status([str(packed)]) == 2
+        assert f"{file.name} does not match its checksum" in capsys.readouterr().err
+        file.write_bytes(whole)
+    (packed / "manifest.json").unlink()
+    assert status([str(packed)]) == 0
+    assert capsys.readouterr().err == f"unverified: no manifest.json in {packed}\n"

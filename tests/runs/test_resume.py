@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from disturbances import resealed
+from damages import resealed
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from disturbances import resealed
+from damages import resealed
 from evaluation_config import evaluation
 
 from dapo_lit.config.export import ExportConfig

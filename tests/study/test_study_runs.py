@@ -52,11 +52,6 @@ DAMAGES: dict[str, tuple[Callable[[list[str]], str], list[int], list[str]]] = {
         ["2 rows left out"],
     ),
     "a line torn by a kill": (lambda lines: "".join(lines)[:-30], [0, 1, 2, 3], ["line 5 is torn"]),
-    "a row behind a torn line": (
-        lambda lines: "".join([*lines[:2], lines[2][:25] + lines[2], *lines[3:]]),
-        [0, 1, 2, 3, 4],
-        ["line 3 is torn"],
-    ),
     "a step missing, a value not finite": (
         without_a_step_and_with_nan,
         [0, 1, 2, 4],

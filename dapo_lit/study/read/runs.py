@@ -238,9 +238,9 @@ def read_run(folder: Path) -> Run:
         seed=int(record["seed"]),
         status=str(record.get("status", "unknown")),
         record=record,
-        config=config or {},
+        config=config,
         metrics=metrics.table,
-        faults=(*metrics.faults, *(() if config else ("no config.yaml",)), *lost_tables(folder)),
+        faults=(*metrics.faults, *lost_tables(folder)),
         not_finite=metrics.not_finite,
         overrides=tuple(file.read_text().splitlines()) if file.is_file() else (),
     )
