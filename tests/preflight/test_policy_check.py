@@ -29,17 +29,9 @@ from dapo_lit.step.updates import StepUpdates
 from dapo_lit.switches.algorithm import objective
 
 SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
-}
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
 MORE = {
     "sliding_window": 7,
     "use_sliding_window": True,
@@ -106,18 +98,13 @@ ADDED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "logit_s
 """Set where a family has them, so that they matter at this size."""
 MOST_PARAMETERS = 3_000_000
 REFUSED = {
-    "bert": "attend to later tokens",
-    "bloom": "do not run on packed sequences",
-    "falcon_h1": "hybrid do not keep packed sequences apart",
-    "gpt_oss": "attention sinks",
-    "llama4_text": "within fixed chunks",
-    "mamba": "do not keep packed sequences apart",
-    "modernbert-decoder": "unknown reason",
-    "phimoe": "window of its layers is 7, but 1048576 reaches",
+    "bert": "attend to later tokens", "bloom": "do not run on packed sequences",
+    "falcon_h1": "hybrid do not keep packed sequences apart", "gpt_oss": "attention sinks",
+    "llama4_text": "within fixed chunks", "mamba": "do not keep packed sequences apart",
+    "modernbert-decoder": "unknown reason", "phimoe": "window of its layers is 7, but 1048576 reaches",
     "qwen2_moe": "window of its layers is 7, but 1048576 reaches",
-    "qwen3_next": "linear_attention do not keep packed sequences apart",
-    "recurrent_gemma": "unknown reason",
-}
+    "qwen3_next": "linear_attention do not keep packed sequences apart", "recurrent_gemma": "unknown reason",
+}  # fmt: skip
 
 
 def tiny(family: str) -> PreTrainedModel:

@@ -11,17 +11,8 @@ from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.preflight.training import check_policy_parts, check_run
 
 ROWS = [
-    "weights",
-    "device",
-    "problems",
-    "policy",
-    "tokenizer",
-    "prompts",
-    "evaluation",
-    "rewards",
-    "switches",
-    "engine",
-]
+    "weights", "device", "problems", "policy", "tokenizer", "prompts", "evaluation", "rewards", "switches", "engine",
+]  # fmt: skip
 
 
 def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):

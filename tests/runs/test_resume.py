@@ -78,14 +78,10 @@ def test_a_run_that_died_of_memory_goes_on_with_smaller_micro_batches(compose, m
 @pytest.mark.parametrize(
     "override",
     [
-        "rollout.vllm.server.urls=[http://other:8000]",
-        "trainer.devices=2 trainer.strategy=fsdp",
-        "logger.progress=plain",
-        "budget.steps=5",
-        "budget.steps=99",
-        "budget.tokens_generated=900",
+        "rollout.vllm.server.urls=[http://other:8000]", "trainer.devices=2 trainer.strategy=fsdp",
+        "logger.progress=plain", "budget.steps=5", "budget.steps=99", "budget.tokens_generated=900",
     ],
-)
+)  # fmt: skip
 def test_where_a_run_computes_may_change_and_its_budget_down_to_what_is_done(compose, override):
     open_at(compose())
     open_run(compose(*override.split(), "resume=true"), [], "dapo")
@@ -118,16 +114,10 @@ def test_what_a_run_learns_may_not_change_nor_its_budget_end_before_what_is_done
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("config.yaml", b""),
-        ("config.yaml", b"a: ["),
-        ("config.yaml", b"\xff\xfe"),
-        ("config.yaml", b"- a"),
-        ("config.yaml", b"a: 1"),
-        ("run.json", b""),
-        ("run.json", b'{"status": "run'),
-        ("run.json", b"[]"),
+        ("config.yaml", b""), ("config.yaml", b"a: ["), ("config.yaml", b"\xff\xfe"), ("config.yaml", b"- a"),
+        ("config.yaml", b"a: 1"), ("run.json", b""), ("run.json", b'{"status": "run'), ("run.json", b"[]"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_record_of_a_run_is_named_in_one_line(compose, file, content):
     folder = open_run(compose(), [], "dapo")
     (folder.path / file).write_bytes(content)

@@ -56,13 +56,9 @@ def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:
 
 def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> None:
     assert design("leave_one_out").names == (
-        "dapo",
-        "dapo-clip_higher",
-        "dapo-soft_overlong_punishment",
-        "dapo-token_level_loss",
-        "dapo-dynamic_sampling",
+        "dapo", "dapo-clip_higher", "dapo-soft_overlong_punishment", "dapo-token_level_loss", "dapo-dynamic_sampling",
         "dapo+overlong_filtering",
-    )
+    )  # fmt: skip
 
 
 def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() -> None:

@@ -93,12 +93,8 @@ def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) ->
 
 def test_a_registered_event_is_decided_by_the_runs_that_have_it_within_the_horizon(tmp_path: Path) -> None:
     event = {
-        "key": "task/steps_frac",
-        "threshold": 0.5,
-        "treated": "dapo",
-        "control": "dapo-clip_higher",
-        "horizon": 20,
-    }
+        "key": "task/steps_frac", "threshold": 0.5, "treated": "dapo", "control": "dapo-clip_higher", "horizon": 20,
+    }  # fmt: skip
     register(tmp_path / "emergence", Plan("emergence", seeds=tuple(range(6)), event=event))
     for seed in range(6):
         write_run(tmp_path, Arm(DAPO), seed, study="emergence", steps=20, every=10, emergence=5 + seed)
