@@ -51,7 +51,7 @@ def effects(folder: Path) -> list[Effect]:
     for contrast in contrasts(runs.arms, reference):
         weights = frozenset((arm, abs(weight)) for arm, weight in contrast.weights.items())
         repeated = weights in seen and contrast.pair is not None
-        if contrast.family == "Shapley values" or repeated or "noise_stream" in contrast.label:
+        if repeated or "noise_stream" in contrast.label:
             continue
         seen.add(weights)
         here, end, last = (compare(contrast, table, base_of) for table in (early, late, heldout))

@@ -128,7 +128,7 @@ def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_e
 
 
 def test_a_ratio_is_printed_as_a_bound_or_not_at_all_where_most_pairs_never_get_there() -> None:
-    kinds: dict[str, Any] = {"low": 0.5, "high": None, "left_out": 0, "by_base": {}}
+    kinds: dict[str, Any] = {"low": 0.5, "high": None, "left_out": 0}
     assert needed_text(Needed(ratio=1.0, never=1, pairs=3, **kinds)) == "at least x1.00 [0.50, –] (1 of 3 pairs never)"
     assert needed_text(Needed(ratio=1.0, never=2, pairs=3, **kinds)) == "2 of 3 pairs never"
 
@@ -147,7 +147,6 @@ def test_the_interval_is_over_base_policies() -> None:
     pairs = [(line(control.values.tolist(), 10 * ratio), control) for ratio in (1, 2, 4, 8)]
     found = needed(pairs, ["0", "0", "1", "1"])
     assert found
-    assert found.by_base == pytest.approx({"0": 2**0.5, "1": 32**0.5})
     expected = t_interval([log(2**0.5), log(32**0.5)])
     assert found.ratio == pytest.approx(exp(expected.mean))
     assert found.low == pytest.approx(exp(expected.low or 0))
@@ -170,7 +169,6 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed
-    assert cost.needed.by_base == pytest.approx({"0": 1.0, "1": 1.0})
 
 
 def test_an_interaction_has_no_side_with_and_no_side_without() -> None:

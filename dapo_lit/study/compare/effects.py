@@ -106,51 +106,32 @@ def _judged(
     family: Family,
     compared: Sequence[tuple[Registered, Comparison]],
     units: Sequence[Array],
-    stopping: Mapping[str, object] | None,
+    stopping: Mapping[str, Any] | None,
 ) -> list[Effect]:
     """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
-    every = max(map(len, units), default=0)
-    given: object = (stopping or {}).get("looks") or [(stopping or {}).get("pairs") or every]
-    looks = [int(look) for look in given] if isinstance(given, list) else [every]
-    several = len(looks) > 1
-    if several:
-        at, adjusted = decisions(units, looks, family.alpha), None
-    else:
-        cut = [_units(values[: looks[0]]) for values in units]
-        adjusted = holm(
-            [p if p is not None and len(v) >= looks[0] else 1.0 for (_, p), v in zip(cut, units, strict=True)]
-        )
-        at = [
-            looks[0] if p <= family.alpha and len(v) >= looks[0] else None for p, v in zip(adjusted, units, strict=True)
-        ]
+    rule = stopping or {}
+    looks = [int(n) for n in rule.get("looks") or [rule.get("pairs") or max(map(len, units), default=0)]]
+    first, several = looks[0], len(looks) > 1
+    exact = [_units(values[:first])[1] if len(values) >= first else None for values in units]
+    adjusted = holm([1.0 if p is None else p for p in exact])
+    at = decisions(units, looks, family.alpha) if several else [first if p <= family.alpha else None for p in adjusted]
     rows = []
-    for place, ((one, comparison), values) in enumerate(zip(compared, units, strict=True)):
-        reached = max((look for look in looks if look <= len(values)), default=len(values))
+    for (one, comparison), values, look, p_holm in zip(compared, units, at, adjusted, strict=True):
+        reached = max((n for n in looks if n <= len(values)), default=len(values))
         estimate, p = _units(values[:reached])
         if several and (ends := interval(values, looks)):
             estimate = replace(estimate, low=ends[0], high=ends[1])
         verdict = "undecided"
-        if len(values) < looks[0]:
-            verdict = f"at {len(values)} of {looks[0]}"
-        elif look := at[place]:
+        if len(values) < first:
+            verdict = f"at {len(values)} of {first}"
+        elif look:
             verdict = ("up" if estimate.mean > 0 else "down") + (f" at {look} of {looks[-1]}" if several else "")
         elif not several and family.margin and _within(values[:reached], family):
             verdict = "within the margin"
-        steps = f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else ""
-        p_holm = adjusted[place] if adjusted and len(values) >= looks[0] else None
-        rows.append(
-            Effect(
-                comparison.contrast,
-                one.outcome,
-                one.words + steps,
-                estimate,
-                p,
-                p_holm,
-                "registered",
-                verdict,
-                family.alpha,
-            )
-        )
+        words = one.words + (f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else "")
+        shown = None if several or len(values) < first else p_holm
+        effect = Effect(comparison.contrast, one.outcome, words, estimate, p, shown, "registered", verdict)
+        rows.append(replace(effect, alpha=family.alpha))
     return rows
 
 

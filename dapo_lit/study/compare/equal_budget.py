@@ -4,7 +4,7 @@ Both are read off curves that are measured at every step, within each pair of ru
 no such curve: the straight line between them once made a difference of 0 points look like 15.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,6 @@ class Needed:
     pairs: int
     left_out: int
     """Pairs whose level is reached before the first update, as where the control does not improve."""
-    by_base: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,4 @@ def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> 
         return None
     found = t_interval(per_base(logs, of))
     low, high = (None if end is None else float(np.exp(end)) for end in (found.low, found.high))
-    by_base = {base: float(np.exp(np.mean([x for x, b in zip(logs, of, strict=True) if b == base]))) for base in of}
-    return Needed(
-        float(np.exp(found.mean)), low, None if never else high, never, len(logs), len(pairs) - len(logs), by_base
-    )
+    return Needed(float(np.exp(found.mean)), low, None if never else high, never, len(logs), len(pairs) - len(logs))
