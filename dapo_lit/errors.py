@@ -39,5 +39,12 @@ def suggestion(word: str, known: Iterable[str], form: str = "{}") -> str:
     ('did you mean +seed?', 'known: seed, task')
     """
     words = list(known)
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean {form.format(near[0])}?" if near else f"known: {', '.join(words) or 'none'}"
+    near = nearest(word, words)
+    return f"did you mean {form.format(near)}?" if near else f"known: {', '.join(words) or 'none'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is spelled most alike, whatever its case; None if none is near."""
+    lowered = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), lowered, n=1)
+    return lowered[near[0]] if near else None

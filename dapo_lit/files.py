@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dapo_lit.errors import UserError
+
 DRAFT, REPLACED = ".part", ".replaced"
 """Suffixes of what is being written, and of a folder that is about to be replaced."""
 
@@ -98,9 +100,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> tuple[Path, ...]:
-    """Makes a folder and those it is in; returns the ones that were not there, innermost first."""
+    """Makes a folder of runs and those it is in; returns the ones that were not there, innermost first."""
     made = tuple(place for place in (folder, *folder.parents) if not place.exists())
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"runs_dir: the folder {folder} cannot be made ({error.strerror}); choose another") from None
     return made
 
 

@@ -206,8 +206,6 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
             trust = override == "trust=true"
         elif "=" not in override:
             raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
-        elif (name := override.split("=")[0]) in REGISTER:
-            raise ConfigError(f"{override}: write algorithm.techniques.{name}={override.split('=')[1]}")
         else:
             others.append(override)
     check_overrides(others)

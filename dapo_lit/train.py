@@ -16,6 +16,7 @@ from dapo_lit.cli.command import reported, run_command, silence_libraries
 from dapo_lit.cli.workers import in_child
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
+from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
 from dapo_lit.run_files import lost_tables, read_metrics
@@ -41,6 +42,7 @@ def train(config: Config, overrides: list[str]) -> None:
             only.
         SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
+    agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
     import torch
 
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned

@@ -15,6 +15,8 @@ from small_runs import rows
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
 from dapo_lit.config import parse
+from dapo_lit.config.identity import kinds
+from dapo_lit.config.other_words import key_for
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.train import train
 
@@ -146,3 +148,21 @@ def test_the_table_of_rooms_counts_every_line_of_the_package():
     lines = {name.strip("`*"): int(count.replace(",", "")) for name, count in rows}
     outside = {"dapo_lit", "math_answers", "tests", "conf"}
     assert sum(count for name, count in lines.items() if name not in outside) == lines["dapo_lit"]
+
+
+def test_the_page_for_other_trainers_and_the_hints_on_their_keys_agree():
+    """The hint on each word of theirs, unless it is one of ours too, names a key in one of the word's rows."""
+    here: dict[str, set[str]] = {}
+    for line in page("coming_from.md").splitlines():
+        cells = line.split(" | ")
+        if len(cells) < 2 or not line.startswith("| `") or "no counterpart" in cells[1]:
+            continue
+        theirs, ours = (re.findall(r"`([\w.]+)", cell) for cell in cells[:2])
+        for word in theirs:
+            here.setdefault(word, set()).update(ours)
+    assert len(here) > 60
+    for word, ours in here.items():
+        own = [key for key in kinds() if key.rpartition(".")[2] == word.rpartition(".")[2]]
+        meant = key_for(word, kinds()) or next(iter(own), None)
+        assert meant, word
+        assert any(meant == key or meant.endswith(f".{key}") or meant.startswith(f"{key}.") for key in ours), word

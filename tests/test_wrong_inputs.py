@@ -29,7 +29,32 @@ WRONG = [
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
                "algorithm.overlong.cache_tokens=5", "study.underpowered=true"], "study.metric=task/steps_frac"),
     ("train", [SUMS, "--multi_run"], "--multi_run: no such flag"),
+    ("train", ["lr=1e-4"], "lr: unknown key; here it is algorithm.optimizer.lr"),
+    ("train", ["+num_generations=8"], "num_generations: unknown key; here it is algorithm.samples_per_prompt"),
+    ("train", ["actor_rollout_ref.rollout.n=8"], "here it is algorithm.samples_per_prompt"),
+    ("train", ["trainer.test_freq=5"], "trainer.test_freq: unknown key; here it is evaluation.every"),
+    ("train", ["model=my/model"], "model: unknown key; here it is policy.path"),
+    ("train", ["algorithm.clip_higher=true"], "did you mean algorithm.techniques.clip_higher?"),
+    ("train", ["samples_per_promt=8"], "did you mean algorithm.samples_per_prompt?"),
+    ("evaluate", ["batch_size=8"], "batch_size: unknown key; "),
+    ("evaluate", ["benchmark=AIME24"], "did you mean benchmark=aime_2024?"),
+    ("evaluate", ["benchmark=[aime_2024,aime_2025]"], "one benchmark at a time"),
+    ("train", [*FILE, "task.columns={problem: Frage (Text)}"], '{problem: "Question (text)"}'),
+    ("train", ["seed=-1"], "seed: Input should be greater than or equal to 0"),
+    ("train", ["seed=99999999999999999999999"], "seed: Input should be less than"),
+    ("train", ["resume=nowhere.ckpt"], "resume: Input should be True, False or 'auto' (got 'nowhere.ckpt')"),
+    ("train", [SUMS, "algorithm.optimizer.lr=1e300"], "algorithm.optimizer.lr: Input should be less than"),
+    ("train", [SUMS, "algorithm.clip.high=28"], "algorithm.clip.high: Input should be less than"),
+    ("train", [SUMS, "policy.architecture.hidden_size=-3"], "policy.architecture: no model has these sizes"),
+    ("train", [SUMS, "policy.architecture.num_attention_heads=5"], "policy.architecture: no model has these sizes"),
+    ("train", ["policy.architecture.num_attention_heads=5"], "policy.architecture: no model has these sizes"),
+    ("train", [SUMS, "runs_dir=good.jsonl"], "runs_dir: the folder good.jsonl/four_sums/dapo cannot be made"),
+    ("train", ["-m", "seed=range(6,0)"], "seed=range(6,0): has no value"),
+    ("train", ["-m", "seed=0,0,1"], "seed=0,0,1: 0 is named twice"),
     # a study
+    ("train", ["-m", "+experiment=ablate_clip_higher", "seed=range(6,0)"], "seed=range(6,0): has no value"),
+    ("train", ["-m", "+study=clip_dose", "+regime=discovery", "seed=0,0,0"], "0 is named twice"),
+    ("train", ["+regime=discovery", SUMS], "+experiment=four_sums brings a task of its own"),
     ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher is a study, which takes"),
     ("train", ["-m", "+experiment=ablate_clip_higher,four_sums"], "ablate_clip_higher is a study, which takes"),
     ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes"),
@@ -39,6 +64,9 @@ WRONG = [
     ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problem: prompt, answer: solutoin}"], "has no `solutoin`"),
     ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problm: prompt}"], "task.columns.problm"),
     ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
+    ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv: its columns are separated by ';'"),
+    ("train", [SUMS, "task.template=nohash.yaml"], "declares answer_format hash but does not contain '#'"),
+    ("evaluate", ["policy=hf", "policy.path=models/none"], "A run is evaluated by its folder"),
     ("train", [SUMS, "task.template=plian"], "did you mean plain?"),
     ("train", [SUMS, "reward.function=nowhere.reward"], "the module 'nowhere'"),
     ("train", [SUMS, "evaluation.benchmarks=[aime_2042]"], "aime_2042"),
@@ -63,7 +91,8 @@ WRONG = [
     ("plan", ["hardware=h9000"], "there is no such hardware"),
     ("plan", ["experiment=dapo"], "write +experiment=dapo, with a plus"),
     ("replay", ["runs/none", "step=one"], "step=one: a step is a number"),
-    ("replay", ["runs/none", "clip_higher=false"], "write algorithm.techniques.clip_higher=false"),
+    ("replay", ["runs/none", "clip_higher=false"], "did you mean algorithm.techniques.clip_higher?"),
+    ("replay", ["runs/none", "trust=yes"], "trust=yes: write trust=true"),
     ("replay", ["runs/none", "step=1"], "runs/none"),
     ("status", [], "folders"),
     ("status", ["runs/none"], "runs/none"),
@@ -74,6 +103,8 @@ WRONG = [
     ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
     ("__main__", ["trian"], "trian: no such command; did you mean train?"),
 ]  # fmt: skip
+if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+    WRONG.append(("train", ["-m", "hydra/launcher=slurm", "seed=0,1"], "pip install -e '.[sweep]'"))
 if find_spec("tensorboard") is None:
     WRONG.append(("train", [SUMS, "logger=tensorboard"], "pip install 'dapo_lit[tensorboard]'"))
 if find_spec("reasoning_gym") is None:
@@ -90,6 +121,8 @@ def folder(cache, tmp_path_factory):
     (place / "trl.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "solution": "2"}) + "\n")
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (place / "warm.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "response": "2"}) + "\n")
+    (place / "semicolon.csv").write_text("problem;answer\n1 + 1?;2\n")
+    (place / "nohash.yaml").write_text("answer_format: hash\ntext: '{problem}'\n")
     (place / "bad.jsonl").write_text('{"pred": "1", "gold": "1"}\n{\n')
     empty = place / "runs" / "empty" / "dapo" / "seed_0"
     empty.mkdir(parents=True)

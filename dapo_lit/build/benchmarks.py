@@ -11,7 +11,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.config.evaluate import Benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
-from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.samples import token_ids
 from dapo_lit.errors import HubError
@@ -56,12 +56,8 @@ def open_benchmark(
     faults = [f"{p.id}: {fault}" for p in chosen if (fault := verifier.check_answer(p.answer))]
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
-    try:
-        template = PromptTemplate.load(benchmark.template, "benchmark.template")
-        check_agreement(template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
-        prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer, p.before))) for p in chosen]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
+    prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer, p.before))) for p in chosen]
     max_tokens, messages = response_limit(benchmark, prompts, policy)
     return OpenBenchmark(
         settings=benchmark,

@@ -16,7 +16,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.evaluate import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.samples import token_ids
 from dapo_lit.policy.load import load_model, load_tokenizer
@@ -33,11 +33,7 @@ class Parts:
     def __init__(self, config: Config, ranks: Ranks = ALONE) -> None:
         self.config = config
         self.ranks = ranks
-        try:
-            self.template = PromptTemplate.load(config.task.template)
-            check_agreement(self.template, config.reward.extraction)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        self.template = agreed_template(config.task.template, config.reward.extraction)
 
     @cached_property
     def problems(self) -> Problems:
@@ -187,10 +183,7 @@ class Parts:
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
-        try:
-            encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
-        except ValueError as error:  # the policy's chat template
-            raise ConfigError(str(error)) from None
+        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(

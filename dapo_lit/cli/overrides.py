@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, unknown_key
-from dapo_lit.config.groups import brings_regime, group_fault, known_choices
+from dapo_lit.config.groups import brings_regime, group_fault, known_choices, regime_fault
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
@@ -20,6 +20,7 @@ FLAGS = (
     "--shell-completion", "-sc",
 )  # fmt: skip
 """All flags of Hydra's."""
+LISTED_SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
 """Flags with which Hydra runs nothing."""
 
@@ -78,7 +79,10 @@ def parsed(argument: str) -> Override:
         return OverridesParser.create().parse_override(argument)
     except HydraException as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{argument}: not readable ({reason}); quote a value with special characters") from None
+        raise ConfigError(
+            f"{argument}: not readable ({reason}); a text with special characters "
+            "wants double quotes inside the single ones of the shell: 'task.columns={problem: \"Question (text)\"}'"
+        ) from None
 
 
 def choices(override: Override) -> list[object]:
@@ -90,18 +94,31 @@ def choices(override: Override) -> list[object]:
     return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
 
 
+def sweep_fault(override: Override) -> str | None:
+    """One line on a sweep that has no value, or one value twice; None for other overrides."""
+    if not override.is_sweep_override() or override.value_type not in LISTED_SWEEPS:
+        return None
+    values = [*override.sweep_string_iterator()]
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if not values:
+        return f"{override.input_line}: has no value, so nothing would run; a range is written 'seed=range(0,6)'"
+    return f"{override.input_line}: {twice} is named twice" if twice else None
+
+
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
     """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     replaces = "regime" if brings_regime(arguments) else None
     own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
-    faults: list[str | None] = []
+    faults: list[str | None] = [regime_fault(arguments)]
     for override in map(parsed, overrides):
         key = override.key_or_group
         path = key.split(".")
+        faults.append(sweep_fault(override))
         if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
             if not own_groups:
-                faults.append(group_fault(key, choices(override), override.is_add() or key == replaces))
+                added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
+                faults.append(group_fault(key, choices(override), added, sweeps))
             continue
         if override.is_add() or path[0].split("/")[0] == "hydra":
             continue
@@ -110,7 +127,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
             if siblings is None:
                 break
             if path[depth] not in siblings:
-                faults.append(unknown_key(path[: depth + 1], schema))
+                faults.append(unknown_key(path[: depth + 1], schema, path[depth + 1 :]))
                 break
     if any(faults):
         raise ConfigError("\n".join(filter(None, faults)))

@@ -15,7 +15,7 @@ class Techniques(Section, Switches):
 class Clip(Section):
     low: Annotated[float, Field(gt=0, le=1)]
     """epsilon_low: lower bound of the ratio is 1 - low; 1: no lower bound."""
-    high: PositiveFloat
+    high: Annotated[float, Field(gt=0, le=10)]
     """epsilon_high: upper bound is 1 + high with clip_higher, 1 + low without. Values below low are for controls."""
     dual: Annotated[float, Field(gt=1)] | None
     """Dual clip: for A < 0 the loss is at most -dual * A; null: off."""
@@ -81,7 +81,7 @@ class Correction(Section):
 
 
 class Optimizer(Section):
-    lr: PositiveFloat
+    lr: Annotated[float, Field(gt=0, le=1)]
     """Learning rate of AdamW after the warm-up."""
     betas: tuple[Fraction, Fraction]
     eps: PositiveFloat
@@ -121,7 +121,7 @@ class KL(Section):
 class Critic(Section):
     backbone: Literal["separate", "shared"]
     """Its own copy of the policy's layers, or the policy's layers themselves."""
-    lr: PositiveFloat
+    lr: Annotated[float, Field(gt=0, le=1)]
     """Peak learning rate; warm-up and schedule are the policy's."""
     loss_weight: PositiveFloat
     """Coefficient of the value loss."""

@@ -5,9 +5,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from dapo_lit.config.identity import kinds
+from dapo_lit.config.other_words import key_for
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, section_of
-from dapo_lit.errors import suggestion
+from dapo_lit.errors import nearest, suggestion
 
 Schema = TypeVar("Schema", bound=Section)
 
@@ -54,10 +56,25 @@ def known_keys(path: Sequence[str], schema: type[Section] = Config) -> list[str]
     return list(schema.model_fields)
 
 
-def unknown_key(path: Sequence[str], schema: type[Section] = Config) -> str:
-    """One line that names an unknown key and the nearest known ones."""
-    siblings = known_keys(path[:-1], schema) or []
-    hint = suggestion(path[-1], siblings, ".".join([*path[:-1], "{}"]))
-    if len(path) == 1 and "did you mean" not in hint and path[0].startswith("exp"):  # a group, which is no key
+def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Sequence[str] = ()) -> str:
+    """One line that names an unknown key, and the key that was meant: that of another trainer's word, one of this name
+    in another section, or the nearest.
+
+    rest: what follows the unknown part of the key.
+    """
+    siblings, every = known_keys(path[:-1], schema) or [], kinds(schema)
+    word, form = path[-1], ".".join([*path[:-1], "{}"])
+    own = [key for key in every if key.rpartition(".")[2] == word]
+    if meant := key_for(".".join([*path, *rest]), every):
+        return f"{'.'.join([*path, *rest])}: unknown key; here it is {meant} (docs/coming_from.md)"
+    if own:
+        hint = f"did you mean {' or '.join(own)}?"
+    elif len(path) == 1 and word.startswith("exp") and not nearest(word, siblings):  # a group, which is no key
         hint = "did you mean +experiment=NAME?"
+    elif nearest(word, siblings):
+        hint = suggestion(word, siblings, form)
+    else:
+        leaves = {key.rpartition(".")[2]: key for key in every}
+        near = nearest(word, leaves)
+        hint = f"did you mean {leaves[near]}?" if near else suggestion(word, siblings)
     return f"{'.'.join(path)}: unknown key; {hint}"

@@ -3,7 +3,7 @@
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
@@ -25,13 +25,13 @@ from dapo_lit.config.trainer import Trainer
 
 
 class Config(Section):
-    seed: Annotated[int, SCIENCE]
+    seed: Annotated[int, Field(ge=0, lt=2**32), SCIENCE]
     """Seed of problem order, sampling noise and mini-batch shuffling; in a study also of the base policy."""
     study_name: Annotated[str, BOOKKEEPING]
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
     """The folder of all runs."""
-    resume: Annotated[bool | Literal["auto"], BOOKKEEPING]
+    resume: Annotated[Literal[True, False, "auto"], BOOKKEEPING]
     """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
     preflight: Annotated[bool, BOOKKEEPING]
     """Try out reward, policy and tokenizer before the first step, and print what was found."""

@@ -36,7 +36,7 @@ def default_run() -> dict[str, Any]:
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
     chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
     for group, name in list(chosen.items()):
-        chosen |= _overridden(group, name)
+        chosen |= overridden(group, name)
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
 
 
@@ -45,9 +45,10 @@ def default_study() -> dict[str, Any]:
     return dict(choice("study/shared", "default")["study"])
 
 
-def _overridden(group: str, name: str) -> dict[str, str]:
+def overridden(group: str, name: str) -> dict[str, str]:
     """The choices of other groups that a file makes, as a task chooses its reflection patterns."""
-    tree = yaml.safe_load((config_folder() / group / f"{name}.yaml").read_text())
+    file = config_folder() / group / f"{name}.yaml"
+    tree = yaml.safe_load(file.read_text()) if file.is_file() else {}
     entries = [entry for entry in tree.get("defaults", ()) if isinstance(entry, Mapping)]
     return {key.removeprefix("override /").split("@")[0]: value for entry in entries for key, value in entry.items()}
 

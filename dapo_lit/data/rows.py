@@ -165,6 +165,9 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
                     continue
                 if header is None:
                     header = cells
+                    other = next((sign for sign in (";", "\t", "|") if sign in "".join(cells[:1])), None)
+                    if len(cells) == 1 and other:
+                        raise DataError(f"{file}: its columns are separated by {other!r}; save it with commas")
                     continue
                 with bad_rows:
                     if len(cells) != len(header):

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from dapo_lit.chat_template import apply_chat_template
-from dapo_lit.errors import suggestion
+from dapo_lit.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,6 +33,10 @@ AnswerFormat = Literal["answer_line", "boxed", "hash", "none"]
 PLACEHOLDER = "{problem}"
 # What a template with this format must contain.
 MARKS: dict[AnswerFormat, str] = {"answer_line": "Answer:", "boxed": r"\boxed", "hash": "#", "none": ""}
+
+
+class TemplateError(UserError, ValueError):
+    """A template that does not exist, is not one, or does not fit the policy or the reward."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -76,17 +80,17 @@ class PromptTemplate:
     def load(cls, name_or_path: str, key: str = "task.template") -> "PromptTemplate":
         """A shipped template by name (`dapo`), or any template by the path of its file (`prompts/mine.yaml`).
 
-        Raises ValueError, naming the file and the config key `key`, if there is no such file or it is not a template.
+        Raises TemplateError, naming the file and the key `key`, if there is no such file or it is not a template.
         """
         if name_or_path.endswith((".yaml", ".yml")):
             try:
                 content = Path(name_or_path).expanduser().read_text(encoding="utf-8")
             except OSError as error:
-                raise ValueError(f"{key}={name_or_path}: cannot read the file ({error.strerror})") from None
+                raise TemplateError(f"{key}={name_or_path}: cannot read the file ({error.strerror})") from None
         else:
             shipped = files("dapo_lit.data") / "prompt_templates" / f"{name_or_path}.yaml"
             if name_or_path not in shipped_templates():
-                raise ValueError(
+                raise TemplateError(
                     f"{key}={name_or_path}: no such template; {suggestion(name_or_path, shipped_templates())} "
                     "(a template of your own is named by the path of its .yaml file)"
                 )
@@ -111,19 +115,19 @@ class PromptTemplate:
         Messages go through the tokenizer's chat template with the generation prompt appended; text gets the special
         tokens that the tokenizer adds (a BOS token for some base models).
         before: the row's own messages before the problem, which take the place of the template's.
-        Raises ValueError for messages if the tokenizer has no chat template or one that fails, or if `before` meets a
-        text.
+        Raises TemplateError for messages if the tokenizer has no chat template or one that fails, or if `before` meets
+        a text.
         """
         prompt = self.render(problem_text)
         if isinstance(prompt, str):
             if before:
-                raise ValueError(
+                raise TemplateError(
                     f"the template {self.name} is a text, but the problems are chats of several messages; "
                     "choose a template with messages, such as chat"
                 )
             return list(tokenizer(prompt)["input_ids"])
         if not tokenizer.chat_template:
-            raise ValueError(
+            raise TemplateError(
                 f"the template {self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
@@ -145,19 +149,28 @@ def shipped_templates() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+def agreed_template(
+    name_or_path: str, extraction: str, key: str = "task.template", reading: str = "reward.extraction"
+) -> PromptTemplate:
+    """PromptTemplate.load and check_agreement."""
+    template = PromptTemplate.load(name_or_path, key)
+    check_agreement(template, extraction, key, reading)
+    return template
+
+
 def check_agreement(
     template: PromptTemplate, extraction: str, key: str = "task.template", reading: str = "reward.extraction"
 ) -> None:
     """Refuses a reward that expects another answer format than the prompt asks for: right answers would count as wrong.
 
     `auto` reads every format, and a template that asks for none fits every reward.
-    Raises ValueError naming the two config keys.
+    Raises TemplateError naming the two config keys.
     """
     if extraction == "auto" or template.answer_format in ("none", extraction):
         return
     agreeing = [name for name in shipped_templates() if PromptTemplate.load(name).answer_format == extraction]
     hint = f", or {key} to one with that format ({', '.join(agreeing)})" if agreeing else ""
-    raise ValueError(
+    raise TemplateError(
         f"{key}={template.name} asks for the answer as {template.answer_format}, but "
         f"{reading}={extraction} reads another format: right answers would count as wrong. "
         f"Set {reading}={template.answer_format} (or auto){hint}"
@@ -168,13 +181,13 @@ def _parse(name: str, content: str) -> PromptTemplate:
     try:
         fields = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise ValueError(f"template {name}: not valid YAML: {error}") from None
+        raise TemplateError(f"template {name}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"template {name}: needs the keys answer_format and either text or messages")
+        raise TemplateError(f"template {name}: needs the keys answer_format and either text or messages")
     try:
         return PromptTemplate(name, **{str(key): value for key, value in fields.items()})
     except ValidationError as error:
-        raise ValueError(f"template {name}: " + "; ".join(map(_fault, error.errors()))) from None
+        raise TemplateError(f"template {name}: " + "; ".join(map(_fault, error.errors()))) from None
 
 
 def _fault(details: ErrorDetails) -> str:

@@ -55,7 +55,10 @@ def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel
     if (place / "run.json").is_file() or place.suffix == ".ckpt":
         evaluated = open_run_model(place)[0]
     else:
-        model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
+        try:
+            model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
+        except FileNotFoundError as error:
+            raise ConfigError(f"{error} A run is evaluated by its folder, runs/<study>/<arm>/seed_<n>") from None
         evaluated = EvaluatedModel(label, model, tokenizer)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return replace(evaluated, model=evaluated.model.to(chosen))

@@ -19,6 +19,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from dapo_lit.errors import UserError
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Row, train_supervised
 
@@ -124,18 +125,26 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
     the 0.02 of transformers suits models some thousand wide and makes tiny ones learn slowly.
     """
     values = dict(architecture)
-    values.setdefault("initializer_range", float(values["hidden_size"]) ** -0.5)  # type: ignore[arg-type]
-    config = AutoConfig.for_model(
-        values.pop("model_type"),
-        vocab_size=len(tokenizer),
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **values,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    try:
+        values.setdefault("initializer_range", float(values["hidden_size"]) ** -0.5)  # type: ignore[arg-type]
+        config = AutoConfig.for_model(
+            values.pop("model_type"),
+            vocab_size=len(tokenizer),
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **values,
+        )
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long))
+    except Exception as error:  # a size that is missing, negative, or does not divide another
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(
+            f"policy.architecture: no model has these sizes ({type(error).__name__}: {reason}); sizes are positive, "
+            "num_attention_heads divides hidden_size, and num_key_value_heads divides num_attention_heads"
+        ) from error
     model.generation_config = GenerationConfig(
         do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )

@@ -1,4 +1,5 @@
-"""Settings that can have no effect in a run, reported at its start so that nobody compares two arms that are the same.
+"""Settings that can have no effect in a run, or hardly the one that was meant, reported at its start so that nobody
+compares two arms that are the same.
 
 What only the run itself can show, such as a penalty that never fires, is named after its first steps
 (`unused_techniques`) and in the report of finished runs.
@@ -43,6 +44,16 @@ def idle_settings(config: Config, bound: Objective) -> list[str]:
     )
     lines = [*_techniques(algorithm, takes), *(text for idle, text in faults if idle)]
     lines = [f"algorithm.{text}; no effect" for text in lines]
+    if algorithm.techniques.clip_higher and "clip_high" in takes and algorithm.clip.high < algorithm.clip.low:
+        lines.append(
+            f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "
+            "is the tighter one, as in a control; were they swapped?"
+        )
+    if config.trainer.micro_batch_tokens < config.task.max_response_tokens:
+        lines.append(
+            f"trainer.micro_batch_tokens={config.trainer.micro_batch_tokens} is less than a response of "
+            f"task.max_response_tokens={config.task.max_response_tokens}: long ones are trained on one at a time"
+        )
     if algorithm.critic is not None and algorithm.critic.warmup_steps >= config.budget.steps:
         lines.append("the policy is not trained: critic.warmup_steps reaches budget.steps")
     return lines
@@ -52,7 +63,7 @@ def check_switches(config: Config) -> Finding:
     """Which techniques are on, with a warning for each setting that can have no effect."""
     on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
-    found = f"; {len(lines)} settings have no effect" if lines else ""
+    found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))
 
 

@@ -33,7 +33,7 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     assert rows["policy"].startswith("qwen2, ")
     assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")
     assert "clip_higher" in rows["switches"]
-    assert rows["switches"].endswith("; 1 settings have no effect")
+    assert rows["switches"].endswith("; 1 to look at")
     assert rows["engine"] == "torch, float32"
     assert warning.startswith("    warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
 

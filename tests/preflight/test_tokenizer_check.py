@@ -9,6 +9,7 @@ from tiny_policy import TINY
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
+from dapo_lit.errors import UserError
 from dapo_lit.policy.base import BaseSpec, character_tokenizer, prepare_base
 from dapo_lit.preflight.prompts import check_prompts
 from dapo_lit.preflight.tokenizer import check_tokenizer
@@ -63,7 +64,7 @@ def test_a_template_that_the_policy_cannot_read_is_refused(parts):
     with pytest.raises(ConfigError, match=r"task\.template=gsm8k_few_shot .*it has no token"):
         check_prompts(*parts.train_prompts[:1], parts.template.load("gsm8k_few_shot"), parts.tokenizer, parts.policy)
     parts.template = parts.template.load("gsm8k_chat")
-    with pytest.raises(ConfigError, match="has no chat template"):
+    with pytest.raises(UserError, match="has no chat template"):
         parts.prompts(parts.problems.train)
 
 
