@@ -5,6 +5,7 @@ found. Lightning uses the group as it is.
 """
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -70,6 +71,28 @@ def place_from_outside() -> Place | None:
     return None
 
 
+GROUPS, OTHER_FILES = 6, 256
+"""Process groups of a rank (the world, the run's, sampling, checkpoints, the mesh, the engine), each of which holds a
+file descriptor for every rank and three more with gloo (measured at 2 to 8 ranks), and what else a process opens."""
+
+
+def allow_files(needed: int) -> None:
+    """Raises this process's limit on open files to `needed`, where the system allows it.
+
+    Raises:
+        ConfigError: it does not. Without it, a large run would die when its last groups are made.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"the groups of this many processes need {needed} open files in each, and the system allows {hard}: raise "
+            "the hard limit (ulimit -Hn; LimitNOFILE of the SLURM daemon), or train with fewer processes"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK", STARTED_BY)
 """Environment variables that `start_others` sets."""
 
@@ -84,6 +107,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     if settings.strategy == "single":
         yield Ranks()
         return
+    allow_files(OTHER_FILES + GROUPS * (settings.devices * settings.num_nodes + 3))
     place, children = place_from_outside(), list[subprocess.Popen[bytes]]()
     has_starter = place is not None and STARTED_BY not in os.environ
     size = settings.devices * settings.num_nodes
