@@ -1,4 +1,4 @@
-"""The report as one HTML file: SVG inline, no script, nothing fetched, readable in light and dark and aloud.
+"""The report as one HTML file: SVG inline, nothing fetched, readable without its script, in light and dark and aloud.
 
 page.html holds the layout and the style; paragraphs and captions are Markdown.
 """
