@@ -26,7 +26,6 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
-from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.step.batch import RolloutStep
 
@@ -170,7 +169,7 @@ def run(out: Path, cell: str, config: Config) -> None:
         parts._build_engine = lambda: ScriptedEngine(script(parts))  # type: ignore[method-assign]
         module = Probe(config, cell.startswith("reference"), lambda: parts.policy, ranks, parts.fill)
         module.logs = False
-        trainer = build_trainer([], **trainer_arguments(config.trainer))
+        trainer = build_trainer(config, [])
         trainer.fit(module, datamodule=RolloutDataModule(config, parts, StopSignal(), ranks))
         found = {"updates": module.updates, "metrics": module.step_metrics, "after": module.weights()}
         torch.save(found, out / f"{cell}.{ranks.rank}.pt")

@@ -23,7 +23,6 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
-from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import RunFolder
@@ -126,7 +125,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
 
         recorder._write = kept
         callbacks = [recorder, Checkpoints(config, folder, stop, ranks)]
-        trainer = build_trainer(callbacks, **trainer_arguments(config.trainer))
+        trainer = build_trainer(config, callbacks)
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
         torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
 

@@ -14,7 +14,6 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.strategy import trainer_arguments
 from dapo_lit.objective.tokens import Statistics
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
@@ -43,7 +42,7 @@ class Run:
         self.module = DAPOModule(config, lambda: self.parts.policy)
         self.module.logs = False
         callbacks = [Recorder(config, self.folder, loggers), Checkpoints(config, self.folder, stop)]
-        self.trainer = build_trainer(callbacks, **trainer_arguments(config.trainer))
+        self.trainer = build_trainer(config, callbacks)
 
     def fit(self) -> None:
         self.trainer.fit(self.module, datamodule=self.datamodule)
