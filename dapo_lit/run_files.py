@@ -13,7 +13,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,24 +87,34 @@ def config_text(tree: Mapping[str, Any]) -> str:
     return str(yaml.safe_dump(tree, sort_keys=False))
 
 
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raises DamagedError where Parquet cannot be read; a name of a column may be no text."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
+
+
 def read_arrow(file: Path, columns: Sequence[str] | None = None) -> "pa.Table":
     """A Parquet file, compared with its manifest and its pages with their checksums.
 
     Raises:
         DamagedError: it cannot be read, or is not as it was written.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     check_file(file)
-    try:
+    with _readable(file):
         return pq.read_table(file, columns=list(columns) if columns else None, page_checksum_verification=True)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
 
 
 def read_table(file: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-    return read_arrow(file, columns).to_pandas()
+    table = read_arrow(file, columns)
+    with _readable(file):
+        return table.to_pandas()
 
 
 def write_arrow(file: Path, table: "pa.Table", **options: Any) -> None:
