@@ -17,7 +17,7 @@ from dapo_lit.study.read.base_policies import hash_of_bases
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Table, in_terminal, is_empty
-from dapo_lit.study.report.page_one import page_one
+from dapo_lit.study.report.page_one import page_one, panels
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
@@ -150,6 +150,10 @@ def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(tmp_path: P
     looked = effects_of(folder, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
     assert looked["verdict"] == "up at 8 of 10"  # 2 of 64 flips are more than alpha * 6 / 10
     assert looked["adjusted p"] == "–"
+
+
+def test_a_primary_metric_that_is_always_shown_has_one_panel() -> None:
+    assert panels("rollout/entropy", ()) == ["rollout/entropy", "rollout/length_mean"]
 
 
 def test_what_is_found_reads_in_a_terminal() -> None:

@@ -61,7 +61,7 @@ def sensitivity(results: Results, compared: Sequence[Contrast]) -> str:
 
 def panels(metric: str, effects: Sequence[Effect]) -> list[str]:
     """The primary metric, entropy and length, then the largest effects; near-duplicates are shown once."""
-    chosen = [metric, *ALWAYS]
+    chosen = list(dict.fromkeys([metric, *ALWAYS]))
     for effect in effects:
         key = effect.outcome
         if len(chosen) < PANELS and effect.words not in map(in_words, chosen) and not _without_panel(key, chosen):
