@@ -145,6 +145,7 @@ def test_reflection_of_a_run_is_reported_by_step_with_first_occurrences(run, cap
 def test_a_pattern_of_a_run_folder_counts_if_the_command_line_has_it(run, tmp_path):
     copy = tmp_path / "dapo" / "seed_0"
     shutil.copytree(run, copy)
+    (copy / "manifest.json").unlink()
     config = copy / "config.yaml"
     tree = yaml.safe_load(config.read_text())
     tree["reflection"]["patterns"] = {"slow": "(a|a|.)*Z$"}

@@ -17,6 +17,7 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.cli.command import compose as composed
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import DamagedError
+from dapo_lit.manifest import read_manifest, sum_of, write_manifest
 from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.replay import arms_of, changed, main
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
@@ -260,6 +261,9 @@ def foreign(run: Path, place: Path, **named: dict) -> tuple[Path, str]:
         tree[group] |= values
     text = yaml.safe_dump(tree).replace("MODULE", f"{copy.name}.evil")
     (copy / "config.yaml").write_text(text)
+    manifest = read_manifest(copy)  # whoever alters a run can seal it again
+    manifest["files"]["config.yaml"] = sum_of(copy / "config.yaml")
+    write_manifest(copy, manifest)
     return copy, f"{copy.name}.evil"
 
 
