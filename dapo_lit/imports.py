@@ -30,6 +30,13 @@ def only(given: Container[str] | None) -> Iterator[None]:
         _given.reset(token)
 
 
+def names_code(key: str, value: object) -> bool:
+    """True if a setting names code, which needs the user's own word (SECURITY.md)."""
+    if key.startswith("reward.weights."):
+        return "." in key.removeprefix("reward.weights.")
+    return key in ("reward.function", "algorithm.loss") and "." in str(value)
+
+
 def check_given(path: str) -> None:
     """Raises UntrustedError for a path that the user did not give."""
     given = _given.get()

@@ -174,14 +174,16 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     from dapo_lit.runs.bind import bind, step_of
     from dapo_lit.runs.checkpoint_files import newest_good
     from dapo_lit.runs.loggers import Loggers
+    from dapo_lit.runs.resume import forked_from
 
     loggers = None
     try:
-        start = StartPoint(folder, newest_good(folder.path / "checkpoints") if folder.resumes else None)
-        bind(folder.path, step_of(start.checkpoint.name) if start.checkpoint else 0)
+        state, origin = (newest_good(folder.path / "checkpoints"), {}) if folder.resumes else forked_from(config)
+        start = StartPoint(folder, state)
+        bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)
         if not folder.resumes:
-            folder.write_run(base_weights=parts.base_weights)
+            folder.write_run(**{"base_weights": parts.base_weights} | origin)
         loggers = Loggers(config, folder)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:

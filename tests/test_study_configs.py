@@ -8,7 +8,7 @@ from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
 from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import flatten
 
-STUDIES = sorted({file.stem for file in (config_folder() / "study").glob("*.yaml")} - {"calibrate"})
+STUDIES = sorted({file.stem for file in (config_folder() / "study").glob("*.yaml")} - {"calibrate", "fork"})
 
 
 @pytest.mark.parametrize("name", STUDIES)

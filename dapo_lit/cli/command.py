@@ -106,42 +106,48 @@ def run_command(
         if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
             raise error
 
-    def plain() -> None:
-        tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
-        codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
-
-    arguments = sys.argv[1:]
-    study: Sweep | None = None
-    registration: Registration | None = None
+    prepared: list[tuple[list[str], Sweep | None, Registration | None]] = []
 
     def check() -> None:
-        nonlocal arguments, study, registration
-        arguments = [*map(quote_arms, flags_first(written_out(arguments, positional, renamed or {})))]
+        arguments = [*map(quote_arms, flags_first(written_out(sys.argv[1:], positional, renamed or {})))]
         if brings_regime(arguments):
             arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
         check_overrides(arguments, schema)
         if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
-            from dapo_lit.cli.study_launch import prepare  # loads pandas
+            from dapo_lit.cli.fork import for_each_state  # they load pandas
+            from dapo_lit.cli.study_launch import prepare
 
-            arguments, study, registration = prepare(arguments)
+            prepared.extend(prepare(each) for each in for_each_state(arguments))
+        else:
+            prepared.append((arguments, None, None))
+
+    def launch(arguments: list[str], study: "Sweep | None", registration: "Registration | None") -> int:
+        def plain() -> None:
+            tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
+            codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
+
+        code, refused = 1, False
+        try:
+            if study is None and is_plain(arguments):
+                code = reported(plain) or codes[0]
+            elif study is None:
+                code = max([in_hydra(task, arguments, config_name), *codes])
+            else:
+                code = run_study(study, run, schema, before_study, decided)
+        finally:
+            if code and registration is not None:
+                refused = registration.withdrawn_unless_started()
+        if study is not None and not refused:
+            found = after_study(study.config)  # also if a cell failed: of those that have ended
+            code = code or found
+        return code
 
     if code := reported(check):
+        for *_, registration in prepared:
+            if registration is not None:
+                registration.withdrawn_unless_started()
         return code
-    code, refused = 1, False
-    try:
-        if study is None and is_plain(arguments):
-            code = reported(plain) or codes[0]
-        elif study is None:
-            code = max([in_hydra(task, arguments, config_name), *codes])
-        else:
-            code = run_study(study, run, schema, before_study, decided)
-    finally:
-        if code and registration is not None:
-            refused = registration.withdrawn_unless_started()
-    if study is not None and not refused:
-        found = after_study(study.config)  # also if a cell failed: of those that have ended
-        code = code or found
-    return code
+    return max([launch(*each) for each in prepared])
 
 
 def is_plain(arguments: list[str]) -> bool:

@@ -10,9 +10,14 @@ from dapo_lit.config import config_folder
 
 
 def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
-    """Interpolations are not yet resolved, and nothing is checked."""
+    """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return hydra.compose(config_name, list(overrides))
+        tree = hydra.compose(config_name, list(overrides))
+    if tree.get("fork"):
+        from dapo_lit.cli.fork import continued  # loads pandas
+
+        tree = OmegaConf.create(continued(resolved(tree), overrides))
+    return tree
 
 
 def resolved(tree: DictConfig) -> dict[str, Any]:

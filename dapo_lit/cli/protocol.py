@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity
+from dapo_lit.imports import names_code
 from dapo_lit.study.read.packed_cells import read_packed
 
 SEEDED = ("seed", "task.base_seed")
@@ -26,7 +27,7 @@ def protocol(folder: Path, arguments: list[str], study: list[str], given: set[st
     cell = composed_tree([*arguments, *study, f"seed={run.seed}", f"study.arm='{run.arm}'"])
     changed = differences(identity(run.config), identity(_with_switches(cell, run.identity)))
     for key, (before, now) in changed.items():
-        if key not in given and _names_code(key, before):
+        if key not in given and names_code(key, before):
             raise ConfigError(
                 f"study.packed={folder}: its cells ran with {key}={before}, which is {now} here, and a packed study is "
                 f"data: read that code, and name it on the command line, {key}=..."
@@ -38,13 +39,6 @@ def protocol(folder: Path, arguments: list[str], study: list[str], given: set[st
     ]
     bases = run.config["study"].get("bases", (run.config.get("regime") or {}).get("bases", []))
     return kept if "study.bases" in given else [*kept, f"study.bases={json.dumps(bases)}"]
-
-
-def _names_code(key: str, value: object) -> bool:
-    """True if a setting names code, which needs the user's own word (SECURITY.md)."""
-    if key.startswith("reward.weights."):
-        return "." in key.removeprefix("reward.weights.")
-    return key in ("reward.function", "algorithm.loss") and "." in str(value)
 
 
 def _with_switches(cell: DictConfig, packed: dict[str, object]) -> dict[str, object]:

@@ -21,8 +21,8 @@ def packed_cell(config: Config, arm: str) -> Path | None:
     if config.study is None or config.study.packed is None or config.resume != "auto":
         return None
     folder = Path(config.study.packed)
-    cell = folder / arm / f"seed_{config.seed}"
-    packed = packed_config(folder, arm, config.seed)
+    cell = folder / arm / f"seed_{config.replicate}"
+    packed = packed_config(folder, arm, config.replicate)
     if packed is None:
         return None
     changes = differences(identity(packed), identity(config.model_dump(mode="json")))

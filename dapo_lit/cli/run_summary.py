@@ -22,7 +22,9 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     rows = read_metrics(folder.path).table
     before, after = rows.iloc[0], rows.iloc[-1]
     label, k = config.task.label, config.evaluation.samples
-    table = Table(title=f"{folder.read_run()['arm']}, seed {config.seed}, {rows.index[-1]} steps", title_justify="left")
+    table = Table(
+        title=f"{folder.read_run()['arm']}, seed {config.replicate}, {rows.index[-1]} steps", title_justify="left"
+    )
     for column in ("", "before", "after"):
         table.add_column(column, justify="left" if not column else "right")
     problems = folder.read_run()["problems"]["heldout"]

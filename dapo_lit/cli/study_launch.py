@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.protocol import protocol
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
@@ -115,10 +116,11 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     registration = register_plan(study, config, seeds, multirun)
     bases = 0 if config.policy.path is not None else len({base_of(config.study.bases, seed) for seed in seeds})
     updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
+    steps = config.fork.horizon if config.fork else config.budget.steps
     print(
         f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds"
         + (f" on {bases} base policies" if bases > 1 else "")
-        + f", {config.budget.steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
+        + f", {steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
         f"in {config.runs_dir}/{config.study_name}",
         flush=True,
     )
@@ -170,6 +172,8 @@ def study_design(config: Config) -> Design:
         doses = [dose for control in regime.techniques.values() for dose in control.doses]
         names, reference = calibration_arms(regime.reference, doses), regime.reference
         place = f"regime {regime.name}"
+    if config.fork:
+        names = fork_arms(config)
     if not names:
         raise ConfigError(f"study.arms: study {study.name} names none, such as [dapo, dapo-clip_higher]")
     if config.algorithm.family != "dapo":
@@ -184,6 +188,8 @@ def study_design(config: Config) -> Design:
         raise ConfigError(f"{place}: {error}") from None
     if len(arms) < 2:
         raise ConfigError(f"study.arms: a study compares two arms or more, got {names}")
+    if config.fork:
+        check_changes(arms)
     made = Design(study.name, reference or arms[0].name, arms)
     find_arm_of(made, made.reference)
     return made

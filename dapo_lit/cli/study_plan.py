@@ -7,6 +7,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from dapo_lit.cli.fork import fork_families
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.bases import base_of
 from dapo_lit.errors import suggestion
@@ -34,6 +35,8 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
     assert section is not None
     if config.regime and study.name == CALIBRATE:
         return _calibrated(study, config)
+    if config.fork:
+        return fork_families(study, config)
     found = contrasts(study.names, study.reference)
     first = primary_family(found)
     asked = section.families or ({} if first is None or section.event else {first: section.alpha})

@@ -20,7 +20,7 @@ from dapo_lit.config.sections import (
     Section,
     Task,
 )
-from dapo_lit.config.study import Study
+from dapo_lit.config.study import Fork, Study
 from dapo_lit.config.trainer import Trainer
 
 
@@ -39,6 +39,8 @@ class Config(Section):
     """The study that this run is a cell of; null: none."""
     regime: Annotated[Regime | None, BOOKKEEPING]
     """What the run's settings are meant to show, chosen by +regime=NAME; null: no regime was chosen."""
+    fork: Annotated[Fork | None, SCIENCE]
+    """The run and step that this run continues from (+study=fork); null: it starts from the policy."""
     algorithm: Annotated[Algorithm, SCIENCE]
     policy: Annotated[Policy, SCIENCE]
     task: Annotated[Task, SCIENCE]
@@ -65,6 +67,25 @@ class Config(Section):
     def compute_dtype(self) -> str:
         """The dtype of forward and backward, which the weights may be stored wider than."""
         return self.trainer.sharding.dtype or self.policy.dtype
+
+    @property
+    def last_step(self) -> int:
+        """The step after which the run ends at the latest."""
+        return self.fork.steps[0] + self.fork.horizon - 1 if self.fork else self.budget.steps
+
+    @property
+    def replicate(self) -> int:
+        """The number in the name of the run's folder: its seed; of a fork, which keeps that of its run, its noise."""
+        return self.rollout.noise_stream if self.fork else self.seed
+
+    @model_validator(mode="after")
+    def _ends_with_its_run(self) -> Self:
+        if self.last_step > self.budget.steps:
+            raise ValueError(
+                f"fork.horizon goes to step {self.last_step}, which is after the run's last, "
+                f"budget.steps={self.budget.steps}; take {self.last_step - self.budget.steps} fewer"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

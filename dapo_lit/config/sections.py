@@ -243,7 +243,7 @@ class Reflection(Section):
 
 class Replay(Section):
     record: tuple[PositiveInt, ...]
-    """Rollout steps kept for `python -m dapo_lit.replay`: their rollouts and the training state before them."""
+    """Steps kept for `python -m dapo_lit.replay` and `+study=fork`: rollouts, and the training state before them."""
 
 
 class Evaluation(Section):

@@ -20,6 +20,15 @@ class Event(Section):
     """In steps; an event after it counts as not happened."""
 
 
+class Fork(Section):
+    run: str
+    """The folder of the run that is continued, such as runs/dapo/dapo/seed_0."""
+    steps: tuple[PositiveInt, ...]
+    """Steps before which that run kept its training state (replay.record); a study for each. null: all of them."""
+    horizon: PositiveInt
+    """Rollout steps from each of them."""
+
+
 class Study(Section):
     name: str
     """The study's name, which its runs record."""
@@ -63,8 +72,10 @@ class Study(Section):
     def _seeds_once(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: one is named twice")
-        if self.until and (self.event or self.bases):
-            raise ValueError("until: several looks need a base policy for each seed (bases: []), and no event")
+        if self.until and (self.event or len(self.bases) > 1):
+            raise ValueError(
+                "until: several looks need one base policy, or one for each seed (bases: []), and no event"
+            )
         if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
             raise ValueError(f"families {self.families}: their shares exceed alpha {self.alpha:g}")
         return self

@@ -102,7 +102,7 @@ class Recorder(Callback):
         """Stops the trainer if the budget is spent or no group is left to learn from."""
         budget, counters = self.config.budget, module.counters
         spent = (
-            counters.step >= budget.steps
+            counters.step >= self.config.last_step
             or (budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated)
             or (budget.wall_s is not None and counters.wall_s >= budget.wall_s)
         )
@@ -114,7 +114,8 @@ class Recorder(Callback):
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
         every = self.config.evaluation.every
-        evaluates = trainer.should_stop or bool(every and module.counters.step % every == 0)
+        due = trainer.should_stop or bool(every and module.counters.step % every == 0)
+        evaluates = due and self.config.fork is None  # a fork is compared on its rollouts
         self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
         module.row = None
 

@@ -59,7 +59,8 @@ class Checkpoints(Callback):
     ) -> None:
         # A signal reaches the ranks at different times, and the flag may still change: the gathered value decides.
         stops = any(self.ranks.gather(self.stop.requested))
-        if batch.step % self.every == 0 or trainer.should_stop or stops:
+        ends = trainer.should_stop and self.config.fork is None  # nobody continues a fork of a few steps
+        if batch.step % self.every == 0 or ends or stops:
             self.save(trainer, batch.step)
         if not trainer.should_stop:
             self.save_for_replay(trainer, batch.step + 1)

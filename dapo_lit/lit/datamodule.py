@@ -261,6 +261,11 @@ class RolloutDataModule(LightningDataModule):
     def _restore(self, state: dict[str, Any]) -> None:
         assert self.collector is not None
         self.collector.load_state_dict(state["collector"])
+        for completion in (c for group in self.collector.carried for c in group.scored.values()):
+            # A fork or a replay may shape rewards in another way than the run that saved them.
+            completion.length_penalty, completion.reward_shaped = self.collector.setup.reward(
+                completion.score, completion.num_tokens, completion.truncated
+            )
         if self._ahead:
             known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
             self._ahead.restore(state["ahead"] and state["ahead"].mapped(lambda stub: known[stub.id]))

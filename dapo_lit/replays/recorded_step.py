@@ -6,7 +6,6 @@ with an engine that plays back the recorded samples. Collection, rewards, dynami
 losses and updates run as in training, and under the recorded switches they give the recorded metrics.
 """
 
-import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group
 from dapo_lit.run_files import read_table
-from dapo_lit.runs.checkpoint_files import before_step, fault
+from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.safe_loading import only_state
@@ -60,9 +59,7 @@ class Recording:
 
 def recorded_steps(run: Path) -> list[int]:
     """The steps of a run that can be replayed, ascending."""
-    names = [re.fullmatch(r"step_(\d+)", p.stem) for p in (run / "replay").glob("step_*.ckpt")]
-    steps = sorted(int(name[1]) for name in names if name)
-    return [step for step in steps if rollouts_file(run, step).is_file()]
+    return [step for step in kept_states(run) if rollouts_file(run, step).is_file()]
 
 
 def open_recording(run: Path, step: int | None, given: Container[str] | None = frozenset()) -> Recording:
@@ -215,14 +212,6 @@ class _OneStep(Callback):
     """Ends the run after the recorded step, and keeps that step."""
 
     step: RolloutStep | None = None
-
-    def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        collector = trainer.datamodule.collector
-        for completion in (c for group in collector.carried for c in group.scored.values()):
-            # The checkpoint has their rewards under the recorded switches.
-            completion.length_penalty, completion.reward_shaped = collector.setup.reward(
-                completion.score, completion.num_tokens, completion.truncated
-            )
 
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int

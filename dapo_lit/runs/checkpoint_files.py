@@ -4,6 +4,7 @@ A checkpoint is a file (one process) or a folder with a file per rank (sharded).
 disk, named in the run's manifest and renamed, so that a kill at any moment leaves the earlier checkpoints intact.
 """
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,12 @@ KEPT = 2
 def before_step(run: Path, step: int) -> Path:
     """The training state before a recorded step."""
     return run / "replay" / f"step_{step:06d}.ckpt"
+
+
+def kept_states(run: Path) -> list[int]:
+    """The steps before which a run kept its training state, ascending."""
+    names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / "replay").glob("step_*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:

@@ -207,7 +207,7 @@ class WandbRun:
             id=run_id,
             resume="allow",
             group=config.study_name,
-            name=f"{run['arm']}-seed_{config.seed}",
+            name=f"{run['arm']}-seed_{config.replicate}",
             config=config.model_dump(mode="json"),
             dir=folder.path,
             settings=wandb.Settings(console="off", silent=True),

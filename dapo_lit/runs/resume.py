@@ -1,5 +1,6 @@
 """What may change when a run is resumed: where and how fast it computes, and where it ends; never what it learns."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
 from dapo_lit.config.kinds import EXECUTION, HORIZON
+from dapo_lit.errors import DamagedError
+from dapo_lit.manifest import sum_of
 from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.runs.checkpoint_files import before_step, fault
 
 
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
@@ -45,6 +49,26 @@ def progress(run: Path) -> dict[str, float]:
     """How much of each budget the run has spent."""
     row = (read_metrics(run).rows or [{}])[-1]
     return {"steps": row.get("step", 0), **{key: row.get(key, 0) for key in ("tokens_generated", "wall_s")}}
+
+
+def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
+    """The training state that a fork starts from, with what its run.json says of it; None for any other run.
+
+    Raises:
+        ConfigError, DamagedError: the run did not keep it, or it is damaged.
+    """
+    if config.fork is None:
+        return None, {}
+    run, step = Path(config.fork.run), config.fork.steps[0]
+    state = before_step(run, step)
+    if not state.exists():
+        raise ConfigError(f"{state}: no such training state; 'replay.record=[{step}]' of a run keeps it")
+    if reason := fault(state):
+        raise DamagedError(f"{state} is damaged ({reason}); fork from another step of {run}")
+    files = sorted(state.iterdir()) if state.is_dir() else [state]
+    digest = hashlib.sha256(" ".join(map(sum_of, files)).encode()).hexdigest()[:16]
+    # In place of the base policy's: forks of one state share their start, and of two states they do not.
+    return state, {"origin": {"run": str(run), "step": step, "state": digest}, "base_weights": digest}
 
 
 def describe(changes: Mapping[str, list[Any]]) -> str:

@@ -87,7 +87,7 @@ class RunFolder:
 
 def run_path(config: Config, arm: str) -> Path:
     """The folder of a run."""
-    return Path(config.runs_dir) / config.study_name / arm / f"seed_{config.seed}"
+    return Path(config.runs_dir) / config.study_name / arm / f"seed_{config.replicate}"
 
 
 def is_done(config: Config, arm: str) -> bool:
@@ -100,7 +100,7 @@ def is_done(config: Config, arm: str) -> bool:
     if config.resume != "auto" or not (path / "DONE.json").is_file() or not (path / "run.json").is_file():
         return False
     changes_on_resume(path, config)
-    done, budget = progress(path), config.budget.model_dump()
+    done, budget = progress(path), config.budget.model_dump() | {"steps": config.last_step}
     spent = any(limit is not None and done[key] >= limit for key, limit in budget.items())
     return spent or RunFolder(path, resumes=False).read_run().get("status") != "finished"
 
@@ -149,7 +149,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
     folder.write_run(
         study=config.study_name,
         arm=arm,
-        seed=config.seed,
+        seed=config.replicate,
         techniques=config.algorithm.techniques.model_dump(),
         config_hash=config_hash(tree),
         **code_state(),

@@ -134,7 +134,7 @@ def _within_arm(runs: Runs) -> list[str]:
         first, *others = runs.of(arm)
         for run in others:
             differing = _differing({first.name: _relevant(first.identity), run.name: _relevant(run.identity)})
-            keys = [key for key in differing if not key.endswith("seed")]
+            keys = [key for key in differing if not key.endswith(("seed", "noise_stream"))]
             if keys:
                 found.append(f"{first.name} and {run.name} differ in {', '.join(keys)}")
                 break

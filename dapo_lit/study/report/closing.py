@@ -9,6 +9,7 @@ from dapo_lit.study.read.outcomes import primary_metric
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.calibrated import close_calibration
+from dapo_lit.study.report.fork_page import close_fork
 from dapo_lit.study.report.report import make_report
 
 
@@ -20,6 +21,8 @@ def close(study: str, folders: Sequence[Path], command: str) -> str:
     """
     if study == "calibrate":
         return close_calibration(folders)
+    if study == "fork":
+        return close_fork(folders[0])
     out = folders[0] / "report"
     results, found = make_report(folders, out, command)
     if not any(learned(run) for run in results.runs.usable):

@@ -1,0 +1,135 @@
+"""`+study=fork`: continues a run from training states that it kept, under its own switches and under others.
+
+Each state is a study of its own: states of one run are not replicates. A cell has the config in the run's folder with
+the values of an arm. Its seed is the stream of sampling noise; the run's seed decides problem order and mini-batches.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dapo_lit.cli.overrides import looks_only, parsed
+from dapo_lit.config import Config, ConfigError, config_folder
+from dapo_lit.config.identity import flatten, kind_of, with_defaults
+from dapo_lit.config.kinds import HORIZON, SCIENCE
+from dapo_lit.imports import names_code
+from dapo_lit.runs.checkpoint_files import kept_states
+from dapo_lit.runs.resume import read_tree
+from dapo_lit.study.designs import Arm, Design
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.registration import Family, Registered
+from dapo_lit.techniques import REGISTER
+
+FORK = "fork"
+OWN = ("study", "study_name", "runs_dir", "resume", "logger", "callbacks", "replay", "fork")
+"""Keys that a fork does not take from its run."""
+CHANGEABLE = ("algorithm.", "reward.", "rollout.temperature")
+FIXED = (
+    "algorithm.family", "algorithm.critic", "algorithm.samples_per_prompt", "algorithm.optimizer.betas",
+    "algorithm.optimizer.eps", "algorithm.optimizer.weight_decay",
+)  # fmt: skip
+"""Keys of an arm that would change nothing, or not fit, because the state holds them."""
+
+
+def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
+    """The command line of a fork study once for every state that it names; any other command line as it is.
+
+    Raises:
+        ConfigError: no run, or a step before which it kept no state.
+    """
+    typed = _typed(arguments)
+    if "study" not in typed or typed["study"] != FORK or looks_only(arguments):
+        return [list(arguments)]
+    if "fork.run" not in typed:
+        raise ConfigError(
+            "fork.run is needed: the folder of the run to continue, such as fork.run=runs/dapo/dapo/seed_0"
+        )
+    run = Path(str(typed["fork.run"]))
+    tree = read_tree(run)
+    kept, asked = kept_states(run), typed.get("fork.steps")
+    steps = asked if isinstance(asked, list) else kept if asked is None else [asked]
+    if not steps or (absent := [step for step in steps if step not in kept]):
+        never = "; rollout.overlap=true keeps none" if tree["rollout"].get("overlap") else ""
+        raise ConfigError(
+            f"fork.steps: {run} kept {f'no state before step {absent[0]}' if steps else 'no training state'}"
+            f"{f' (kept: {kept})' if kept else ''}; a run keeps those before steps 4 and 8 with "
+            f"'replay.record=[4,8]'{never}"
+        )
+    if len(steps) > 1 and not {"-m", "--multirun"} & set(arguments):
+        raise ConfigError(f"fork.steps={steps}: one cell goes on from one state, such as fork.steps=[{steps[0]}]")
+    others = [argument for argument in arguments if not argument.startswith("fork.steps=")]
+    return [[*others, f"fork.steps=[{step}]"] for step in steps]
+
+
+def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """The config of a fork: that of its run, with the composed values of its own keys and what was typed.
+
+    Raises:
+        ConfigError: a typed key that decides what is learned, or of the run's folder.
+    """
+    run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
+    found: dict[str, Any] = with_defaults(read_tree(run))[0] | {key: tree[key] for key in OWN}
+    found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"
+    found["rollout"]["noise_stream"] = tree["seed"]
+    found["preflight"] = False  # the run had it
+    found["budget"] |= {"tokens_generated": None, "wall_s": None}
+    if found["policy"]["path"] is None:
+        found["study"]["bases"] = [found["task"]["base_seed"]]  # one: that of the run
+    typed, flat = flatten(_typed(arguments)), flatten(found)
+    for key, value in flat.items():
+        if names_code(key, value) and typed.get(key) != value:
+            raise ConfigError(
+                f"{run} ran with {key}={value}, and a run folder is data: read that code, and name it on the command "
+                f"line, {key}={value}"
+            )
+    for key, value in typed.items():
+        if key == "seed" or key.split(".")[0] in OWN or (key in flat and value == flat[key]):
+            continue
+        if kind_of(key) in (SCIENCE, HORIZON) or key == "trainer.strategy" or (config_folder() / key).is_dir():
+            raise ConfigError(
+                f"{key}: a fork has the settings of its run, {run}; another value of a setting is an arm, "
+                "such as 'study.arms=[\"dapo@optimizer.lr=0.0001\"]'"
+            )
+        *sections, last = key.split(".")
+        section = found
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    return found
+
+
+def fork_arms(config: Config) -> list[str]:
+    """The run's own switches, and the arms that were named: by default each technique toggled."""
+    assert config.study is not None
+    on = frozenset(technique for technique, is_on in config.algorithm.techniques.model_dump().items() if is_on)
+    return [Arm(on).name, *(config.study.arms or [Arm(on ^ {technique}).name for technique in REGISTER])]
+
+
+def check_changes(arms: Sequence[Arm]) -> None:
+    """Raises ConfigError for an arm that changes what the state holds."""
+    for key in (key for arm in arms for key in arm.settings):
+        if not key.startswith(CHANGEABLE) or key.startswith(FIXED):
+            raise ConfigError(f"study.arms: {key} is part of the state that a fork continues; an arm cannot change it")
+
+
+def fork_families(design: Design, config: Config) -> tuple[Family, ...]:
+    """With minus without for a technique, an arm minus the run for anything else, over the last half of the horizon."""
+    assert config.study is not None
+    assert config.fork is not None
+    own, *others = design.arms
+    metric, last = config.study.metric, config.last_step
+    members = []
+    for arm in others:
+        toggled = arm.on ^ own.on
+        technique = next(iter(toggled)) if len(toggled) == 1 and not arm.settings else None
+        treated, control = (own, arm) if technique in own.on else (arm, own)
+        weights = {treated.name: 1.0, control.name: -1.0}
+        steps = (last - (config.fork.horizon - 1) // 2, last)
+        members.append(Registered(technique or arm.name, technique, weights, metric, in_words(metric), steps=steps))
+    return (Family("from here on", config.study.alpha, tuple(members)),)
+
+
+def _typed(arguments: Sequence[str]) -> dict[str, Any]:
+    """The keys and groups of a command line with their values."""
+    given = [parsed(argument) for argument in arguments if "=" in argument and not argument.startswith("-")]
+    return {override.key_or_group: override.value() for override in given if not override.is_sweep_override()}

@@ -1,0 +1,128 @@
+"""The result of a fork study: what each switch does to one run from a state on, on the screen and as a page.
+
+A state is compared by itself, over streams of sampling noise; nothing is pooled over the states of a run.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.study.compare.calibration import window_mean
+from dapo_lit.study.compare.contrasts import compare
+from dapo_lit.study.compare.effects import registered_effects
+from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.figures.style import contrast_name
+from dapo_lit.study.read.guard import refusals
+from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import amount, bases, unit
+from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.run import Run
+from dapo_lit.study.read.runs import StudyError, load
+from dapo_lit.study.report.document import Document, Part, Table, in_terminal
+from dapo_lit.study.report.html import write_html
+
+TOKENS = "tokens_frac"
+"""Tokens generated from the state on, in units of what the run's own switches generate."""
+OUTCOMES = {
+    "rollout/entropy": "entropy (nats)",
+    "rollout/length_mean": "length (tokens)",
+    "rollout/truncated_frac": "truncated (points)",
+    "rollout/groups_mixed_frac": "mixed groups (points)",
+    TOKENS: "generated tokens (%)",
+}
+"""After training accuracy, which is the registered outcome."""
+WHAT = (
+    "A local effect on one policy: what a switch changes over the next steps of this run, not over a whole run. It has "
+    "not been validated as a predictor of whole-run effects (docs/calibration.md)."
+)
+NOT_REPEATED = ("time/", "perf/", "memory/", "eval/")
+"""Metrics of the machine, and of evaluations, which a fork does not make."""
+
+
+def close_fork(folder: Path) -> str:
+    """Writes the page of all states of the run next to the folder of this state; returns this state's part as text.
+
+    Raises:
+        StudyError: no cell has finished, or the cells may not be compared.
+    """
+    states = sorted(other for other in folder.parent.glob("step_*") if any(other.glob("*/seed_*/run.json")))
+    sections = {state: _section(state) for state in states}
+    every = [part for parts in sections.values() for part in parts]
+    page = write_html(Document(f"From here on: {folder.parent.name}", [WHAT, *every], {}, ()), folder.parent)
+    return "\n".join([*in_terminal([*sections[folder], WHAT]), f"page: {page}"])
+
+
+def _section(folder: Path) -> list[Part]:
+    runs, (plan, _) = load(folder), read_plan(folder)
+    done = runs.usable
+    if not done.runs or plan is None or plan.reference is None or plan.metric is None:
+        raise StudyError(f"{folder}: no cell has finished")
+    if reasons := refusals(done, plan.declared):
+        raise StudyError("; ".join(reasons))
+    fork = done.runs[0].config["fork"]
+    first, parent = int(fork["steps"][0]), Path(fork["run"])
+    last, rows_of_run = first + int(fork["horizon"]) - 1, read_metrics(parent).table
+    before = float(rows_of_run["tokens_generated"].loc[: first - 1].iloc[-1])
+    spent = {run: float(run.series("tokens_generated").iloc[-1]) - before for run in done}
+    own = [spent[run] for run in done.of(plan.reference)]
+    window = plan.families[0].contrasts[0].steps or (first, last)
+    tables: dict[str, dict[str, dict[int, float]]] = {
+        key: {
+            arm: {run.seed: v for run in done.of(arm) if (v := window_mean(run, key, window)) is not None}
+            for arm in done.arms
+        }
+        for key in OUTCOMES
+    }
+    tables[TOKENS] = {arm: {run.seed: spent[run] / fmean(own) for run in done.of(arm)} for arm in done.arms if own}
+    rows = []
+    for effect in registered_effects(runs, plan, plan.reference, plan.metric):
+        cells = [_text(plan.metric, effect.estimate) + (f" {effect.verdict}" if effect.decided else "")]
+        cells += [_text(key, compare(effect.contrast, tables[key], bases(done)).estimate) for key in tables]
+        rows.append([contrast_name(effect.contrast), str(effect.estimate.n), *cells])
+    total = float(rows_of_run["tokens_generated"].iloc[-1])
+    notes = [
+        f"{len(done)} continuations of {last - first + 1} steps generated {sum(spent.values()):,.0f} tokens, "
+        f"{sum(spent.values()) / total:.2g} times what the run has generated so far.",
+        _repeats(done.of(plan.reference), parent, rows_of_run.loc[first:last]),
+    ]
+    missing = runs.missing(plan.arms, plan.seeds)
+    notes += [f"{len(missing)} cells are missing."] if missing else []
+    how = (
+        f"With minus without, mean of steps {window[0]} to {window[1]} (tokens: of all steps), with the half-width of "
+        "a 95 % t-interval over n streams of sampling noise, which the arms share."
+    )
+    table = Table(
+        f"step_{first}", "", ["switch", "n", f"{in_words(plan.metric)} ({unit(plan.metric)})", *OUTCOMES.values()], rows
+    )
+    return [f"## {parent}, steps {first} to {last}", how, table, " ".join(notes)]
+
+
+def _repeats(own: Sequence[Run], parent: Path, steps: pd.DataFrame) -> str:
+    """Whether the run's own switches, under its own noise, gave its own steps again."""
+    noise = (read_config(parent) or {})["rollout"]["noise_stream"]
+    again = next((run.metrics for run in own if run.seed == noise), None)
+    if again is None:
+        return f"The run's own noise is stream {noise}, which is not among these."
+    keys = [str(key) for key in steps if key in again]
+    compared = [key for key in keys if key != "wall_s" and not key.startswith(NOT_REPEATED)]
+    differing = [key for key in compared if not again[key].astype(float).equals(steps[key].astype(float))]
+    if differing:
+        return f"Under its own switches and noise the run was not repeated exactly: {', '.join(differing[:3])} differ."
+    return f"Under its own switches and noise the run was repeated exactly, in all {len(compared)} metrics."
+
+
+def _text(key: str, estimate: Estimate | None) -> str:
+    """`+2.5 ± 0.9`; with both ends where they are not at one distance, as of several looks."""
+    if estimate is None:
+        return "–"
+    mean, low, high = estimate.mean, estimate.low, estimate.high
+    text = amount(key, mean, signed=True)
+    if low is None or high is None:
+        return text
+    if math.isclose(high - mean, mean - low, rel_tol=1e-6):
+        return f"{text} ± {amount(key, high - mean)}"
+    return f"{text} [{amount(key, low, signed=True)}, {amount(key, high, signed=True)}]"

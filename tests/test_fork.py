@@ -1,0 +1,117 @@
+"""A run goes on from states that it kept: as it was, and under other switches with the same problems and noise."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import SMALL, run_cli
+
+from dapo_lit.config.identity import differences, identity
+from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.runs.safe_loading import load_file
+
+RUN = Path("runs/four_sums/dapo/seed_0")
+FORKS = Path("runs/fork/four_sums_dapo_seed_0")
+MACHINE = ("time/", "perf/", "memory/", "eval/", "wall_s")
+FORK = ("-m", "+study=fork", f"fork.run={RUN}", "fork.horizon=2", "study.workers=1", "logger.progress=none")
+
+
+@pytest.fixture(scope="module")
+def folder(cache, tmp_path_factory) -> Path:
+    """A run that kept two states, with a learning rate that falls to its end, and a fork of both in two streams."""
+    folder = tmp_path_factory.mktemp("fork")
+    kept = ("replay.record=[2,4]", "algorithm.optimizer.schedule=linear", "algorithm.optimizer.lr=1e-2")
+    assert run_cli(*SMALL, *kept, cwd=folder).returncode == 0
+    done = run_cli(*FORK, "study.arms=[dapo-clip_higher]", "study.seeds=[0,1]", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert str(FORKS / "report.html") in done.stdout
+    shutil.copytree(folder / RUN, folder / "hostile")  # its config names code, and the user does not
+    config = folder / "hostile" / "config.yaml"
+    config.write_text(config.read_text().replace("function: null", "function: os.system"))
+    return folder
+
+
+def rows(run: Path, first: int) -> list[dict]:
+    """The rows of two steps without what depends on the machine."""
+    table = read_metrics(run).table.loc[first : first + 1].dropna(axis=1)
+    return table[[key for key in table if not key.startswith(MACHINE)]].to_dict("records")
+
+
+def cell(folder: Path, step: int, arm: str = "dapo", stream: int = 0) -> Path:
+    return folder / FORKS / f"step_{step:06d}" / arm / f"seed_{stream}"
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_under_its_own_switches_and_noise_a_run_goes_on_bit_for_bit(folder, step):
+    assert len(rows(folder / RUN, step)[0]) > 50
+    assert rows(cell(folder, step), step) == rows(folder / RUN, step)
+    assert rows(cell(folder, step, stream=1), step) != rows(folder / RUN, step)
+
+
+def test_the_fork_has_the_weights_and_the_optimizer_of_the_run(folder):
+    run, fork = (load_file(path / "checkpoints" / "step_000004.ckpt") for path in (folder / RUN, cell(folder, 4)))
+    for name, tensor in run["state_dict"].items():
+        assert torch.equal(fork["state_dict"][name], tensor)
+    moments = run["optimizer_states"][0]["state"]
+    assert moments
+    for place, state in moments.items():
+        assert all(torch.equal(fork["optimizer_states"][0]["state"][place][key], x) for key, x in state.items())
+
+
+def test_an_arm_differs_from_the_run_in_its_switch_only_and_starts_from_the_same_samples(folder):
+    own, arm = (cell(folder, 2, name) for name in ("dapo", "dapo-clip_higher"))
+    trees = [identity(read_config(path) or {}) for path in (own, arm)]
+    assert differences(*trees) == {"algorithm.techniques.clip_higher": [True, False]}
+    of_run = identity(read_config(folder / RUN) or {})
+    assert all(key.startswith("fork") for key in differences(of_run, trees[0]))
+    before, after = zip(rows(own, 2), rows(arm, 2), strict=True)
+    sampled = [key for key in before[0] if key.startswith(("rollout/", "reward/"))]
+    assert [before[0][key] for key in sampled] == [before[1][key] for key in sampled]
+    assert after[0]["loss/policy"] != after[1]["loss/policy"]
+
+
+def test_the_page_has_each_state_by_itself_and_what_it_is(folder):
+    page = (folder / FORKS / "report.html").read_text()
+    assert page.count("<h2") == page.count("the run was repeated exactly") == 2
+    assert "not been validated" in page
+    record = json.loads((cell(folder, 2) / "run.json").read_text())
+    assert record["origin"]["step"] == 2
+    assert record["origin"]["state"] != json.loads((cell(folder, 4) / "run.json").read_text())["origin"]["state"]
+
+
+def test_the_same_command_again_runs_nothing_and_finds_the_same(folder):
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("DONE.json")}
+    done = run_cli(*FORK, "study.arms=[dapo-clip_higher]", "study.seeds=[0,1]", cwd=folder)
+    assert done.returncode == 0
+    assert done.stdout.count("nothing to do") == 8
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("DONE.json")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (("fork.run=runs/four_sums/dapo/seed_7",), "config.yaml"),
+        (("fork.steps=[2,3]",), "replay.record"),
+        (("fork.steps=[4]", "fork.horizon=4"), "fork.horizon"),
+        (("algorithm.optimizer.lr=1e-4",), "algorithm.optimizer.lr"),
+        (("+regime=joint",), "regime"),
+        (("trainer.strategy=fsdp",), "trainer.strategy"),
+        (('study.arms=["dapo@optimizer.weight_decay=0.5"]',), "algorithm.optimizer.weight_decay"),
+        (("study.arms=[dapo-clip_hgher]",), "study.arms"),
+        (("fork.run=hostile",), "reward.function"),
+    ],
+)
+def test_what_a_fork_cannot_continue_is_refused_by_its_key(folder, arguments, key):
+    before = sorted(folder.rglob("*"))
+    done = run_cli(*FORK, *arguments, "study_name=other", cwd=folder)
+    assert done.returncode == 2
+    assert key in done.stderr
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_run_that_kept_no_state_names_the_key_that_keeps_one(folder):
+    done = run_cli("-m", "+study=fork", f"fork.run={cell(folder, 2)}", cwd=folder)
+    assert done.returncode == 2
+    assert "replay.record" in done.stderr
