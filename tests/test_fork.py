@@ -28,6 +28,7 @@ def folder(cache, tmp_path_factory) -> Path:
     assert done.returncode == 0, done.stderr
     assert str(FORKS / "report.html") in done.stdout
     shutil.copytree(folder / RUN, folder / "hostile")  # its config names code, and the user does not
+    (folder / "hostile" / "manifest.json").unlink()
     config = folder / "hostile" / "config.yaml"
     config.write_text(config.read_text().replace("function: null", "function: os.system"))
     return folder
@@ -76,6 +77,17 @@ def test_the_page_has_each_state_by_itself_and_what_it_is(folder):
     page = (folder / FORKS / "report.html").read_text()
     assert page.count("<h2") == page.count("the run was repeated exactly") == 2
     assert "not been validated" in page
+    before = read_metrics(folder / RUN).table["tokens_generated"][1]
+    last = [
+        [read_metrics(cell(folder, 2, arm, stream)).table.loc[3] for stream in (0, 1)]
+        for arm in ("dapo", "dapo-clip_higher")
+    ]
+    unit = sum(row["tokens_generated"] - before for row in last[0]) / 2
+    for key, scale in (("rollout/accuracy", 100), ("tokens_generated", 100 / unit), ("rollout/length_mean", 1)):
+        one, other = (scale * (own[key] - arm[key]) for own, arm in zip(*last, strict=True))
+        digits = 2 if "length" in key else 1
+        # the 97.5 % quantile of t with one degree of freedom; sd / sqrt(2) of two values is half their distance
+        assert f"{(one + other) / 2:+.{digits}f} ± {12.7062 * abs(one - other) / 2:.{digits}f}" in page
     record = json.loads((cell(folder, 2) / "run.json").read_text())
     assert record["origin"]["step"] == 2
     assert record["origin"]["state"] != json.loads((cell(folder, 4) / "run.json").read_text())["origin"]["state"]

@@ -13,7 +13,7 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = hydra.compose(config_name, list(overrides))
-    if tree.get("fork"):
+    if tree.get("fork") and tree.fork.steps:
         from dapo_lit.cli.fork import continued  # loads pandas
 
         tree = OmegaConf.create(continued(resolved(tree), overrides))

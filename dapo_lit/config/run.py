@@ -71,7 +71,7 @@ class Config(Section):
     @property
     def last_step(self) -> int:
         """The step after which the run ends at the latest."""
-        return self.fork.steps[0] + self.fork.horizon - 1 if self.fork else self.budget.steps
+        return self.fork.steps[0] + self.fork.horizon - 1 if self.fork and self.fork.steps else self.budget.steps
 
     @property
     def replicate(self) -> int:

@@ -23,7 +23,7 @@ class Event(Section):
 class Fork(Section):
     run: str
     """The folder of the run that is continued, such as runs/dapo/dapo/seed_0."""
-    steps: tuple[PositiveInt, ...]
+    steps: tuple[PositiveInt, ...] | None
     """Steps before which that run kept its training state (replay.record); a study for each. null: all of them."""
     horizon: PositiveInt
     """Rollout steps from each of them."""

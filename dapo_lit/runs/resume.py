@@ -57,7 +57,7 @@ def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
     Raises:
         ConfigError, DamagedError: the run did not keep it, or it is damaged.
     """
-    if config.fork is None:
+    if config.fork is None or config.fork.steps is None:
         return None, {}
     run, step = Path(config.fork.run), config.fork.steps[0]
     state = before_step(run, step)

@@ -18,7 +18,7 @@ from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, bases, unit
+from dapo_lit.study.read.outcomes import bases, is_share, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load
@@ -119,10 +119,13 @@ def _text(key: str, estimate: Estimate | None) -> str:
     """`+2.5 ± 0.9`; with both ends where they are not at one distance, as of several looks."""
     if estimate is None:
         return "–"
-    mean, low, high = estimate.mean, estimate.low, estimate.high
-    text = amount(key, mean, signed=True)
-    if low is None or high is None:
+    factor, form = (100, ".1f") if is_share(key) else (1, ".3f" if "entropy" in key else ".2f")
+    mean, low, high = (
+        value if value is None else factor * value for value in (estimate.mean, estimate.low, estimate.high)
+    )
+    text = f"{mean:+{form}}"
+    if low is None or high is None or mean is None:
         return text
     if math.isclose(high - mean, mean - low, rel_tol=1e-6):
-        return f"{text} ± {amount(key, high - mean)}"
-    return f"{text} [{amount(key, low, signed=True)}, {amount(key, high, signed=True)}]"
+        return f"{text} ± {high - mean:{form}}"
+    return f"{text} [{low:+{form}}, {high:+{form}}]"
