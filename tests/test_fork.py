@@ -63,9 +63,9 @@ def test_the_fork_has_the_weights_and_the_optimizer_of_the_run(folder):
 
 def test_an_arm_differs_from_the_run_in_its_switch_only_and_starts_from_the_same_samples(folder):
     own, arm = (cell(folder, 2, name) for name in ("dapo", "dapo-clip_higher"))
-    trees = [identity(read_config(path) or {}) for path in (own, arm)]
+    trees = [identity(read_config(path)) for path in (own, arm)]
     assert differences(*trees) == {"algorithm.techniques.clip_higher": [True, False]}
-    of_run = identity(read_config(folder / RUN) or {})
+    of_run = identity(read_config(folder / RUN))
     assert all(key.startswith("fork") for key in differences(of_run, trees[0]))
     before, after = zip(rows(own, 2), rows(arm, 2), strict=True)
     sampled = [key for key in before[0] if key.startswith(("rollout/", "reward/"))]

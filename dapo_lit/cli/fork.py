@@ -13,8 +13,8 @@ from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.identity import flatten, kind_of, with_defaults
 from dapo_lit.config.kinds import HORIZON, SCIENCE
 from dapo_lit.imports import names_code
+from dapo_lit.run_files import read_config
 from dapo_lit.runs.checkpoint_files import kept_states
-from dapo_lit.runs.resume import read_tree
 from dapo_lit.study.designs import Arm, Design
 from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.registration import Family, Registered
@@ -45,7 +45,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
             "fork.run is needed: the folder of the run to continue, such as fork.run=runs/dapo/dapo/seed_0"
         )
     run = Path(str(typed["fork.run"]))
-    tree = read_tree(run)
+    tree = read_config(run)
     kept, asked = kept_states(run), typed.get("fork.steps")
     steps = asked if isinstance(asked, list) else kept if asked is None else [asked]
     if not steps or (absent := [step for step in steps if step not in kept]):
@@ -68,7 +68,7 @@ def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, An
         ConfigError: a typed key that decides what is learned, or of the run's folder.
     """
     run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
-    found: dict[str, Any] = with_defaults(read_tree(run))[0] | {key: tree[key] for key in OWN}
+    found: dict[str, Any] = with_defaults(read_config(run))[0] | {key: tree[key] for key in OWN}
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"
     found["rollout"]["noise_stream"] = tree["seed"]
     found["preflight"] = False  # the run had it

@@ -11,30 +11,26 @@ from statistics import fmean
 import pandas as pd
 
 from dapo_lit.run_files import read_config, read_metrics
-from dapo_lit.study.compare.calibration import window_mean
-from dapo_lit.study.compare.contrasts import compare
+from dapo_lit.study.compare.contrasts import compare_on
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import bases, is_share, unit
+from dapo_lit.study.read.outcomes import is_share, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Document, Part, Table, in_terminal
 from dapo_lit.study.report.html import write_html
 
-TOKENS = "tokens_frac"
-"""Tokens generated from the state on, in units of what the run's own switches generate."""
 OUTCOMES = {
     "rollout/entropy": "entropy (nats)",
     "rollout/length_mean": "length (tokens)",
     "rollout/truncated_frac": "truncated (points)",
     "rollout/groups_mixed_frac": "mixed groups (points)",
-    TOKENS: "generated tokens (%)",
 }
-"""After training accuracy, which is the registered outcome."""
+"""After training accuracy, which is the registered outcome; generated tokens are the last column."""
 WHAT = (
     "A local effect on one policy: what a switch changes over the next steps of this run, not over a whole run. It has "
     "not been validated as a predictor of whole-run effects (docs/calibration.md)."
@@ -70,18 +66,13 @@ def _section(folder: Path) -> list[Part]:
     spent = {run: float(run.series("tokens_generated").iloc[-1]) - before for run in done}
     own = [spent[run] for run in done.of(plan.reference)]
     window = plan.families[0].contrasts[0].steps or (first, last)
-    tables: dict[str, dict[str, dict[int, float]]] = {
-        key: {
-            arm: {run.seed: v for run in done.of(arm) if (v := window_mean(run, key, window)) is not None}
-            for arm in done.arms
-        }
-        for key in OUTCOMES
-    }
-    tables[TOKENS] = {arm: {run.seed: spent[run] / fmean(own) for run in done.of(arm)} for arm in done.arms if own}
     rows = []
     for effect in registered_effects(runs, plan, plan.reference, plan.metric):
         cells = [_text(plan.metric, effect.estimate) + (f" {effect.verdict}" if effect.decided else "")]
-        cells += [_text(key, compare(effect.contrast, tables[key], bases(done)).estimate) for key in tables]
+        cells += [_text(key, compare_on(runs, effect.contrast, key, window).estimate) for key in OUTCOMES]
+        # the tokens before the state are the same in both arms
+        tokens = compare_on(runs, effect.contrast, "tokens_generated", (last, last)).estimate
+        cells.append(_text("tokens_frac", tokens, 1 / fmean(own)))
         rows.append([contrast_name(effect.contrast), str(effect.estimate.n), *cells])
     total = float(rows_of_run["tokens_generated"].iloc[-1])
     notes = [
@@ -96,14 +87,17 @@ def _section(folder: Path) -> list[Part]:
         "a 95 % t-interval over n streams of sampling noise, which the arms share."
     )
     table = Table(
-        f"step_{first}", "", ["switch", "n", f"{in_words(plan.metric)} ({unit(plan.metric)})", *OUTCOMES.values()], rows
+        f"step_{first}",
+        "",
+        ["switch", "n", f"{in_words(plan.metric)} ({unit(plan.metric)})", *OUTCOMES.values(), "generated tokens (%)"],
+        rows,
     )
     return [f"## {parent}, steps {first} to {last}", how, table, " ".join(notes)]
 
 
 def _repeats(own: Sequence[Run], parent: Path, steps: pd.DataFrame) -> str:
     """Whether the run's own switches, under its own noise, gave its own steps again."""
-    noise = (read_config(parent) or {})["rollout"]["noise_stream"]
+    noise = read_config(parent)["rollout"]["noise_stream"]
     again = next((run.metrics for run in own if run.seed == noise), None)
     if again is None:
         return f"The run's own noise is stream {noise}, which is not among these."
@@ -115,17 +109,15 @@ def _repeats(own: Sequence[Run], parent: Path, steps: pd.DataFrame) -> str:
     return f"Under its own switches and noise the run was repeated exactly, in all {len(compared)} metrics."
 
 
-def _text(key: str, estimate: Estimate | None) -> str:
+def _text(key: str, estimate: Estimate | None, scale: float = 1) -> str:
     """`+2.5 ± 0.9`; with both ends where they are not at one distance, as of several looks."""
     if estimate is None:
         return "–"
-    factor, form = (100, ".1f") if is_share(key) else (1, ".3f" if "entropy" in key else ".2f")
-    mean, low, high = (
-        value if value is None else factor * value for value in (estimate.mean, estimate.low, estimate.high)
-    )
-    text = f"{mean:+{form}}"
-    if low is None or high is None or mean is None:
-        return text
+    factor, form = (100 * scale, ".1f") if is_share(key) else (scale, ".3f" if "entropy" in key else ".2f")
+    mean, low, high = factor * estimate.mean, estimate.low, estimate.high
+    if low is None or high is None:
+        return f"{mean:+{form}}"
+    low, high = factor * low, factor * high
     if math.isclose(high - mean, mean - low, rel_tol=1e-6):
-        return f"{text} ± {high - mean:{form}}"
-    return f"{text} [{low:+{form}}, {high:+{form}}]"
+        return f"{mean:+{form}} ± {high - mean:{form}}"
+    return f"{mean:+{form}} [{low:+{form}}, {high:+{form}}]"
