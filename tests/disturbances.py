@@ -72,11 +72,12 @@ def difference(folder: Path, whole: Path, ignored: Path | None = None) -> str | 
     if ignored != RUN / "metrics.jsonl" and not rows[0].equals(rows[1]):
         return "metrics.jsonl"
     for pattern in ("rollouts/*.parquet", "eval/*/*.parquet"):
-        names = [sorted(str(file.relative_to(path)) for file in path.glob(pattern)) for path in (run, other)]
+        found = [{file.relative_to(path) for file in path.glob(pattern)} for path in (run, other)]
+        names = [sorted(str(name) for name in files if RUN / name != ignored) for files in found]
         if names[0] != names[1] or not names[0]:
             return pattern
         for name in names[0]:
-            if ignored != RUN / name and not pd.read_parquet(run / name).equals(pd.read_parquet(other / name)):
+            if not pd.read_parquet(run / name).equals(pd.read_parquet(other / name)):
                 return name
     states = [torch.load(complete(path / "checkpoints")[-1], weights_only=False) for path in (run, other)]
     for part in ("state_dict", "optimizer_states"):
