@@ -15,7 +15,7 @@ from evaluation_config import evaluation
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.errors import DamagedError
+from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation.model_source import open_model
 from dapo_lit.train import train
@@ -224,5 +224,5 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tm
     monkeypatch.chdir(tmp_path)
     Path("prose.yaml").write_text("answer_format: none\ntext: 'Solve: {problem}'\n")
     where = [] if overrides == ["policy=tiny"] else [f"ckpt={run}"]
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(UserError, match=named):
         evaluate(on_sums(tmp_path, *where, *overrides), [])

@@ -172,6 +172,7 @@ CHANGES = {
 }
 ELSEWHERE = {
     "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",
+    "fork.run": "tests/test_fork.py", "fork.steps": "tests/test_fork.py", "fork.horizon": "tests/test_fork.py",
     "policy.random_init": "tests/policy/test_base.py", "task.name": "each task has its tests: tests/tasks",
     "task.dataset": "tests/tasks/test_reasoning_gym.py", "task.options": "tests/tasks",
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
