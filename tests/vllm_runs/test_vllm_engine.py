@@ -22,34 +22,33 @@ def model() -> PreTrainedModel:
     return random_model(CONFIG)
 
 
+def process_state() -> dict[str, object]:
+    """What the trainer's process has besides vLLM's own variables."""
+    kept = random_state()
+    return {
+        "variables": {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
+        "handlers": [signal.getsignal(number) for number in SIGNALS],
+        "modes": (torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.is_grad_enabled()),
+        "threads": (torch.get_num_threads(), torch.set_num_threads),
+        "torch": kept["torch"].tolist(), "python": kept["python"], "numpy": str(kept["numpy"]),
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def engine():
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    before = process_state()
     made = VllmEngine(CONFIG, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS)
+    made.process_before_and_after = before, process_state()
+    torch.set_float32_matmul_precision(precision)
     yield made
     made.close()
 
 
-def test_the_start_of_an_engine_leaves_the_process_of_the_trainer_as_it_was():
-    def state() -> dict[str, object]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-        handlers = [signal.getsignal(number) for number in SIGNALS]
-        modes = (torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.is_grad_enabled())
-        threads = (torch.get_num_threads(), torch.set_num_threads)
-        kept = random_state()
-        return {
-            "variables": variables, "handlers": handlers, "modes": modes, "threads": threads,
-            "torch": kept["torch"].tolist(), "python": kept["python"], "numpy": str(kept["numpy"]),
-        }  # fmt: skip
-
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        before = state()
-        VllmEngine(CONFIG, eos_ids=[EOS], dtype=torch.float32, settings=SETTINGS).close()
-        after = state()
-        assert {name for name in before if before[name] != after[name]} == set()
-    finally:
-        torch.set_float32_matmul_precision(precision)
+def test_the_start_of_an_engine_leaves_the_process_of_the_trainer_as_it_was(engine):
+    before, after = engine.process_before_and_after
+    assert {name for name in before if before[name] != after[name]} == set()
 
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):
