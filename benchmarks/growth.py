@@ -21,8 +21,7 @@ from measure import arguments, machine, markdown, median, publish, reset_peak, r
 from policies import policy
 from transformers import PreTrainedModel
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout, packed_hidden

@@ -27,7 +27,7 @@ from transformers import Qwen2Config
 from dapo_lit.cli.command import compose
 from dapo_lit.config import Config
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.lit.module import note_advantages
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.ranks import Ranks
@@ -38,8 +38,7 @@ from dapo_lit.step.batch import TokenBatch, token_batch
 from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates
-from dapo_lit.switches.algorithm import objective
-from dapo_lit.switches.credit import completion_means
+from dapo_lit.switches.algorithm import completion_means, objective
 
 GROUP, PROMPT, VOCABULARY, VERSION = 16, 200, 152_000, 7
 SAMPLED, TRAINED = 82, 41

@@ -13,10 +13,9 @@ from measure import arguments, installed, machine, markdown, publish
 from torch import Tensor
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.overrides import composed_tree, resolved
 from dapo_lit.config import Config, parse
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.step.batch import TokenBatch

@@ -23,8 +23,7 @@ from measure import arguments, in_turns, installed, machine, markdown, median, p
 from policies import policy
 from transformers import GenerationConfig, PreTrainedModel
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 
 EOS, PAD = 1, 0

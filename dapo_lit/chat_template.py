@@ -23,8 +23,7 @@ def apply_chat_template(
 ) -> Any:
     """The method of the tokenizer of this name, in a thread of its own, which is left behind if it does not end.
 
-    Raises:
-        ChatTemplateError: it fails, or takes longer than RENDER_S.
+    Raises ChatTemplateError: it fails, or takes longer than RENDER_S.
     """
     ended: list[Any] = []
 

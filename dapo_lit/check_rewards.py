@@ -162,7 +162,7 @@ def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
 
 def try_function(rows: Sequence[Row], options: Options) -> None:
     """Tries the function as a run does before its first step, on the rows' references or on four sums."""
-    from dapo_lit.preflight.rewards import try_rewards  # loads torch
+    from dapo_lit.preflight.problems import try_rewards  # loads torch
     from dapo_lit.tasks import four_sums
 
     references = [Problem(str(row.line), row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()

@@ -24,9 +24,8 @@ from rich.table import Table
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
-from dapo_lit.config.evaluate import EvaluateConfig
-from dapo_lit.config.groups import known_choices
-from dapo_lit.config.shipped import choice
+from dapo_lit.config.commands import EvaluateConfig
+from dapo_lit.config.shipped import choice, known_choices
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.study.compare.questions import compare_questions, share_interval
@@ -77,11 +76,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 
 
 def check_patterns(own: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuses patterns of a run that neither this package nor the command line has: one could run for ever.
-
-    Raises:
-        ConfigError: with the pattern.
-    """
+    """Refuses patterns of a run that neither this package nor the command line has: one could run for ever."""
     shipped = [choice("reflection", name)["patterns"] for name in known_choices("reflection")]
     known = {item for patterns in (given, *shipped) for item in patterns.items()}
     for name, pattern in own.items():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.errors import HubError
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.model_card import model_card

@@ -50,9 +50,8 @@ def check_given(path: str) -> None:
 def named_object(path: str) -> Any:
     """The object at `package.module.name`.
 
-    Raises:
-        UntrustedError: the user did not give the path.
-        ImportError, AttributeError: there is no such object.
+    Raises UntrustedError: the user did not give the path.
+    Raises ImportError, AttributeError: there is no such object.
     """
     check_given(path)
     module, _, name = path.rpartition(".")

@@ -14,9 +14,8 @@ from rich.status import Status
 from rich.table import Table
 
 from dapo_lit.cli.command import run_command
-from dapo_lit.config.forecast import PlanConfig
-from dapo_lit.forecast.duration import Phase, Shape, Step, phases
-from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
+from dapo_lit.config.commands import PlanConfig
+from dapo_lit.forecast.duration import FITTED, PREDICTED, Phase, Shape, Step, fitted, phases, seconds
 
 if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory

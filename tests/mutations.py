@@ -127,7 +127,7 @@ FAULTS = (
     Fault("what a worker has started survives it", "rewards/supervisor_process.py",
         "        _kill_children(self.workers)\n        worker.writer", "        worker.writer",
         ("tests/rewards/test_supervisor.py", "-k", "dies_with_it and session")),
-    Fault("whitening over all tokens, not those with loss", "switches/credit.py",
+    Fault("whitening over all tokens, not those with loss", "switches/algorithm.py",
         "whiten(advantages, tokens.loss_mask)", "whiten(advantages, torch.ones_like(tokens.loss_mask))",
         ("tests/step/test_loss_mask.py", "-k", "whitening")),
     Fault("no temperature in the loss", "step/scoring.py",
@@ -171,7 +171,7 @@ FAULTS = (
     Fault("groups are accepted in the order in which they end", "rollout/dynamic_sampling.py",
         "return self.cut is not None and self.front > self.cut", "return self.cut is not None",
         ("tests/rollout/test_streaming.py", "-k", "neither_timing or favoured")),
-    Fault("overlong filtering takes truncated answers out of their group's baseline", "switches/credit.py",
+    Fault("overlong filtering takes truncated answers out of their group's baseline", "switches/algorithm.py",
         "batch.completion_of_token, rewards)\n    sizes",
         "batch.completion_of_token, rewards)\n"
         "    kept, groups = (batch.loss_tokens > 0).to(totals.dtype), batch.group_index\n"

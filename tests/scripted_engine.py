@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from evaluation_config import evaluation
 
-from dapo_lit.build.benchmarks import benchmark_problems
+from dapo_lit.build.problem_sets import benchmark_problems
 from dapo_lit.config import config_folder
-from dapo_lit.config.evaluate import load_benchmark
+from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.evaluation import resumable

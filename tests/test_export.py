@@ -8,7 +8,7 @@ import yaml
 from hub_stub import hub
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.errors import HubError, UserError
 from dapo_lit.export import export
 from dapo_lit.train import train

@@ -8,12 +8,11 @@ from composition import tree_of
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.overrides import resolved
 from dapo_lit.config import parse_as
-from dapo_lit.config.forecast import PlanConfig
-from dapo_lit.forecast.duration import Efficiency, Shape, Step, phases
+from dapo_lit.config.commands import PlanConfig
+from dapo_lit.forecast.duration import FITTED, PREDICTED, Efficiency, Shape, Step, fitted, phases, seconds
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
-from dapo_lit.forecast.published_runs import FITTED, PREDICTED, fitted, seconds
 from dapo_lit.plan import plan
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs

@@ -15,7 +15,7 @@ from transform_answers import HEADINGS, RejectedError, Transformer, question, re
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.load import end_id, load_model, load_tokenizer, save_policy
 from dapo_lit.rewards.verifier import Verifier

@@ -4,11 +4,11 @@ import pytest
 from composition import tree_of
 from omegaconf import DictConfig
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.overrides import resolved
 from dapo_lit.cli.study_launch import composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
-from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.identity import flatten
+from dapo_lit.config.shipped import brings_regime
 
 REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()

@@ -26,8 +26,7 @@ from comparison import Result, compare, difference, record
 from plain_losses import losses_of
 
 from dapo_lit.objective.covariance import top_entropy_mask
-from dapo_lit.objective.losses import Aggregation, cispo_loss, clipped_policy_loss
-from dapo_lit.objective.sequence_losses import gspo_loss
+from dapo_lit.objective.losses import Aggregation, cispo_loss, clipped_policy_loss, gspo_loss
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 

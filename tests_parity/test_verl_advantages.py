@@ -9,8 +9,14 @@ from torch import Tensor
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 
-from dapo_lit.objective.advantages import group_advantages, leave_one_out_advantages, whiten
-from dapo_lit.objective.returns import discounted_returns, gae, token_rewards
+from dapo_lit.objective.advantages import (
+    discounted_returns,
+    gae,
+    group_advantages,
+    leave_one_out_advantages,
+    token_rewards,
+    whiten,
+)
 
 NUM = GROUPS * SAMPLES
 INDEX = np.array([f"prompt {i // SAMPLES}" for i in range(NUM)])

@@ -13,8 +13,15 @@ from verl.trainer.ppo.core_algos import compute_value_loss
 
 from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss
 from dapo_lit.objective.critic import clipped_value_loss
-from dapo_lit.objective.losses import Aggregation, cispo_loss, importance_ratio
-from dapo_lit.objective.sequence_losses import completion_mean, gmpo_loss, gspo_loss, gspo_token_loss
+from dapo_lit.objective.losses import (
+    Aggregation,
+    cispo_loss,
+    completion_mean,
+    gmpo_loss,
+    gspo_loss,
+    gspo_token_loss,
+    importance_ratio,
+)
 
 MASKED = [SOME_MASKED]
 

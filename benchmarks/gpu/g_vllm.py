@@ -11,8 +11,7 @@ from measure import installed
 from part import DEVICE, ON_GPU, finish, milliseconds, options
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import Sample, SampleKey, token_ids
+from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, token_ids
 
 CONFIG = Qwen2Config(
     vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,

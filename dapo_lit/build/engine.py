@@ -28,11 +28,10 @@ def build_engine(
 ) -> RolloutEngine:
     """Builds the engine; it has no weights before its first sync_weights.
 
-    Args:
-        device: the torch engine's device; None: the policy's.
-        max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
-        ranks: the processes that train together; they divide vLLM servers among themselves.
-        dtype: of weights and activations; None: the policy's.
+    device: the torch engine's device; None: the policy's.
+    max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
+    ranks: the processes that train together; they divide vLLM servers among themselves.
+    dtype: of weights and activations; None: the policy's.
     """
     try:
         return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)

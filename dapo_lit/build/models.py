@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Sharding, Trainer
 from dapo_lit.errors import DamagedError
-from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
-from dapo_lit.policy.reference import Reference
+from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.sharding import move_buffers, shard, shard_value_head
 from dapo_lit.policy.wrap import decoder_layers, wrap_layers
 from dapo_lit.ranks import Ranks
@@ -43,8 +42,7 @@ class Models:
 def put_together(policy: PreTrainedModel, config: Config) -> Models:
     """Builds the models of the config around a policy, which may be on the meta device.
 
-    Raises:
-        ValueError: adapters are asked for on matrices that the policy does not have.
+    Raises ValueError: adapters are asked for on matrices that the policy does not have.
     """
     algorithm, lora = config.algorithm, config.policy.lora
     if lora is not None:

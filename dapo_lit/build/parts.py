@@ -9,16 +9,14 @@ from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.build.base_policy import base_weights, policy_folder
-from dapo_lit.build.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.build.engine import build_engine
-from dapo_lit.build.problem_sets import Problems, problems
+from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.evaluate import load_benchmark
+from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import agreed_template
-from dapo_lit.engines.protocol import RolloutEngine
-from dapo_lit.engines.samples import token_ids
+from dapo_lit.engines.protocol import RolloutEngine, token_ids
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks

@@ -23,11 +23,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit import screen
-from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
+from dapo_lit.cli.overrides import (
+    check_overrides,
+    composed_tree,
+    flags_first,
+    looks_only,
+    parsed,
+    quote_arms,
+    resolved,
+    written_out,
+)
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
-from dapo_lit.config.groups import brings_regime
 from dapo_lit.config.sections import section_of
+from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,13 +94,12 @@ def run_command(
     A user's mistakes are printed and give 2; other errors in a multirun are printed and give 1, after the remaining
     runs.
 
-    Args:
-        positional: the key that an argument without `=` is the value of; None: there is no such argument.
-        renamed: old names of keys, which still work.
-        before_study: called with the configs of a study's cells before several run side by side and print into logs;
-            anything but 0 is the exit code.
-        after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
-        decided: whether a study with several looks needs no further cells; called after each look.
+    positional: the key that an argument without `=` is the value of; None: there is no such argument.
+    renamed: old names of keys, which still work.
+    before_study: called with the configs of a study's cells before several run side by side and print into logs;
+        anything but 0 is the exit code.
+    after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
+    decided: whether a study with several looks needs no further cells; called after each look.
     """
     screen.install()
     codes: list[int] = []

@@ -11,12 +11,12 @@ from typing import Any
 from dapo_lit.cli.overrides import looks_only, parsed
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.identity import flatten, kind_of, with_defaults
-from dapo_lit.config.kinds import HORIZON, SCIENCE
+from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import names_code
 from dapo_lit.run_files import read_config
 from dapo_lit.runs.checkpoint_files import kept_states
 from dapo_lit.study.designs import Arm, Design
-from dapo_lit.study.read.metric_words import in_words
+from dapo_lit.study.read.outcomes import in_words
 from dapo_lit.study.read.registration import Family, Registered
 from dapo_lit.techniques import REGISTER
 
@@ -32,11 +32,7 @@ FIXED = (
 
 
 def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
-    """The command line of a fork study once for every state that it names; any other command line as it is.
-
-    Raises:
-        ConfigError: no run, or a step before which it kept no state.
-    """
+    """The command line of a fork study once for every state that it names; any other command line as it is."""
     typed = _typed(arguments)
     if "study" not in typed or typed["study"] != FORK or looks_only(arguments):
         return [list(arguments)]
@@ -62,11 +58,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """The config of a fork: that of its run, with the composed values of its own keys and what was typed.
-
-    Raises:
-        ConfigError: a typed key that decides what is learned, or of the run's folder.
-    """
+    """The config of a fork: that of its run, with the composed values of its own keys and what was typed."""
     run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
     found: dict[str, Any] = with_defaults(read_config(run))[0] | {key: tree[key] for key in OWN}
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"

@@ -14,19 +14,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, looks_only
-from dapo_lit.cli.protocol import protocol
-from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, register_plan
+from dapo_lit.cli.overrides import choices, composed_tree, looks_only, resolved
+from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, protocol, register_plan
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.bases import base_of
+from dapo_lit.config.shipped import base_of
 from dapo_lit.errors import suggestion
-from dapo_lit.study.arm_names import find_arm, read_arms
 from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
-from dapo_lit.study.designs import Arm, Design
+from dapo_lit.study.designs import Arm, Design, find_arm, read_arms
 from dapo_lit.study.read.guard import composed_refusals
 
 ARM, SEED = "study.arm", "seed"

@@ -56,9 +56,8 @@ def next_cell(cells: Sequence[Cell], taken: Sequence[int], seed: int | None) -> 
 def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, logs: Path) -> int:
     """Runs every cell and returns the largest of their exit codes.
 
-    Args:
-        run: runs one cell and returns its exit code.
-        logs: the folder for what the workers print; with one worker everything is printed here.
+    run: runs one cell and returns its exit code.
+    logs: the folder for what the workers print; with one worker everything is printed here.
     """
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)

@@ -5,7 +5,7 @@ turns Hydra's composed tree into a `Config`, or raises `ConfigError` with one li
 what to do.
 """
 
-import dapo_lit.config.bases  # noqa: F401  registers the resolver base_of
+import dapo_lit.config.shipped  # noqa: F401  registers the resolver base_of
 from dapo_lit.config.algorithm import Algorithm, Optimizer
 from dapo_lit.config.parsing import known_keys, parse, parse_as, unknown_key
 from dapo_lit.config.run import Config

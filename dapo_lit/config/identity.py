@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from dapo_lit.config.kinds import HORIZON, SCIENCE, Kind
 from dapo_lit.config.run import Config
-from dapo_lit.config.sections import Section, section_of
+from dapo_lit.config.sections import HORIZON, SCIENCE, Kind, Section, section_of
 from dapo_lit.config.shipped import default_run, default_study
 
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from dapo_lit.config.algorithm import Algorithm
-from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
-from dapo_lit.config.regime import Regime
 from dapo_lit.config.sections import (
+    BOOKKEEPING,
+    EXECUTION,
+    HORIZON,
+    SCIENCE,
     Budget,
     Evaluation,
     Logger,
@@ -20,7 +22,7 @@ from dapo_lit.config.sections import (
     Section,
     Task,
 )
-from dapo_lit.config.study import Fork, Study
+from dapo_lit.config.study import Fork, Regime, Study
 from dapo_lit.config.trainer import Trainer
 
 

@@ -1,11 +1,31 @@
-"""The groups of a run's config, each with the checks among its own fields."""
+"""The groups of a run's config, each with the checks among its own fields, and the kinds of keys.
 
+A field's kind is tagged once, where it is declared: `threads: Annotated[PositiveInt, EXECUTION]`. A tag on a section
+holds for every key below it that has no tag of its own; a key without any tag is science. The config hash, the check
+before a resume and the guard of a study read the tags through identity.py.
+"""
+
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION
 from dapo_lit.errors import UserError
+
+
+class Kind(StrEnum):
+    SCIENCE = "science"
+    """Decides what is learned or how it is measured."""
+    EXECUTION = "execution"
+    """Decides where and how fast the run computes; results are equal up to rounding."""
+    HORIZON = "horizon"
+    """Decides where the run ends: part of the hash, and may grow when the run is resumed."""
+    BOOKKEEPING = "bookkeeping"
+    """Names, places, logs and checkpoints."""
+
+
+SCIENCE, EXECUTION, HORIZON, BOOKKEEPING = Kind
+
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]

@@ -1,11 +1,14 @@
-"""The values of conf/, read without Hydra: the default run, and the switches that an algorithm's own file sets."""
+"""The values and groups of conf/, read without Hydra: the default run, the choices, an algorithm's own switches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
+
+from dapo_lit.errors import suggestion
 
 
 def config_folder() -> Path:
@@ -64,3 +67,64 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         for key, value in above.items()
     }
     return {**below, **both}
+
+
+def base_of(bases: Sequence[int] | None, seed: int) -> int:
+    """The resolver `base_of` of conf/: the base policy that a seed starts from.
+
+    Seed 40 starts from base policy 40, with noise of its own: one seed a base, so that a study speaks of base policies.
+    A list of bases is taken in turn, so that seeds are nested in them. All arms of a seed share its base policy.
+
+    >>> [base_of([1, 3, 4], seed) for seed in range(5)], base_of([], 7)
+    ([1, 3, 4, 1, 3], 7)
+    """
+    return int(bases[seed % len(bases)]) if bases else seed
+
+
+OmegaConf.register_new_resolver("base_of", base_of, replace=True)
+
+
+WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
+"""Groups without a default choice; Hydra wants a plus before them."""
+LISTS = ("experiment", "callbacks")
+"""Groups of which several may be chosen for one run."""
+
+
+def group_fault(group: str, choices: Sequence[object], added: bool, sweeps: bool) -> str | None:
+    """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
+    known = known_choices(group)
+    if len(choices) > 1 and not sweeps and group not in LISTS:
+        names = ",".join(map(str, choices))
+        return f"{group}=[{names}]: one {group} at a time; {group}={names} with -m runs one after the other"
+    for choice in choices:
+        if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
+            form = f"{'+' if group in WITH_PLUS else ''}{group}={{}}"
+            return f"{group}={choice}: there is no such {group}; {suggestion(choice, known, form)}"
+    if group in WITH_PLUS and not added:
+        chosen = ",".join(map(str, choices))
+        return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"
+    return None
+
+
+def known_choices(group: str) -> list[str]:
+    """The files of a group in `conf/`, without their ending."""
+    return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+
+
+def regime_fault(arguments: Sequence[str]) -> str | None:
+    """One line if an experiment on the command line replaces the task of the regime on it; None otherwise."""
+    given = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
+    regime, experiment = given.get("regime", ""), given.get("experiment", "")
+    if "task" not in overridden("regime", regime) or "task" not in overridden("experiment", experiment):
+        return None
+    return (
+        f"+experiment={experiment} brings a task of its own, which would replace that of regime={regime}; leave one out"
+    )
+
+
+def brings_regime(arguments: Sequence[str]) -> bool:
+    """Whether the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
+    chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
+    files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
+    contents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]
+    return any("/regime" in entry for content in contents for entry in content.get("defaults", ()))

@@ -4,8 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
-from dapo_lit.config.kinds import BOOKKEEPING, SCIENCE
-from dapo_lit.config.sections import Section
+from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, Section
 
 
 class Sharding(Section):

@@ -1,17 +1,202 @@
 """Selects the training problems of a data set and accounts for the others, for the run's output and run.json.
 
 Filters in this order: duplicates, overlap with evaluation sets, difficulty, number of problems.
+
+Each statement is kept once. One that is given with different answers is dropped: which is right is unknown, and a wrong
+reference answer rewards wrong responses. Overlap is n-gram containment: the share of an evaluation problem's distinct
+n-grams of words that occur in a training problem, 1 where it is quoted in full. Case, punctuation and LaTeX commands
+are ignored (`\\dfrac` or `\\frac`, `$...$` or `\\(...\\)`); rewordings and translations are not found.
 """
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo_lit.data.difficulty import within_difficulty
-from dapo_lit.data.duplicates import DuplicateReport, deduplicate
-from dapo_lit.data.overlap import find_overlaps
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, DataError
+
+
+@dataclass
+class DuplicateReport:
+    """What became of the rows of a data set."""
+
+    num_rows: int
+    num_repeated: int = 0
+    """Rows whose statement and answer repeat an earlier row exactly."""
+    num_kept: int = 0
+    restated: list[tuple[str, str]] = field(default_factory=list)
+    """(id kept, id dropped): the same statement up to blanks and case, with the same answer."""
+    conflicts: list[list[tuple[str, str]]] = field(default_factory=list)
+    """(id, answer) of the problems that share a statement but not the answer, by statement; all are dropped."""
+    num_without_template: int = 0
+    """Distinct rows in the schema of DAPO-Math-17k without DAPO's template; the whole prompt is the statement."""
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "rows": self.num_rows,
+            "repeated": self.num_repeated,
+            "restated": len(self.restated),
+            "conflicting": sum(map(len, self.conflicts)),
+        }
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.num_rows:,} rows, {self.num_kept:,} problems kept; {self.num_repeated:,} exact repetitions; "
+            f"{len(self.restated):,} restated (blanks or case differ); "
+            f"{sum(map(len, self.conflicts)):,} dropped: {len(self.conflicts):,} statements with conflicting answers"
+        )
+        if self.num_without_template:
+            text += f"; {self.num_without_template:,} prompts without DAPO's template, used whole"
+        return text
+
+
+def statement_key(problem: Problem) -> tuple[str, ...]:
+    """Equal for problems with the same statement, and the same messages before it, up to blanks and case."""
+    texts = (*(message["content"] for message in problem.before), problem.problem)
+    return tuple("".join(text.split()).lower() for text in texts)
+
+
+def deduplicate(problems: Sequence[Problem]) -> tuple[list[Problem], DuplicateReport]:
+    """Each statement once, the first of its kind, and none that is given with different answers.
+
+    Statements that differ only in blanks and case are the same; punctuation and signs make them different.
+    """
+    groups: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault(statement_key(problem), []).append(problem)
+    report = DuplicateReport(num_rows=len(problems))
+    kept: list[Problem] = []
+    for first, *others in groups.values():
+        group = [first, *others]
+        if len({problem.answer.strip() for problem in group}) > 1:
+            report.conflicts.append([(problem.id, problem.answer) for problem in group])
+            continue
+        kept.append(first)
+        wordings = {first.problem}
+        for problem in others:
+            if problem.problem in wordings:
+                report.num_repeated += 1
+            else:
+                report.restated.append((first.id, problem.id))
+                wordings.add(problem.problem)
+    report.num_kept = len(kept)
+    return kept, report
+
+
+# Letters and digits, or one character of a script written without blanks (Chinese, Japanese).
+WORD = re.compile(r"[぀-ヿ一-鿿]|[^\W_぀-ヿ一-鿿]+")
+# Not part of a word: a LaTeX command, and the comma in 1,760.
+NOISE = re.compile(r"\\[a-zA-Z]+|(?<=\d),(?=\d{3}(?!\d))")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A training problem and the evaluation problem with the largest containment in it."""
+
+    train_id: str
+    evaluation_id: str
+    containment: float
+    """In (threshold, 1]."""
+
+
+@dataclass
+class OverlapReport:
+    """Training problems that overlap an evaluation set."""
+
+    num_train: int
+    num_evaluation: int
+    overlaps: list[Overlap] = field(default_factory=list)
+    """One for each overlapping training problem, in the order of the training set."""
+    covered: set[str] = field(default_factory=set)
+    """Ids of the evaluation problems that at least one training problem overlaps."""
+
+    @property
+    def excluded(self) -> set[str]:
+        """Ids of the overlapping training problems."""
+        return {overlap.train_id for overlap in self.overlaps}
+
+    def without_overlap(self, train: Sequence[Problem]) -> list[Problem]:
+        """The training problems that do not overlap."""
+        excluded = self.excluded
+        return [problem for problem in train if problem.id not in excluded]
+
+    def __str__(self) -> str:
+        share = f" ({len(self.covered) / self.num_evaluation:.0%})" if self.num_evaluation else ""
+        return (
+            f"{len(self.covered)} of {self.num_evaluation} evaluation problems{share} are in the training set; "
+            f"{len(self.overlaps)} of {self.num_train} training problems overlap"
+        )
+
+
+def find_overlaps(
+    train: Sequence[Problem], evaluation: Sequence[Problem], *, n: int = 10, threshold: float = 0.5
+) -> OverlapReport:
+    """The training problems that contain more than `threshold` of the n-grams of an evaluation problem.
+
+    Only the evaluation set is indexed: time grows with the training set, memory with the evaluation set. A problem of
+    fewer than n words counts as a single n-gram.
+    """
+    if n < 1:
+        raise ValueError(f"n counts words and must be at least 1, got {n}")
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold is a share and must be in [0, 1), got {threshold}")
+    grams = [ngram_hashes(problem.problem, n) for problem in evaluation]
+    index: dict[int, list[int]] = {}
+    for number, hashes in enumerate(grams):
+        for value in hashes:
+            index.setdefault(value, []).append(number)
+    report = OverlapReport(num_train=len(train), num_evaluation=len(evaluation))
+    for problem in train:
+        shared = Counter(number for value in ngram_hashes(problem.problem, n) for number in index.get(value, ()))
+        containment = {number: count / len(grams[number]) for number, count in shared.items()}
+        above = {number: share for number, share in containment.items() if share > threshold}
+        if above:
+            most = max(above, key=above.__getitem__)
+            report.overlaps.append(Overlap(problem.id, evaluation[most].id, above[most]))
+            report.covered.update(evaluation[number].id for number in above)
+    return report
+
+
+def ngram_hashes(text: str, n: int) -> set[int]:
+    """Hashes of the distinct n-grams of words; comparable within one process only."""
+    words = WORD.findall(NOISE.sub(lambda match: "" if match[0] == "," else " ", text).lower())
+    if not words:
+        return set()
+    return {hash(tuple(words[start : start + n])) for start in range(max(1, len(words) - n + 1))}
+
+
+LEVEL = re.compile(r"(?:level\s*)?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+def within_difficulty(
+    problems: Sequence[Problem], key: str, low: float | None = None, high: float | None = None
+) -> tuple[list[Problem], list[Problem]]:
+    """(kept, dropped): kept are the problems with low <= meta[key] <= high; None leaves a side open.
+
+    A value is a number or a text such as MATH's "Level 5"; a problem without one (MATH's "Level ?") is dropped.
+    Raises DataError if no problem has the key, and ValueError if low > high.
+    """
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"difficulty bounds are empty: low {low} is above high {high}")
+    if problems and not any(key in problem.meta for problem in problems):
+        known = sorted({name for problem in problems for name in problem.meta})
+        raise DataError(f"no problem has the key {key!r} as its difficulty; keys are {', '.join(known) or 'none'}")
+    kept: list[Problem] = []
+    dropped: list[Problem] = []
+    for problem in problems:
+        level = _level(problem.meta.get(key))
+        inside = level is not None and (low is None or low <= level) and (high is None or level <= high)
+        (kept if inside else dropped).append(problem)
+    return kept, dropped
+
+
+def _level(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    found = LEVEL.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(found[1]) if found else float(value) if isinstance(value, int | float) else None
 
 
 @dataclass

@@ -8,8 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from torch import Tensor
 
-from dapo_lit.engines.protocol import EngineError, RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import (
+    EngineError,
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+)
 
 USER_ERRORS = (ValueError, NotImplementedError)
 """Faults of a request or a setting: a restart would not cure them."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from transformers import PreTrainedModel
 
-from dapo_lit.build.benchmarks import OpenBenchmark, open_benchmark
 from dapo_lit.build.engine import build_engine
-from dapo_lit.config.evaluate import EvaluateConfig
+from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
+from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel
@@ -22,10 +22,9 @@ from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.files import write_text
 from dapo_lit.preflight.policy import check_sampler
-from dapo_lit.preflight.prompts import check_prompts
-from dapo_lit.preflight.rewards import try_rewards
+from dapo_lit.preflight.problems import try_rewards
+from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
-from dapo_lit.preflight.tokenizer import check_tokenizer
 from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.ranks import ALONE, Ranks

@@ -1,13 +1,35 @@
 """Majority votes among equivalent answers: cons@k."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 
 import numpy as np
 
-from dapo_lit.data.answer_classes import Equivalent, class_heads
+Equivalent = Callable[[list[tuple[str, str]]], list[bool]]
+"""Verdicts on pairs of answers."""
+
+
+def class_heads(groups: Sequence[Sequence[str]], equivalent: Equivalent) -> list[dict[str, str]]:
+    """For each group of different answers: answer -> the first answer of its class.
+
+    An answer joins the first class, in order of appearance, whose first answer it is equivalent to. `equivalent` is
+    called once with the pairs of all groups.
+
+    >>> class_heads([["1", "2", "1.0"]], lambda pairs: [float(a) == float(b) for a, b in pairs])
+    [{'1': '1', '2': '2', '1.0': '1'}]
+    """
+    pairs = sorted({pair for answers in groups for pair in combinations(answers, 2)})
+    verdicts = dict(zip(pairs, equivalent(pairs), strict=True)) if pairs else {}
+    found = []
+    for answers in groups:
+        head: dict[str, str] = {}
+        for answer in answers:
+            head[answer] = next((first for first in head.values() if verdicts[first, answer]), answer)
+        found.append(head)
+    return found
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ class Memory:
 def training_memory(config: Config, quick: bool = False) -> Memory:
     """Simulates one micro-batch of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
-    Args:
-        quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
+    quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
     """
     architecture = config.policy.architecture
     if architecture is None:
@@ -202,9 +201,8 @@ def _local(parameter: Any) -> Any:
 def nearest_fit(config: Config, memory: Memory, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
     """The smallest single change whose simulated peak fits into the capacity; None if no tried change does.
 
-    Args:
-        memory: of the config as it is.
-        announce: called with each change before it is simulated, which takes seconds.
+    memory: of the config as it is.
+    announce: called with each change before it is simulated, which takes seconds.
     """
     settings = config.trainer
     changes: list[tuple[str, dict[str, Any]]] = []

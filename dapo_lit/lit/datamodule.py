@@ -16,9 +16,9 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel
 
-from dapo_lit.build.benchmarks import OpenBenchmark
 from dapo_lit.build.engine import ranks_per_engine
 from dapo_lit.build.parts import Parts
+from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import SelectionReport

@@ -22,9 +22,8 @@ from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import NOTHING, Statistics
-from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.lora import fingerprint, only_trained
-from dapo_lit.policy.reference import Reference
+from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.random_state import random_state, restore_random_state
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
@@ -34,8 +33,7 @@ from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.optimizer import Counters, NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates, step_row
-from dapo_lit.switches.algorithm import objective
-from dapo_lit.switches.credit import completion_means
+from dapo_lit.switches.algorithm import completion_means, objective
 
 EMPTY_STEP: dict[str, float | None] = {
     "loss/policy": None,

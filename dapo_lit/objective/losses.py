@@ -1,4 +1,5 @@
-"""Losses of single tokens (DAPO Eq. 8 to 10 and two relatives), the weight of each token (Eq. 12), and KL penalties.
+"""Losses of single tokens (DAPO Eq. 8 to 10 and two relatives) and of whole completions (GSPO, GMPO), the weight of
+each token (Eq. 12), and KL penalties.
 
 The loss of a mini-batch is
 
@@ -9,7 +10,8 @@ weights. They are computed once for the whole mini-batch over all ranks, before 
 micro-batches or ranks adds up to the same loss and gradient (except `microbatch`, which exists for comparison).
 Nothing here knows about ranks: the caller undoes what a strategy that averages over ranks divides by.
 
-Every loss is a `PolicyLoss` (tokens.py).
+Every loss is a `PolicyLoss` (tokens.py). One whose ratio belongs to a completion gives the completion's loss at each of
+its tokens, so that the same weights apply.
 """
 
 from typing import Literal
@@ -178,3 +180,58 @@ def full_kl(log_distribution: Tensor, ref_log_distribution: Tensor) -> Tensor:
     never = log_p == -torch.inf
     log_p, log_ref = log_p.masked_fill(never, 0.0), log_ref.masked_fill(never, 0.0)
     return (log_p.exp() * (log_p - log_ref)).sum(dim=-1)
+
+
+def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    """GSPO (arXiv 2507.18071, Eq. 5 and 7): `-min(s A, clip(s, 1 - low, 1 + high) A)` with
+
+        s_i = (pi(y_i) / pi_old(y_i))^(1 / |y_i|) = exp(mean_t log(pi(y_it) / pi_old(y_it)))
+
+    and A the mean over the completion's tokens. The paper's bounds are 3e-4 and 4e-4 (section 5.1): a mean over tokens
+    changes far less than a token.
+    """
+    log_ratio = at_least_float32(tokens.logprobs) - at_least_float32(tokens.old_logprobs)
+    ratio = _mean(log_ratio, tokens).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    advantage = _mean(at_least_float32(tokens.advantages), tokens)
+    losses = clipped_surrogate(ratio, advantage, Bounds(bounds.low, bounds.high))
+    return losses, token_statistics(tokens, bounds)
+
+
+def gspo_token_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    """GSPO-token (arXiv 2507.18071, Eq. 13 and 14): `s_it = sg(s_i) pi(y_it) / sg(pi(y_it))` in place of s_i.
+
+    Equal in value to s_i, but each token keeps an advantage of its own. With one advantage a completion and the
+    completion's tokens weighing the same, value and gradient are those of GSPO.
+    """
+    logprobs = at_least_float32(tokens.logprobs)
+    log_ratio = _mean(logprobs.detach() - at_least_float32(tokens.old_logprobs), tokens)
+    ratio = (log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) + logprobs - logprobs.detach()).exp()
+    losses = clipped_surrogate(ratio, at_least_float32(tokens.advantages), Bounds(bounds.low, bounds.high))
+    return losses, token_statistics(tokens, bounds)
+
+
+def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    """GMPO (arXiv 2507.20673): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
+
+    Each token's ratio is clipped in log space before the mean, on the side that A pushes to: at exp(high) where A > 0,
+    at exp(-low) where A < 0. The bounds are nats, not ratios; the paper clips at (e^-0.4, e^0.4). A is the mean over
+    the completion's tokens.
+    """
+    advantage = _mean(at_least_float32(tokens.advantages), tokens)
+    log_ratio = at_least_float32(tokens.logprobs) - at_least_float32(tokens.old_logprobs)
+    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    clipped = torch.where(advantage < 0, log_ratio.clamp(min=-bounds.low), log_ratio.clamp(max=bounds.high))
+    return -advantage * _mean(clipped, tokens).exp(), token_statistics(tokens, bounds)
+
+
+def completion_mean(values: Tensor, completions: Tensor) -> Tensor:
+    """[N] the mean of `values` over the tokens of the same completion, at each token."""
+    # In float64: the sum over a long completion, and that of its gradients, would lose two digits in float32.
+    _, position, counts = torch.unique(completions, return_inverse=True, return_counts=True)
+    sums = values.new_zeros(len(counts), dtype=torch.float64).index_add(0, position, values.double())
+    return (sums / counts)[position].to(values.dtype)
+
+
+def _mean(values: Tensor, tokens: Tokens) -> Tensor:
+    assert tokens.completions is not None
+    return completion_mean(values, tokens.completions)

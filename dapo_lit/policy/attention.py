@@ -69,10 +69,9 @@ def layout(
 ) -> Layout:
     """The layout of consecutive segments.
 
-    Args:
-        lengths: tokens of each segment, at least 1.
-        prompts: for each segment the earlier segment whose sequence it continues, or -1. None: all -1.
-        continued: for each segment how many tokens of that sequence precede it. None: all of them.
+    lengths: tokens of each segment, at least 1.
+    prompts: for each segment the earlier segment whose sequence it continues, or -1. None: all -1.
+    continued: for each segment how many tokens of that sequence precede it. None: all of them.
 
     >>> layout([2, 3]).positions.tolist()
     [[0, 1, 0, 1, 2]]

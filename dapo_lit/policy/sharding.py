@@ -26,8 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from dapo_lit.policy.head import Head
+from dapo_lit.policy.load import check_headers, files_of_tensors, opened
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
-from dapo_lit.policy.model_files import check_headers, files_of_tensors, opened
 from dapo_lit.policy.wrap import decoder_layers, gather_in_run
 
 
@@ -42,11 +42,10 @@ def shard(
 ) -> None:
     """Shards the parameters over `mesh`, in place. The model may be on the meta device.
 
-    Args:
-        mesh: one dimension (data parallel), or two (replicas, shards within a replica).
-        tensor_mesh: the devices that share each layer's matrices; None: no tensor parallelism.
-        dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
-        separate_head: an untied head is a group of its own, gathered after the last layer.
+    mesh: one dimension (data parallel), or two (replicas, shards within a replica).
+    tensor_mesh: the devices that share each layer's matrices; None: no tensor parallelism.
+    dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
+    separate_head: an untied head is a group of its own, gathered after the last layer.
     """
     precision = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False

@@ -52,14 +52,13 @@ def wrap_layers(
 ) -> None:
     """Wraps the model in place; the order is that of this file's head.
 
-    Args:
-        compile_by: backend of torch.compile; None: not compiled. Norms, rotations and activations are fused. Attention
-            is left out, because it depends on the lengths of the packed sequences, so a layer is two graphs. The number
-            of tokens is symbolic and all layers share the graphs: nothing is compiled again when lengths change. The
-            head's operations between its matrix products are compiled too (softmax.py).
-        compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
-            wide weights, and gradients are added up wide, because autograd brings them back through the cast.
-        recomputed: activations that backward computes again: none, all, or all but the costly half (selective).
+    compile_by: backend of torch.compile; None: not compiled. Norms, rotations and activations are fused. Attention
+        is left out, because it depends on the lengths of the packed sequences, so a layer is two graphs. The number
+        of tokens is symbolic and all layers share the graphs: nothing is compiled again when lengths change. The
+        head's operations between its matrix products are compiled too (softmax.py).
+    compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
+        wide weights, and gradients are added up wide, because autograd brings them back through the cast.
+    recomputed: activations that backward computes again: none, all, or all but the costly half (selective).
     """
     if compile_by is not None:
         for layer in decoder_layers(model):

@@ -1,11 +1,17 @@
-"""Compares problems with each other: answers of equal ones, and those to train on with those to evaluate on."""
+"""Compares problems with each other (answers of equal ones, training with evaluation), and tries the rule or the reward
+functions on a few: a function that cannot score ends a run before its first step.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from dapo_lit.config import ConfigError
-from dapo_lit.data.duplicates import statement_key
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.selection import statement_key
 from dapo_lit.data.sources import DataError
+from dapo_lit.errors import RewardError
+from dapo_lit.preflight.table import Finding
+from dapo_lit.rewards.verifier import Reference, Verifier
+from math_answers.extraction import Extraction
 
 CONTRADICTING = 0.02
 """A larger share of problems that contradict another is refused."""
@@ -17,12 +23,8 @@ Equivalent = Callable[[Sequence[tuple[str, str]]], list[bool]]
 def check_labels(train: Sequence[Problem], equivalent: Equivalent | None) -> tuple[str, ...]:
     """Compares the answers of equal problems; the warnings.
 
-    Args:
-        equivalent: which pairs of answers are the same under the rule; None: a reward function judges, which may look
-            at other columns, so that different answers are only worth a warning.
-
-    Raises:
-        DataError: too many equal problems have different answers.
+    equivalent: which pairs of answers are the same under the rule; None: a reward function judges, which may look
+        at other columns, so that different answers are only worth a warning.
     """
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in train:
@@ -48,11 +50,7 @@ def check_labels(train: Sequence[Problem], equivalent: Equivalent | None) -> tup
 def check_leakage(train: Sequence[Problem], evaluations: Mapping[str, Sequence[Problem]]) -> tuple[str, ...]:
     """Counts evaluation problems that are trained on; the warnings.
 
-    Args:
-        evaluations: by the key that names them.
-
-    Raises:
-        ConfigError: most problems of an evaluation are.
+    evaluations: by the key that names them.
     """
     trained, warnings = {*map(statement_key, train)}, []
     for key, problems in evaluations.items():
@@ -67,3 +65,69 @@ def check_leakage(train: Sequence[Problem], evaluations: Mapping[str, Sequence[P
             raise ConfigError(message)
         warnings.append(message)
     return tuple(warnings)
+
+
+PROBLEMS = 16
+"""Problems whose reference answers are scored; junk is scored for a quarter of them."""
+FORMATS: dict[Extraction, str] = {
+    "answer_line": "Answer: {}",
+    "boxed": r"\boxed{{{}}}",
+    "hash": "#### {}",
+    "number": "{}",
+    "auto": "The answer is {}.",
+}
+"""A response that gives its answer as the task asks for it."""
+JUNK = ("", "I do not know.", "qzx")
+
+
+def try_rewards(
+    verifier: Verifier, problems: Sequence[Problem], extraction: Extraction, max_error_frac: float = 1.0
+) -> Finding:
+    """Scores a batch of reference answers, in the task's format, and junk, as a step does; warns about odd verdicts.
+
+    Raises RewardError if a function fails, or if more than `max_error_frac` of the batch gets no verdict.
+    """
+    chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
+    right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
+    junk = [*JUNK, FORMATS[extraction].format("qzx")]
+    pairs = [
+        *zip(chosen, right, strict=True),
+        *((reference, text) for reference in chosen[: PROBLEMS // 4] for text in junk),
+    ]
+    try:
+        verifier.try_functions(pairs)
+    except ValueError as error:
+        raise RewardError(
+            f"a reward function failed on reference answers such as {right[0]!r} and on junk, before the first step: "
+            f"{error}. It must score every text a model may write; docs/rewards.md says how it is called and what it "
+            "may return"
+        ) from None
+    name = f"reward.rule={verifier.rule} with reward.extraction={extraction}"
+    if verifier.function:
+        name = f"reward.function={verifier.function}"
+    scores = verifier.score(pairs)
+    reason, verifier.first_error = verifier.first_error, None  # a run reports its own
+    verdicts = [score.correct for score in scores]
+    praised = [text for (_, text), verdict in zip(pairs, verdicts, strict=True) if verdict][
+        sum(verdicts[: len(right)]) :
+    ]
+    warnings = []
+    if missing := [score for score in scores if score.missing]:
+        late = sum(score.timed_out for score in missing)
+        message = (
+            f"{name} gives no verdict on {len(missing)} of {len(scores)} completions ({late} later than "
+            f"reward.deadline_s={verifier.deadline_s:g}, the others failed: {reason})"
+        )
+        if len(missing) > max_error_frac * len(scores):
+            raise RewardError(f"{message}, and more than reward.max_error_frac={max_error_frac:g} ends a run")
+        warnings.append(message)
+    if not any(verdicts[: len(right)]):
+        warnings.append(
+            f"{name} counts the reference answer as wrong in all of {len(right)} problems "
+            f"(such as {right[0]!r}); if it asks for no more than the answer, nothing can be learnt"
+        )
+    if praised:
+        warnings.append(f"{name} counts junk as right, such as {praised[0]!r}")
+    good = f"{sum(verdicts[: len(right)])} of {len(right)} reference answers"
+    words = f"{name.partition('.')[2]}: right are {good} and {len(praised)} of {len(pairs) - len(right)} junk texts"
+    return Finding(words, tuple(warnings))

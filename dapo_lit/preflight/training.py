@@ -10,11 +10,9 @@ from dapo_lit.config import ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.policy import check_dtype, check_policy
-from dapo_lit.preflight.problems import check_labels, check_leakage
-from dapo_lit.preflight.prompts import check_prompts
-from dapo_lit.preflight.rewards import try_rewards
+from dapo_lit.preflight.problems import check_labels, check_leakage, try_rewards
+from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
-from dapo_lit.preflight.tokenizer import check_tokenizer
 
 
 def check_run(parts: Parts) -> None:

@@ -18,8 +18,7 @@ from torch import Tensor
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import Reflection
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.imports import only

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.objective.tokens import clipped_tokens, importance_ratio
 from dapo_lit.replays.recorded_step import Replayed
 from dapo_lit.rollout.records import Completion

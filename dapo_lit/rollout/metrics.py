@@ -5,7 +5,7 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from dapo_lit.engines.samples import TokenIds
+from dapo_lit.engines.protocol import TokenIds
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission
 
 REWARD_S = 10.0

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, SampleStream, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import (
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    SampleStream,
+    Sampling,
+)
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference

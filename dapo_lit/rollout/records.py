@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import SampleRequest
-from dapo_lit.engines.samples import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, TokenIds
+from dapo_lit.engines.protocol import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, SampleRequest, TokenIds
 from dapo_lit.rewards.score import Score
 
 FilterOn = Literal["correctness", "shaped_reward"]

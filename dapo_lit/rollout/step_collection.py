@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import EngineError, SampleRequest
-from dapo_lit.engines.samples import NO_TOKENS, PartialSample, SampleKey
+from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.progress import Progress, listed
 from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling

@@ -7,7 +7,7 @@ from typing import Any
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
-from dapo_lit.config.kinds import EXECUTION, HORIZON
+from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
 from dapo_lit.run_files import read_config, read_metrics

@@ -81,8 +81,7 @@ def first_fit(tokens: Sequence[int], budget: int, at_least: int = 1) -> list[lis
 
     At most 11/9 of the fewest possible bins and one more (Johnson 1973). An item above the budget has a bin of its own.
 
-    Args:
-        at_least: the largest bins are split until there are this many.
+    at_least: the largest bins are split until there are this many.
 
     Returns:
         Indices of each bin's items, longest first. Fewer bins than `at_least` only if there are fewer items.

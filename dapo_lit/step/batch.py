@@ -117,10 +117,9 @@ class TokenBatch:
 
         A sequence longer than the budget has a micro-batch of its own.
 
-        Args:
-            shares_prompts: compute the prompt of a group once for all its completions in a micro-batch; "prefixes":
-                whatever tokens completions of a group begin with.
-            at_least: make at least this many, see `first_fit`.
+        shares_prompts: compute the prompt of a group once for all its completions in a micro-batch; "prefixes":
+            whatever tokens completions of a group begin with.
+        at_least: make at least this many, see `first_fit`.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
         for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
@@ -229,9 +228,8 @@ def counter_seed(*counters: int) -> int:
 def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int) -> TokenBatch:
     """Builds the tensors of `groups`, completions in order.
 
-    Args:
-        loss_mask: [N] bool.
-        policy_version: of the weights that train; tokens of another version are marked as not fresh.
+    loss_mask: [N] bool.
+    policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
     completions = [c for g in groups for c in g.completions]
     prompts = [g.prompt_ids for g in groups for _ in g.completions]

@@ -105,11 +105,10 @@ def weighted_loss(
 ) -> tuple[Tensor, Statistics]:
     """[n] each token's part of the loss of its mini-batch, and what is measured of these tokens.
 
-    Args:
-        known: of these tokens, with weights.
-        exact_kl: [n] divergence from the reference, with gradient; None: not in the loss, or estimated here.
-        logprobs: [n] nats under the policy, with gradient.
-        entropy: [n] nats, with gradient if there is a bonus.
+    known: of these tokens, with weights.
+    exact_kl: [n] divergence from the reference, with gradient; None: not in the loss, or estimated here.
+    logprobs: [n] nats under the policy, with gradient.
+    entropy: [n] nats, with gradient if there is a bonus.
     """
     assert known.advantages is not None
     assert known.weights is not None

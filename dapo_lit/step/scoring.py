@@ -13,9 +13,8 @@ from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import correction_statistics, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import hidden_states
-from dapo_lit.policy.critic import Critic
 from dapo_lit.policy.head import LossOfTokens, fused_loss, token_logprobs
-from dapo_lit.policy.reference import Reference, token_full_kl
+from dapo_lit.policy.reference import Critic, Reference, token_full_kl
 from dapo_lit.policy.sharding import gathered_head
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks

@@ -1,4 +1,4 @@
-"""Arms: the one name of each, and the sets of arms that a study's file can name by a word (`ARMS`).
+"""Arms: the one name of each, its reader, and the sets of arms that a study's file can name by a word (`ARMS`).
 
 An arm is the set of techniques that are on plus, in studies of other settings, the config values it changes. Its name
 is computed from these (`arm_name`, `Arm.name`): two arms that differ never share a folder, and nobody invents a label.
@@ -8,6 +8,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import yaml
+
+from dapo_lit.errors import suggestion
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 Setting = bool | int | float | str
@@ -16,8 +19,7 @@ Setting = bool | int | float | str
 def switches(on: Iterable[str]) -> dict[str, bool]:
     """Every registered switch with its value.
 
-    Raises:
-        ValueError: a technique that is not registered.
+    Raises ValueError: a technique that is not registered.
     """
     on = frozenset(on)
     if unknown := sorted(on - set(REGISTER)):
@@ -39,8 +41,7 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mappi
     >>> arm_name(switches(DAPO - {"clip_higher"}), "mine")
     'mine_dapo-clip_higher'
 
-    Raises:
-        ValueError: an unknown switch.
+    Raises ValueError: an unknown switch.
     """
     switches(techniques)
     on = {switch for switch, value in techniques.items() if value}
@@ -153,3 +154,81 @@ ARMS = {
     "add_one_in": add_one_in,
 }
 """Words that stand for several arms in `study.arms`."""
+
+
+OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.", "budget.")
+"""Keys written in full in a name; all others are short for `algorithm.<key>`."""
+
+
+def read_arm(name: str) -> Arm:
+    """The arm of a name as `Arm.name` writes it.
+
+    >>> read_arm("dapo-clip_higher@optimizer.lr=0.0003").settings
+    {'algorithm.optimizer.lr': 0.0003}
+
+    Raises ValueError: not the name of an arm, with what is wrong and how it is written.
+    """
+    vector, *settings = name.split("@")
+    references = {"naive_grpo": NAIVE_GRPO, "dapo": DAPO}
+    reference = next((word for word in references if vector.startswith(word)), None)
+    if reference is None:
+        raise ValueError(f"{name!r} is no arm: a name starts with dapo or naive_grpo")
+    on = set(references[reference])
+    for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
+        technique = change.lstrip("+-")
+        if technique not in REGISTER or change[0] not in "+-":
+            hint = suggestion(technique, REGISTER)
+            raise ValueError(f"{name!r} is no arm: {technique} is no technique; {hint}")
+        (on.add if change[0] == "+" else on.discard)(technique)
+    arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
+    if arm.name != name:
+        raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
+    return arm
+
+
+def read_arms(words: Iterable[str]) -> tuple[Arm, ...]:
+    """The arms of a list of names and of words that stand for several (`ladder`), each once.
+
+    Raises ValueError: not the name of an arm.
+    """
+    arms = [arm for word in words for arm in (ARMS[word]() if word in ARMS else (read_arm(word),))]
+    return tuple({arm.name: arm for arm in arms}.values())
+
+
+def in_order(names: Iterable[str], registered: Iterable[str] = ()) -> list[str]:
+    """Names of arms in the order of a plan; then those of a ladder, left out, added and combined; then by name."""
+    usual = (arm.name for arm in read_arms(["ladder", "leave_one_out", "add_one_in", "cube"]))
+    known = dict.fromkeys([*registered, *usual])
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(dict.fromkeys(names), key=lambda name: (place.get(name, len(place)), name))
+
+
+def settings_of(name: str) -> frozenset[str]:
+    """The config keys that an arm's name sets; none where it is the name of another algorithm's run."""
+    try:
+        return frozenset(read_arm(name).settings)
+    except ValueError:
+        return frozenset()
+
+
+def find_arm(study: Design, name: str) -> Arm:
+    """The arm of a study by its name.
+
+    Raises ValueError: the study has no such arm; with the nearest one, or all.
+    """
+    for arm in study.arms:
+        if arm.name == name:
+            return arm
+    raise ValueError(f"study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")
+
+
+def _setting(name: str, text: str) -> tuple[str, Setting]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{name!r} is no arm: @{text} has no value; a setting is written @clip.high=0.5")
+    # YAML 1.1 reads 1e-4 as text.
+    try:
+        read: Setting = int(value) if value.lstrip("-").isdigit() else float(value)
+    except ValueError:
+        read = yaml.safe_load(value)
+    return (key if key.startswith(OUTSIDE) else f"algorithm.{key}"), read

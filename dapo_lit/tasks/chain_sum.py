@@ -11,9 +11,17 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.tasks.demonstration import Demonstration
+
+
+class Demonstration(NamedTuple):
+    prompt: str
+    response: str
+    ends: bool
+    """False: cut off, no EOS follows."""
+
 
 CHARACTERS = "0123456789+=;#?"
 """Every character of a prompt or a response."""

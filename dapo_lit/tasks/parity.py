@@ -15,7 +15,7 @@ from operator import xor
 from string import ascii_lowercase as LETTERS
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.tasks.demonstration import Demonstration
+from dapo_lit.tasks.chain_sum import Demonstration
 
 CHARACTERS = f"01=#{LETTERS}"
 """Every character of a prompt or a response."""
@@ -69,8 +69,7 @@ class Mixture:
 def problems(kind: str, num_problems: int, strings: Strings) -> list[Problem]:
     """Different strings in random order: `train`, or `held_out`, which no demonstration contains.
 
-    Raises:
-        ValueError: 100 times as many draws do not contain so many.
+    Raises ValueError: 100 times as many draws do not contain so many.
     """
     rng = random.Random(f"parity/{kind}")
     drawn = (strings.draw(rng) for _ in range(1000 + 100 * num_problems))

@@ -19,8 +19,7 @@ import torch
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey, token_ids
+from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, token_ids
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.rewards.verifier import Reference, Verifier

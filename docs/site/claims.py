@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 
 from dapo_lit.study.compare.contrasts import Comparison, compare_on, contrasts
-from dapo_lit.study.compare.decision import holm
 from dapo_lit.study.compare.effects import Effect, families_of, registered_effects
-from dapo_lit.study.compare.statistics import smallest_effect
+from dapo_lit.study.compare.statistics import holm, smallest_effect
 from dapo_lit.study.read.outcomes import amount, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load

@@ -10,15 +10,14 @@ from statistics import mean
 
 import numpy as np
 
-from dapo_lit.study.arm_names import read_arm
 from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
-from dapo_lit.study.compare.decision import holm
 from dapo_lit.study.compare.equal_budget import costs
-from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.compare.statistics import Estimate, holm
+from dapo_lit.study.designs import read_arm
 from dapo_lit.study.read.curves import TRAINING_ACCURACY
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.runs import Runs, load
-from dapo_lit.study.report.cost_table import needed_text
+from dapo_lit.study.report.page_one import needed_text
 
 HERE = Path(__file__).parent
 ALPHA = 0.025

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dapo_lit.study.compare.decision import sign_flip_p
-from dapo_lit.study.compare.statistics import per_base, t_interval
+from dapo_lit.study.compare.statistics import per_base, sign_flip_p, t_interval
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import load
 

@@ -19,8 +19,7 @@ from dapo_lit.config.identity import (
     same_experiment,
     with_defaults,
 )
-from dapo_lit.config.kinds import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE
-from dapo_lit.config.sections import Section, section_of
+from dapo_lit.config.sections import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE, Section, section_of
 from dapo_lit.config.shipped import default_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

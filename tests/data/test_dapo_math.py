@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.duplicates import deduplicate
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.selection import deduplicate
 from dapo_lit.data.sources import DataError, load_problems, load_with_selection
 from dapo_lit.data.templates import PromptTemplate
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dapo_lit.data.difficulty import within_difficulty
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.selection import within_difficulty
 from dapo_lit.data.sources import DataError
 
 

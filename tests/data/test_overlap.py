@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.overlap import Overlap, find_overlaps
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.selection import Overlap, find_overlaps
 from dapo_lit.data.sources import load_problems
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from test_torch_engine import ARCHITECTURES, make_engine, make_model
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 
 
 def test_memory_that_held_nan_gives_the_same_samples(monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dapo_lit.engines.noise import row_key, uniforms
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey
 
 KEY = SampleKey(step=3, problem_id="gsm8k/17", attempt=0, sample_index=5)
 

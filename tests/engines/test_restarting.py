@@ -5,9 +5,8 @@ import torch
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from transformers import Qwen2Config
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
+from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.restarting import EngineFailedError, RestartingEngine
-from dapo_lit.engines.samples import Sample, SampleKey
 from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache, check_cpu_heads
 
 REQUESTS = [SampleRequest(SampleKey(1, f"p{i}", 0, 0), (1,)) for i in range(3)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dapo_lit.engines.samples import NO_TOKENS, PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import NO_TOKENS, PartialSample, Sample, SampleKey
 
 KEY = SampleKey(1, "p", 0, 0)
 SAMPLE = Sample(KEY, (7, 2**31 - 1, 3), [-0.1 / 3, -1e-30, 0.0], finished=True, policy_version=2)

@@ -16,8 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import NO_TOKENS, Sample, SampleKey, TokenIds
+from dapo_lit.engines.protocol import NO_TOKENS, Sample, SampleKey, SampleRequest, Sampling, TokenIds, run_to_end
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 

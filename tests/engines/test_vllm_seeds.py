@@ -11,8 +11,7 @@ from small_runs import collected_step
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.noise import request_seed
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, RolloutEngine, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.evaluation.sampled import EVALUATION_STEP

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream

@@ -16,8 +16,7 @@ pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs the
 
 from fake_vllm_server import FakeGroup, FakeServer
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError

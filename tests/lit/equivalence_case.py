@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule

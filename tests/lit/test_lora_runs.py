@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.export import export
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter

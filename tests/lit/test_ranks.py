@@ -14,7 +14,7 @@ from command_line import run_cli
 from ranks_case import BESIDE
 from transformers import AutoModelForCausalLM
 
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.export import export
 from dapo_lit.policy.lora import is_adapter

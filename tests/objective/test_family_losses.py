@@ -10,8 +10,14 @@ from flat import completions_of, random_batch, split
 from plain_losses import losses_of
 from torch import Tensor
 
-from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, reinforce_loss
-from dapo_lit.objective.sequence_losses import gmpo_loss, gspo_loss, gspo_token_loss
+from dapo_lit.objective.losses import (
+    cispo_loss,
+    clipped_policy_loss,
+    gmpo_loss,
+    gspo_loss,
+    gspo_token_loss,
+    reinforce_loss,
+)
 
 
 def tensor(*values: float) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dapo_lit.objective.returns import discounted_returns, gae, token_rewards
+from dapo_lit.objective.advantages import discounted_returns, gae, token_rewards
 
 
 def tensor(*values: float) -> Tensor:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.tasks.chain_sum import Sums, has_written_steps, train_problems

@@ -14,7 +14,7 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.cli.command import compose
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy

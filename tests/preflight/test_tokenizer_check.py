@@ -11,8 +11,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.errors import UserError
 from dapo_lit.policy.base import BaseSpec, character_tokenizer, prepare_base
-from dapo_lit.preflight.prompts import check_prompts
-from dapo_lit.preflight.tokenizer import check_tokenizer
+from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.training import check_run
 
 ARCHITECTURE = TINY | {"max_position_embeddings": 1024}

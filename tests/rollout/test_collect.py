@@ -10,8 +10,7 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.rollout.records import IdenticalSamplesError, check_independent
 
 

@@ -4,9 +4,8 @@ import pytest
 from scripted_engine import ScriptedEngine, ScriptedStream
 from test_streaming import half_done
 
-from dapo_lit.engines.protocol import Sampling
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, Sampling
 from dapo_lit.engines.restarting import EngineFailedError
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.step_collection import LostSampleError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, task_metrics
 from dapo_lit.rollout.records import Completion, Group

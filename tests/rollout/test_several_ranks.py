@@ -17,8 +17,7 @@ from test_interrupted import FailingEngine
 from test_streaming import PROBLEMS, WORK, ForgetfulEngine, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
-from dapo_lit.engines.protocol import Sampling
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey, Sampling
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout import rank_sampling

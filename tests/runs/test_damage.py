@@ -10,7 +10,7 @@ from damages import damage, resealed
 from evaluation_config import evaluation
 
 from dapo_lit.config import ConfigError
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.export import export

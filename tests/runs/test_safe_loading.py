@@ -12,9 +12,9 @@ import torch.distributed.checkpoint as dcp
 from damages import resealed
 from evaluation_config import evaluation
 
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.export import export

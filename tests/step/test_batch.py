@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch, token_batch

@@ -3,8 +3,7 @@
 import yaml
 
 from dapo_lit.config import config_folder
-from dapo_lit.study.arm_names import read_arms
-from dapo_lit.study.designs import ARMS, Design
+from dapo_lit.study.designs import ARMS, Design, read_arms
 
 _FILES = {file.stem: yaml.safe_load(file.read_text())["study"] for file in (config_folder() / "study").glob("*.yaml")}
 DESIGNS = tuple(sorted(name for name, study in _FILES.items() if study.get("arms")))

@@ -3,8 +3,7 @@
 import pytest
 from shipped import DESIGNS, design
 
-from dapo_lit.study.arm_names import find_arm, in_order, read_arm, read_arms
-from dapo_lit.study.designs import ladder
+from dapo_lit.study.designs import find_arm, in_order, ladder, read_arm, read_arms
 
 
 @pytest.mark.parametrize("name", DESIGNS)

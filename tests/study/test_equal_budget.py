@@ -15,7 +15,7 @@ from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
-from dapo_lit.study.report.cost_table import needed_text
+from dapo_lit.study.report.page_one import needed_text
 
 HELD_OUT = "eval/parity/avg@2"
 SAMPLING = difference("left out of DAPO", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")

@@ -9,10 +9,9 @@ from synthetic_runs import write_study
 
 from dapo_lit.study.compare.contrasts import difference
 from dapo_lit.study.compare.effects import effects_on_every_metric
-from dapo_lit.study.compare.max_t import max_t_p, standardised
-from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
-from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.read.metric_words import WORDS, in_words, is_outcome
+from dapo_lit.study.compare.statistics import max_t_p, standardised, t_interval
+from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
+from dapo_lit.study.read.outcomes import WORDS, in_words, is_outcome
 from dapo_lit.study.read.runs import Runs, load
 
 CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dapo-clip_higher")

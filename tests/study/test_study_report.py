@@ -13,7 +13,7 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.base_policies import hash_of_bases
+from dapo_lit.study.read.outcomes import hash_of_bases
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Table, in_terminal, is_empty

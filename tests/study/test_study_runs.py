@@ -14,9 +14,9 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
+from dapo_lit.status import progress
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.packed_cells import pack, packed_config
-from dapo_lit.study.read.progress import progress
 from dapo_lit.study.read.registration import Plan, register
 from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.techniques import DAPO, NAIVE_GRPO

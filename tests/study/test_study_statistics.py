@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dapo_lit.study import designs
-from dapo_lit.study.compare import decision, questions, statistics
-from dapo_lit.study.compare.decision import holm, sign_flip_p
+from dapo_lit.study.compare import questions, statistics
 from dapo_lit.study.compare.statistics import (
+    holm,
     paired_t_power,
     per_base,
     seeds_needed,
+    sign_flip_p,
     smallest_effect,
     t_interval,
 )
@@ -26,7 +27,7 @@ STUDIES = 4000
 floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize("module", [decision, statistics, designs, questions, style, curves])
+@pytest.mark.parametrize("module", [statistics, designs, questions, style, curves])
 def test_examples_in_docstrings_hold(module: object) -> None:
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0  # type: ignore[arg-type]
 

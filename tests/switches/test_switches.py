@@ -12,7 +12,7 @@ import dapo_lit
 from dapo_lit.config import Config, config_folder
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.samples import Sample, SampleKey
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import Tokens

@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model, requests
 
 from dapo_lit.engines.noise import stream_seed
-from dapo_lit.engines.protocol import SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.process import SIGNALS
 from dapo_lit.random_state import random_state

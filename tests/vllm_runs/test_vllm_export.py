@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dapo_lit.config.export import ExportConfig
+from dapo_lit.config.commands import ExportConfig
 from dapo_lit.engines.vllm_engine.engine import SETTINGS
 from dapo_lit.export import export
 from dapo_lit.train import train

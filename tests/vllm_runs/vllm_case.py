@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.engines.protocol import RolloutEngine, SampleRequest, Sampling
-from dapo_lit.engines.samples import SampleKey
+from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_engine.engine import VllmSettings
 
 EOS = 3

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from dapo_lit.engines import noise
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.rows import Entering, Move, Rows
 

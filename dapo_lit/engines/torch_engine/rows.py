@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapo_lit.engines.protocol import Sampling
-from dapo_lit.engines.samples import TokenIds
+from dapo_lit.engines.protocol import Sampling, TokenIds
 from dapo_lit.engines.torch_engine import inverse_cdf as draws
 from dapo_lit.engines.torch_engine.decoder import Decoder, Prefilled
 

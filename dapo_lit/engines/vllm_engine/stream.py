@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dapo_lit.engines.noise import request_seed
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 
 
 class VllmStream:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.engines.noise import request_seed
-from dapo_lit.engines.protocol import SampleRequest, Sampling
-from dapo_lit.engines.samples import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
 

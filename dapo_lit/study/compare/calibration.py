@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.study.compare.contrasts import compare_on, difference
-from dapo_lit.study.compare.decision import pairs_needed
-from dapo_lit.study.compare.statistics import seeds_needed, smallest_effect
+from dapo_lit.study.compare.statistics import pairs_needed, seeds_needed, smallest_effect
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import Runs, StudyError
 
@@ -89,11 +88,7 @@ class Calibration:
 
 
 def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration:
-    """Reads the runs of a calibration.
-
-    Raises:
-        StudyError: the placebo or a setting has no finished run.
-    """
+    """Reads the runs of a calibration."""
     usable, reference = runs.usable, str(regime["reference"])
     for arm in [reference, reference + PLACEBO, *(a for c in regime["techniques"].values() for a in c["doses"])]:
         if not usable.of(arm):
@@ -174,9 +169,6 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
 
     It is looked for as calibrate_<regime>/ next to the study (or one folder up, where cells are packed in `runs/`), and
     below experiments/.
-
-    Raises:
-        StudyError: the file is there and cannot be read.
     """
     regime = next((run.config["regime"] for run in runs if run.config.get("regime")), None)
     if regime is None:

@@ -8,10 +8,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dapo_lit.study.arm_names import read_arm
-from dapo_lit.study.compare.decision import sign_flip_p
-from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
-from dapo_lit.study.designs import Arm, cube, half_fraction, ladder
+from dapo_lit.study.compare.statistics import Estimate, per_base, sign_flip_p, t_interval
+from dapo_lit.study.designs import Arm, cube, half_fraction, ladder, read_arm
 from dapo_lit.study.read.outcomes import bases as bases_of
 from dapo_lit.study.read.outcomes import window_mean
 from dapo_lit.study.read.runs import Runs
@@ -151,8 +149,7 @@ def compare(
 ) -> Comparison:
     """One contrast over the seeds that all its arms have.
 
-    Args:
-        base_of: the base policy of each seed; without it every seed counts as its own.
+    base_of: the base policy of each seed; without it every seed counts as its own.
     """
     differences = by_seed(contrast, scores)
     seeds, values = tuple(differences), tuple(differences.values())

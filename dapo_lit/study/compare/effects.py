@@ -19,12 +19,18 @@ from dapo_lit.study.compare.contrasts import (
     contrasts,
     primary_family,
 )
-from dapo_lit.study.compare.decision import holm, sign_flip_p
-from dapo_lit.study.compare.max_t import max_t_p, standardised
 from dapo_lit.study.compare.sequential import decisions, interval
-from dapo_lit.study.compare.statistics import Array, Estimate, per_base, t_interval
-from dapo_lit.study.read.metric_words import in_words, is_outcome
-from dapo_lit.study.read.outcomes import bases, scores
+from dapo_lit.study.compare.statistics import (
+    Array,
+    Estimate,
+    holm,
+    max_t_p,
+    per_base,
+    sign_flip_p,
+    standardised,
+    t_interval,
+)
+from dapo_lit.study.read.outcomes import bases, in_words, is_outcome, scores
 from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import Runs
 

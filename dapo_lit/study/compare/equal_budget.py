@@ -58,8 +58,7 @@ def per_step_metric(runs: Runs, key: str) -> str | None:
 def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
     """Updates, tokens and seconds of a comparison with one side that has a technique and one that has not.
 
-    Args:
-        key: a metric that is measured at every step (`per_step_metric`).
+    key: a metric that is measured at every step (`per_step_metric`).
     """
     if not contrast.technique and not contrast.pair:
         return {}

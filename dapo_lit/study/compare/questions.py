@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from dapo_lit.study.compare.decision import sign_flip_p
-from dapo_lit.study.compare.statistics import Array, Estimate, t_interval
+from dapo_lit.study.compare.statistics import Array, Estimate, sign_flip_p, t_interval
 
 FLIPS = 100_000
 """Random sign flips where there are too many questions for all of them."""
@@ -29,8 +28,7 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     >>> share_interval([0.0] * 30).high  # 1/32 + 2.040 * 0.1768 / sqrt(32)
     0.0949...
 
-    Raises:
-        ValueError: there is no value, or one is outside [0, 1].
+    Raises ValueError: there is no value, or one is outside [0, 1].
     """
     x = np.asarray(values, dtype=float)
     if len(x) == 0 or not np.all((x >= 0) & (x <= 1)):
@@ -48,8 +46,7 @@ def difference_interval(differences: Sequence[float] | Array, level: float = 0.9
     Pseudo-questions with the weight of two are added, half of that at 0, a quarter at each of -1 and 1: Agresti and
     Min (2005) for matched pairs. Two models that agree on all of 30 questions still get an interval.
 
-    Raises:
-        ValueError: there is no value, or one is outside [-1, 1].
+    Raises ValueError: there is no value, or one is outside [-1, 1].
     """
     d = np.asarray(differences, dtype=float)
     if len(d) == 0 or not np.all(np.abs(d) <= 1):
@@ -79,8 +76,7 @@ class PairedQuestions:
 def compare_questions(first: Sequence[float] | Array, second: Sequence[float] | Array) -> PairedQuestions:
     """Compares values in [0, 1] of the same questions in the same order.
 
-    Raises:
-        ValueError: the numbers of questions differ or are 0.
+    Raises ValueError: the numbers of questions differ or are 0.
     """
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if a.shape != b.shape:

@@ -30,9 +30,8 @@ def planned_looks(most: int) -> tuple[int, ...]:
 def rejections(values: Array, looks: Sequence[int], level: float, power: float = POWER) -> Array:
     """The look at which each row's mean differs from 0 at `level`; 0 at none of those reached.
 
-    Args:
-        values: differences [studies, base policies], bases in the order in which they were made.
-        looks: numbers of bases, ascending. Alpha is spent in proportion to the last.
+    values: differences [studies, base policies], bases in the order in which they were made.
+    looks: numbers of bases, ascending. Alpha is spent in proportion to the last.
     """
     reached = [look for look in looks if look <= values.shape[1]]
     found = np.zeros(len(values), dtype=int)

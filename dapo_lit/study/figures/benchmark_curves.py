@@ -24,8 +24,7 @@ BUDGETS = 24
 def by_question(table: pd.DataFrame, column: str) -> np.ndarray:
     """A column's values [questions, samples], questions in the order they first occur.
 
-    Raises:
-        ValueError: the questions have different numbers of samples.
+    Raises ValueError: the questions have different numbers of samples.
     """
     groups = [group[column].to_numpy(dtype=float) for _, group in table.groupby("problem_id", sort=False)]
     if len({len(values) for values in groups}) != 1:
@@ -42,8 +41,7 @@ def pass_curve(correct: np.ndarray) -> np.ndarray:
 def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[str, Estimate]:
     """The table that the command prints: avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation.
 
-    Args:
-        consensus: cons@k of each question, k = 1..n, in the order of the table.
+    consensus: cons@k of each question, k = 1..n, in the order of the table.
     """
     correct = by_question(table, "correct")
     n = correct.shape[1]

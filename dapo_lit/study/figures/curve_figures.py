@@ -24,8 +24,7 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.curves import AXES, band, curve
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, is_share, unit
+from dapo_lit.study.read.outcomes import amount, in_words, is_share, unit
 from dapo_lit.study.read.runs import Run, Runs, StudyError, read_run
 
 PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (

@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from scipy import stats
 
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
-from dapo_lit.study.compare.paired_curves import difference_band, paired_differences
+from dapo_lit.study.compare.statistics import per_base
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     COLUMN_IN,
@@ -28,9 +29,45 @@ from dapo_lit.study.figures.style import (
     new_figure,
     with_caption,
 )
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, bases, is_share, unit
+from dapo_lit.study.read.curves import curve
+from dapo_lit.study.read.outcomes import amount, bases, in_words, is_share, unit
 from dapo_lit.study.read.runs import Runs, StudyError
+
+
+def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> pd.DataFrame:
+    """A comparison's value at every step that all its runs of a seed logged [steps, seeds]; empty without a pair.
+
+    smooth: rows of a centred moving mean, taken over each run before the difference.
+    """
+    cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.spoilt(key)}
+    columns: dict[int, pd.Series] = {}
+    for seed in runs.seeds:
+        arms = [(weight, cells.get((arm, seed))) for arm, weight in contrast.weights.items()]
+        parts = [weight * curve(run, key, "step", smooth) for weight, run in arms if run]
+        if len(parts) == len(arms) and all(len(part) for part in parts):
+            table = pd.concat(parts, axis=1, join="inner")
+            if len(table):
+                columns[seed] = table.sum(axis=1)
+    return pd.DataFrame(columns)
+
+
+def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None = None) -> pd.DataFrame:
+    """Mean difference over bases at each step with its pointwise 95 % t-interval: columns x, mean, low, high, n.
+
+    Steps that some pair lacks are left out.
+    """
+    whole = differences.dropna()
+    if whole.empty:
+        return pd.DataFrame({name: [] for name in ("x", "mean", "low", "high", "n")}, dtype=float)
+    bases = [(base_of or {}).get(int(seed), str(seed)) for seed in whole.columns]
+    values = per_base(whole.to_numpy(dtype=float).T, bases)
+    n, mean = len(values), values.mean(axis=0)
+    half = np.full(len(whole), np.nan)
+    if n > 1:
+        half = stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / n**0.5
+    places = whole.index.to_numpy(dtype=float)
+    return pd.DataFrame({"x": places, "mean": mean, "low": mean - half, "high": mean + half, "n": n})
+
 
 MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
 """Lines of a panel; with more than two, intervals are bars at five steps instead of bands."""
@@ -41,9 +78,8 @@ TEXT = 7
 def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
     """The paired difference of each comparison in each metric over the steps; None where no seed has a pair.
 
-    Args:
-        found: at most six are drawn.
-        keys: the metrics, a panel each.
+    found: at most six are drawn.
+    keys: the metrics, a panel each.
     """
     usable, base_of = runs.usable, bases(runs)
     window = max(1, int(max((run.metrics.index.max() for run in usable), default=0)) // 10)
@@ -73,11 +109,7 @@ def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str
 
 
 def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = None) -> Figure:
-    """`differences_figure` of every technique that these runs compare, with its caption, for notebooks.
-
-    Raises:
-        StudyError: no two arms differ in one technique, or no seed has both.
-    """
+    """`differences_figure` of every technique that these runs compare, with its caption, for notebooks."""
     known = [contrast for contrast in contrasts(runs.usable.arms, reference) if contrast.technique]
     family = primary_family(known)
     drawing = differences_figure(runs, [c for c in known if c.family == family], keys)

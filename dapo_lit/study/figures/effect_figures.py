@@ -125,11 +125,7 @@ def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
 
 
 def plot_effects(runs: Runs, family: str, key: str | None = None) -> Figure:
-    """`effects_figure` of one family of comparisons with its caption, for notebooks.
-
-    Raises:
-        StudyError: the runs allow no comparison of this family.
-    """
+    """`effects_figure` of one family of comparisons with its caption, for notebooks."""
     name, table = key or primary_metric(runs), scores(runs, key or primary_metric(runs))
     drawing = effects_figure([compare(one, table, bases(runs)) for one in contrasts(runs.arms)], name, family)
     if drawing is None:

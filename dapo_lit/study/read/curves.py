@@ -14,11 +14,7 @@ TRAINING_ACCURACY = "rollout/accuracy"
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
-    """A metric of a run over the axis `x`, ascending; rows without a value are left out.
-
-    Raises:
-        StudyError: the axis is not one of the five.
-    """
+    """A metric of a run over the axis `x`, ascending; rows without a value are left out."""
     if x not in AXES:
         raise StudyError(f"unknown axis {x!r}; known: {', '.join(AXES)}")
     series = run.series(key)

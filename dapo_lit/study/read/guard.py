@@ -1,13 +1,13 @@
 """Checks before arms are compared: one code version, only declared differences, no arm counted twice.
 
-The tags of the config's fields say which keys count (config/kinds.py).
+The tags of the config's fields say which keys count (Kind in config/sections.py).
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from dapo_lit.config.identity import PACKING, hash_of, identity
-from dapo_lit.study.arm_names import settings_of
+from dapo_lit.study.designs import settings_of
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
@@ -23,8 +23,7 @@ def refusals(runs: Runs, declared: Collection[str] = ()) -> list[str]:
 def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collection[str]) -> list[str]:
     """Reasons why a study may not run: arms whose composed configs differ in undeclared keys, or do not differ.
 
-    Args:
-        configs: arm -> nested config, all with the same seed.
+    configs: arm -> nested config, all with the same seed.
     """
     table = {arm: _relevant(identity(config)) for arm, config in configs.items()}
     reasons = _undeclared(_differing(table), declared)

@@ -115,11 +115,7 @@ class Run:
         return tuple(sorted(files | self.packed_samples.keys()))
 
     def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:
-        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named.
-
-        Raises:
-            StudyError: there is no such file.
-        """
+        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named."""
         if step is None and benchmark in self.packed_samples:
             return self.packed_samples[benchmark]
         files = {

@@ -21,7 +21,7 @@ from dapo_lit.config.identity import same_experiment
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import MANIFEST, RESTORE
 from dapo_lit.run_files import RECORD, is_run, lost_tables, read_config, read_metrics, read_record, read_table
-from dapo_lit.study.arm_names import in_order
+from dapo_lit.study.designs import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.registration import last_plan
 from dapo_lit.study.read.run import USABLE, Run, StudyError

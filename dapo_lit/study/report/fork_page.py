@@ -16,8 +16,7 @@ from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import refusals
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import is_share, unit
+from dapo_lit.study.read.outcomes import in_words, is_share, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load
@@ -40,11 +39,7 @@ NOT_REPEATED = ("time/", "perf/", "memory/", "eval/")
 
 
 def close_fork(folder: Path) -> str:
-    """Writes the page of all states of the run next to the folder of this state; returns this state's part as text.
-
-    Raises:
-        StudyError: no cell has finished, or the cells may not be compared.
-    """
+    """Writes the page of all states of the run next to the folder of this state; returns this state's part as text."""
     states = sorted(other for other in folder.parent.glob("step_*") if any(other.glob("*/seed_*/run.json")))
     sections = {state: _section(state) for state in states}
     every = [part for parts in sections.values() for part in parts]

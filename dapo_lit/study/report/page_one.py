@@ -1,18 +1,121 @@
 """The first page of a report: the sensitivity of its regime, the effects, and their cost."""
 
+import re
 from collections.abc import Sequence
 
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.effects import Effect, effects_on_every_metric
+from dapo_lit.study.compare.equal_budget import BUDGETS, Needed, costs, per_step_metric
+from dapo_lit.study.compare.statistics import smallest_effect
 from dapo_lit.study.figures.difference_figures import differences_figure
+from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.health import learned
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import bases
-from dapo_lit.study.report.cost_table import cost_table
-from dapo_lit.study.report.document import Part
-from dapo_lit.study.report.effects_table import effects_table
+from dapo_lit.study.read.outcomes import amount, bases, in_words, unit
+from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.results import Results
 from dapo_lit.techniques import REGISTER
+
+ROWS = 8
+"""Exploratory effects in other metrics that are shown."""
+COLUMNS = ["comparison", "outcome", "n", "difference", "interval", "p", "adjusted p", "can see", "", "verdict"]
+
+
+def effects_table(results: Results, others: Sequence[Effect]) -> list[Part]:
+    """Every registered comparison, the others in the primary metric, the largest effects in any metric.
+
+    others: effects in all metrics, largest first.
+    """
+    shown = {(effect.contrast.label, effect.outcome) for effect in results.effects}
+    rows = [*results.effects, *[e for e in others if (e.contrast.label, e.outcome) not in shown][:ROWS]]
+    if not rows:
+        return ["There is one arm only, or no two arms that differ in one technique: nothing is compared."]
+    return [_summary(results), Table("effects", _caption(results, others), COLUMNS, list(map(_row, rows)))]
+
+
+def _summary(results: Results) -> str:
+    registered = [effect for effect in results.effects if effect.kind == "registered"]
+    if not registered:
+        return "**Decided:** nothing. No family of comparisons was registered, so every effect is exploratory."
+    named = [f"{contrast_name(e.contrast)} ({e.verdict})" for e in registered if e.decided]
+    text = f"**Decided:** {len(named)} of {len(registered)} registered comparisons"
+    return f"{text}: {', '.join(named)}." if named else f"{text}."
+
+
+def _row(effect: Effect) -> list[str]:
+    key, estimate = effect.outcome, effect.estimate
+    mean, low, high = (amount(key, end, signed=True) for end in (estimate.mean, estimate.low, estimate.high))
+    least = smallest_effect(estimate.n)
+    numbers = [f"{mean} {unit(key)}".strip(), "–" if estimate.low is None else f"[{low}, {high}]"]
+    tests = ["–" if p is None else f"{p:.3g}" for p in (effect.p, effect.adjusted)]
+    kind = f"{effect.kind}, {effect.contrast.family}" + (f", {effect.alpha:g}" if effect.alpha else "")
+    words = re.sub(r" after the last step.*\)", ")", effect.words)
+    seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
+    return [contrast_name(effect.contrast), words, str(estimate.n), *numbers, *tests, seen, kind, effect.verdict]
+
+
+def _caption(results: Results, others: Sequence[Effect]) -> str:
+    units = "; ".join(sorted({result.units for result in results.comparisons if result.seeds}))
+    looked = f"{len({effect.outcome for effect in others})} metrics"
+    rule = results.plan.rule if results.plan and results.plan.rule else "two-sided sign-flip test, Holm in each family"
+    primary = {effect.words for effect in results.effects if effect.outcome == results.metric}
+    return (
+        f"Primary outcome: {'; '.join(sorted(primary)) or results.metric}. "
+        f"Differences with minus without, 95 % t-intervals that decide nothing; n counts {units or 'pairs'}. "
+        f"Registered: {rule}, at the family's share of alpha. Exploratory rows have no verdict; the p of the last are "
+        f"adjusted over all comparisons and {looked} by the maximum statistic. Can see: the effect that n bases show "
+        "with a power of 80 % (paired t-test at 5 %). An interaction is half of one "
+        "technique's effect with the other on minus off."
+    )
+
+
+COST_COLUMNS = ["comparison", "budget", "used", "needed to its control's level", "difference at equal budget"]
+
+
+def cost_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
+    """Updates, tokens and seconds: used, needed to the control's level, and the difference at equal budget."""
+    key = per_step_metric(results.runs, results.metric)
+    if key is None:
+        return [
+            f"**Cost.** Nothing is said at equal budget: neither {in_words(results.metric)} nor the training accuracy "
+            "in its place was measured at every step (`evaluation.every=1`)."
+        ]
+    rows = []
+    for contrast in found:
+        for axis, cost in costs(results.runs, contrast, key).items():
+            difference = "–"
+            if at := cost.at_equal:
+                difference = amount(key, at.mean, signed=True)
+                if at.low is not None:
+                    difference += f" [{amount(key, at.low, signed=True)}, {amount(key, at.high, signed=True)}]"
+            rows.append(
+                [contrast_name(contrast), BUDGETS[axis], f"x{cost.used:.2f}", needed_text(cost.needed), difference]
+            )
+    caption = (
+        "Budget of whole runs, with over without; how many times its control's budget a run needs to the level that "
+        f"its control ends on; and the difference ({unit(key) or 'its unit'}) where both have used as much. Read off "
+        f"{in_words(key)} at every step, on problems not visited before, pair by pair; geometric means and 95 % "
+        't-intervals over base policies. "At least": in some pairs the run never gets there and counts with its whole '
+        "budget. Generated tokens include those of discarded groups; seconds are those of the machine, with whatever "
+        "else ran on it."
+    )
+    text = f"**Cost.** Budgets with and without each technique, read off {in_words(key)}:"
+    return [text, Table("cost", caption, COST_COLUMNS, rows)] if rows else []
+
+
+def needed_text(found: Needed | None) -> str:
+    """`x0.96 [0.56, 1.64]`; `at least x1.08 [0.75, –] (4 of 12 pairs never)` where some never reach the level; no
+    number where most do not, since it would be a ratio of budgets."""
+    if found is None:
+        return "–"
+    if 2 * found.never > found.pairs:
+        return f"{found.never} of {found.pairs} pairs never"
+    text = f"{'at least ' if found.never else ''}x{found.ratio:.2f}"
+    if found.low is not None:
+        text += f" [{found.low:.2f}, {'–' if found.high is None else f'{found.high:.2f}'}]"
+    notes = [f"{found.never} of {found.pairs} pairs never"] if found.never else []
+    notes += [f"{found.left_out} left out: no rise to reach"] if found.left_out else []
+    return f"{text} ({'; '.join(notes)})" if notes else text
+
 
 PANELS = 6
 ALWAYS = ("rollout/entropy", "rollout/length_mean")

@@ -7,10 +7,9 @@ from typing import Any
 
 from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.figures.curve_figures import seeds_text
-from dapo_lit.study.read.base_policies import hash_of_bases, weights_by_base
 from dapo_lit.study.read.guard import code_versions
 from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.outcomes import outcome
+from dapo_lit.study.read.outcomes import hash_of_bases, outcome, weights_by_base
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan
 from dapo_lit.study.read.runs import Runs, load, study_folder
 from dapo_lit.study.report.document import Document, Table, bullets, in_terminal, is_empty, write

@@ -8,8 +8,7 @@ from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts, pri
 from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import bases, primary_metric, scores
+from dapo_lit.study.read.outcomes import bases, in_words, primary_metric, scores
 from dapo_lit.study.read.registration import Plan
 from dapo_lit.study.read.runs import Runs, StudyError
 
@@ -53,11 +52,7 @@ class Results:
 def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), allow_mixed: bool = False) -> Results:
     """Analyses the runs of one study.
 
-    Args:
-        allow_mixed: compare despite mixed code or undeclared differences; the report then says so at the top.
-
-    Raises:
-        StudyError: several studies at once, no finished run, or runs that may not be compared.
+    allow_mixed: compare despite mixed code or undeclared differences; the report then says so at the top.
     """
     if len(runs.studies) > 1:
         raise StudyError(f"these runs are of {len(runs.studies)} studies ({', '.join(runs.studies)}); name one folder")

@@ -1,14 +1,17 @@
-"""The config of `python -m dapo_lit.evaluate`, and of a benchmark."""
+"""The configs of the commands besides train: `evaluate` (with benchmarks), `export` and `plan`."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic.dataclasses import dataclass
 
 from dapo_lit.config.parsing import parse_as
-from dapo_lit.config.sections import ConfigError, Count, Policy, Reflection, Rollout, Section
+from dapo_lit.config.run import Config
+from dapo_lit.config.sections import ConfigError, Count, Fraction, Policy, Reflection, Rollout, Section
 from dapo_lit.config.shipped import config_folder
+from dapo_lit.errors import suggestion
 
 
 class Benchmark(Section):
@@ -96,11 +99,7 @@ class EvaluateConfig(Section):
 
 
 def load_benchmark(name: str) -> Benchmark:
-    """Reads a benchmark from conf/benchmark/ by name, or from a .yaml file by path.
-
-    Raises:
-        ConfigError: there is none, or it does not fit the schema.
-    """
+    """Reads a benchmark from conf/benchmark/ by name, or from a .yaml file by path."""
     folder = config_folder() / "benchmark"
     file = Path(name) if name.endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
     if not file.is_file():
@@ -111,3 +110,82 @@ def load_benchmark(name: str) -> Benchmark:
     tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     tree.pop("defaults", None)  # choices of other groups, for the command that composes them
     return parse_as(tree, Benchmark)
+
+
+class ExportConfig(Section):
+    ckpt: str
+    """A run's folder (its newest checkpoint), or one checkpoint of it."""
+    output: str
+    """The folder to write; it must not exist yet."""
+    push: str | None
+    """owner/name of a repository on the Hugging Face hub that gets the folder; created as private if there is none."""
+    license: str | None
+    """Identifier of the weights' licence for the model card, such as apache-2.0; null: none was stated."""
+
+    @field_validator("push")
+    @classmethod
+    def _names_owner_and_repository(cls, push: str | None) -> str | None:
+        if push is not None and len([part for part in push.split("/") if part]) != 2:
+            raise ValueError(f"{push} is not owner/name, such as me/dapo")
+        return push
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One GPU, from the maker's data sheet."""
+
+    name: str
+    memory_gb: PositiveFloat
+    tflops: PositiveFloat
+    """Dense bf16 operations, 10^12 per second."""
+    bandwidth_gb_s: PositiveFloat
+    """Bandwidth of its memory."""
+    network_gb_s: PositiveFloat
+    """Bandwidth to GPUs of other machines: one 400 or 200 Gbit/s port a GPU."""
+    nvlink_gb_s: PositiveFloat
+    """Bandwidth to GPUs of the same machine."""
+
+
+GPUS = {
+    "a100": Hardware("A100 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 300.0),
+    "a800": Hardware("A800 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 200.0),
+    "h20": Hardware("H20", 96.0, 148.0, 4000.0, 50.0, 450.0),
+    "h100": Hardware("H100 SXM", 80.0, 989.0, 3350.0, 50.0, 400.0),
+    "h200": Hardware("H200 SXM", 141.0, 989.0, 4800.0, 50.0, 400.0),
+    "h800": Hardware("H800 SXM", 80.0, 989.0, 3350.0, 50.0, 200.0),
+    "cpu": Hardware("two CPU cores", 16.0, 0.1, 20.0, 1.0, 10.0),  # rough, and of use for tiny policies only
+}
+
+
+def known_gpu(given: object) -> object:
+    """The GPU of a name; what is no name is left to the schema."""
+    if not isinstance(given, str):
+        return given
+    if given not in GPUS:
+        raise ValueError(f"there is no such hardware; {suggestion(given, GPUS, 'hardware={}')}")
+    return GPUS[given]
+
+
+class Workload(Section):
+    prompt_tokens: Count
+    mean_response_tokens: PositiveFloat
+    length_spread: PositiveFloat
+    """Standard deviation of the logarithm of the length."""
+    keep_frac: Fraction
+    """Share of groups that dynamic sampling keeps."""
+    engine_tensor_parallel: PositiveInt
+    """GPUs that one inference engine spans."""
+    engine_memory_frac: Fraction
+    """Share of a GPU's memory that weights, cache and training state may use during rollouts."""
+
+
+class PlanConfig(Config):
+    quick: bool
+    """Simulate four and five layers and extrapolate to all."""
+    runs: PositiveInt
+    """Arms x seeds."""
+    hardware: Annotated[Hardware, BeforeValidator(known_gpu)]
+    """A name of the table above, or a mapping with the same values."""
+    price_per_hour: PositiveFloat | None
+    """Of one GPU, in any currency; null: print no cost."""
+    workload: Workload
