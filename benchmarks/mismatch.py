@@ -13,7 +13,7 @@ from measure import arguments, installed, machine, markdown, publish
 from torch import Tensor
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.overrides import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.check_rewards import Options, Report, Row, read_rows, score_rows, summary
+from dapo_lit.check_rewards import Options, Report, Row, print_summary, read_rows, score_rows
 from dapo_lit.rewards.verifier import Reference, Verifier
 from math_answers.expression import canonical
 from math_answers.fast import value
@@ -217,7 +217,7 @@ def main() -> None:
         results["agreement"][report.rule] = counts(rows, [score.correct for score in report.scores])
     verdicts, _ = math_verify_verdicts([(row.pred, row.gold) for row in rows])
     results["agreement"]["math-verify"] = counts(rows, verdicts)
-    print(summary(rows, reports))
+    print_summary(rows, reports)
     print(f"math-verify: {results['agreement']['math-verify']}\n")
 
     pairs = corpus(arguments.data, random.Random(0))

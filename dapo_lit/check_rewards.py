@@ -13,7 +13,6 @@ prints the rows on which the rules differ.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,13 @@ from typing import Literal, get_args
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import BadRows, DataError
+from dapo_lit.data.rows import Row as Record
+from dapo_lit.data.rows import read_rows as read_records
 from dapo_lit.errors import UserError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.screen import print_table
 from math_answers.extraction import Extraction
 from math_answers.rules import Rule
 
@@ -35,10 +38,6 @@ OWN = ("pred", "gold", "equal", "ambiguous", "problem")
 """Columns that are not passed on to a reward function as `meta`."""
 WIDTH = 46
 """Characters of an answer that a table shows."""
-
-
-class UsageError(UserError):
-    """The command line or the file cannot be used; the message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Row:
-    line: int
+    line: str
     pred: str
     gold: str
     equal: bool | None
@@ -109,37 +108,31 @@ def parse_options(arguments: Sequence[str]) -> Options:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Raises UsageError with file, line and reason."""
+    bad_rows, rows = BadRows(), list[Row]()
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines() would cut at U+2028 inside a text
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
-    rows = [_read_row(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        for record in read_records(file, bad_rows):
+            with bad_rows:
+                rows.append(_row(record))
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from None
+    bad_rows.check(len(rows))
     if not rows:
-        raise UsageError(f"{file}: no rows")
+        raise DataError(f"{file}: no rows")
     return rows
 
 
-def _read_row(file: Path, number: int, line: str) -> Row:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{file}:{number}: no JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise UsageError(f"{file}:{number}: an object with pred and gold is wanted, not {type(row).__name__}")
-    for key in ("pred", "gold"):
-        if not isinstance(row.get(key), str):
-            raise UsageError(f"{file}:{number}: {key} must be a text, not {json.dumps(row.get(key))[:60]}")
-    equal = row.get("equal")
+def _row(record: Record) -> Row:
+    pred, gold, equal = (record.fields.get(key) for key in ("pred", "gold", "equal"))
+    if not isinstance(pred, str) or not isinstance(gold, str):
+        raise record.error("`pred` and `gold` must be texts")
     if equal is not None and not isinstance(equal, bool):
-        raise UsageError(f"{file}:{number}: equal must be true or false, not {json.dumps(equal)[:60]}")
-    meta = {key: value for key, value in row.items() if key not in OWN}
-    problem = str(row.get("problem", ""))
-    return Row(number, row["pred"], row["gold"], None if row.get("ambiguous") else equal, problem, meta)
+        raise record.error(f"`equal` must be true or false, not {equal!r}")
+    meta = {key: value for key, value in record.fields.items() if key not in OWN}
+    counted = None if record.fields.get("ambiguous") else equal
+    return Row(record.place.split()[1], pred, gold, counted, str(record.fields.get("problem", "")), meta)
 
 
 def open_verifier(rule: Rule, options: Options) -> Verifier:
-    """Raises UsageError for a function whose module is not there."""
     try:
         return Verifier(
             rule=rule,
@@ -149,12 +142,12 @@ def open_verifier(rule: Rule, options: Options) -> Verifier:
             function=options.function,
         )
     except ValueError as error:
-        raise UsageError(f"function={options.function}: {error}") from None
+        raise UserError(f"function={options.function}: {error}") from None
 
 
 def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
     with open_verifier(rule, options) as verifier:
-        pairs = [(Reference(str(row.line), row.gold, row.problem, row.meta), row.pred) for row in rows]
+        pairs = [(Reference(row.line, row.gold, row.problem, row.meta), row.pred) for row in rows]
         start = time.perf_counter()
         scores = verifier.score(pairs)
         return Report(options.function or rule, scores, time.perf_counter() - start)
@@ -165,68 +158,61 @@ def try_function(rows: Sequence[Row], options: Options) -> None:
     from dapo_lit.preflight.problems import try_rewards  # loads torch
     from dapo_lit.tasks import four_sums
 
-    references = [Problem(str(row.line), row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()
+    references = [Problem(row.line, row.problem, row.gold, row.meta) for row in rows] or four_sums.problems()
     with open_verifier("numeric", options) as verifier:
         finding = try_rewards(verifier, references, options.extraction)
     print("\n".join([finding.words, *(f"warning: {warning}" for warning in finding.warnings)]))
 
 
-def summary(rows: Sequence[Row], reports: Sequence[Report]) -> str:
-    """One line a rule."""
+def print_summary(rows: Sequence[Row], reports: Sequence[Report]) -> None:
+    """Prints one line a rule."""
     counted = sum(row.equal is not None for row in rows)
     header = ("rule", "rows", "counted", "agreement", "false pos.", "false neg.", "timeouts", "errors", "answers/s")
-    lines: list[tuple[str, ...]] = [header]
+    lines = []
     for report in reports:
-        positives = len(report.errors(rows, "false positive"))
-        negatives = len(report.errors(rows, "false negative"))
-        agreement = f"{1 - (positives + negatives) / counted:.1%}" if counted else "-"
-        timeouts = sum(score.timed_out for score in report.scores)
-        failed = sum(score.error is not None for score in report.scores)
-        rate = f"{len(rows) / report.seconds:,.0f}"
-        lines.append(
-            (report.rule, *map(str, (len(rows), counted, agreement, positives, negatives, timeouts, failed, rate)))
+        wrong = [len(report.errors(rows, kind)) for kind in KINDS]
+        agreement = f"{1 - sum(wrong) / counted:.1%}" if counted else "-"
+        late, failed = (
+            sum(map(bool, kind)) for kind in zip(*((s.timed_out, s.error) for s in report.scores), strict=True)
         )
-    return _table(lines)
+        rate = f"{len(rows) / report.seconds:,.0f}"
+        lines.append((report.rule, *map(str, (len(rows), counted, agreement, *wrong, late, failed, rate))))
+    print_lines(header, lines)
 
 
-def disagreements(rows: Sequence[Row], report: Report, show: int) -> str:
-    """The rows on which the verdict is not `equal`."""
-    lines: list[tuple[str, ...]] = [("line", "verdict", "answer found", "gold")]
-    for kind in KINDS:
-        for index in report.errors(rows, kind):
-            answer = report.scores[index].answer
-            lines.append((str(rows[index].line), kind, "(none)" if answer is None else answer, rows[index].gold))
-    return _shortened(lines, show)
+def disagreements(rows: Sequence[Row], report: Report) -> list[tuple[str, ...]]:
+    """The rows on which the verdict is not `equal`: line, verdict, answer found, gold."""
+    return [
+        (rows[index].line, kind, report.scores[index].answer or "(none)", rows[index].gold)
+        for kind in KINDS
+        for index in report.errors(rows, kind)
+    ]
 
 
-def differences(rows: Sequence[Row], reports: Sequence[Report], show: int) -> str:
-    """The rows on which the rules differ."""
-    lines = [("line", *(report.rule for report in reports), "equal", "answer found", "gold")]
+def differences(rows: Sequence[Row], reports: Sequence[Report]) -> list[tuple[str, ...]]:
+    """The rows on which the rules differ: line, the verdict of each, `equal`, answer found, gold."""
     said: Mapping[bool | None, str] = {True: "right", False: "wrong", None: "?"}
+    found = []
     for index, row in enumerate(rows):
         verdicts = [report.scores[index].correct for report in reports]
         if len(set(verdicts)) > 1:
             answer = reports[0].scores[index].answer or "(none)"
-            lines.append((str(row.line), *(said[verdict] for verdict in verdicts), said[row.equal], answer, row.gold))
-    return _shortened(lines, show)
+            found.append((row.line, *(said[verdict] for verdict in (*verdicts, row.equal)), answer, row.gold))
+    return found
 
 
-def _shortened(lines: list[tuple[str, ...]], show: int) -> str:
-    if len(lines) == 1:
-        return "none"
-    more = len(lines) - 1 - show
-    return _table(lines[: show + 1]) + (f"\n... and {more} more (show={len(lines) - 1} prints all)" if more > 0 else "")
+def print_lines(columns: Sequence[str], lines: Sequence[Sequence[str]], show: int | None = None) -> None:
+    """Prints the first lines of a table without a frame, long cells cut."""
+    if not lines:
+        print("none")
+        return
+    shown = [list(map(_cut, line)) for line in lines[:show]]
+    print_table(columns, shown, left=columns, box=None, pad_edge=False, width=9 * WIDTH)
+    if len(lines) > len(shown):
+        print(f"... and {len(lines) - len(shown)} more (show={len(lines)} prints all)")
 
 
-def _table(lines: Sequence[tuple[str, ...]]) -> str:
-    cells = [[_cell(cell) for cell in line] for line in lines]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
-
-
-def _cell(text: str) -> str:
+def _cut(text: str) -> str:
     text = " ".join(text.split()).encode("utf-8", "replace").decode()
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
@@ -243,14 +229,15 @@ def main(arguments: Sequence[str]) -> int:
     if not rows:
         return 0
     reports = [score_rows(rows, rule, options) for rule in options.rules[: 1 if options.function else None]]
-    print(summary(rows, reports))
+    print_summary(rows, reports)
     for report in reports:
         if any(row.equal is not None for row in rows):
             print(f"\nRows on which {report.rule} disagrees with `equal`:")
-            print(disagreements(rows, report, options.show))
+            print_lines(("line", "verdict", "answer found", "gold"), disagreements(rows, report), options.show)
     if len(reports) > 1:
         print("\nRows on which the rules differ:")
-        print(differences(rows, reports, options.show))
+        columns = ("line", *(report.rule for report in reports), "equal", "answer found", "gold")
+        print_lines(columns, differences(rows, reports), options.show)
     return 0
 
 

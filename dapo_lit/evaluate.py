@@ -13,14 +13,12 @@ kill, or with more problems or samples, it continues from the samples in the fol
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
@@ -28,6 +26,7 @@ from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.config.shipped import choice, known_choices
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rollout.reflection import ReflectionPatterns
+from dapo_lit.screen import print_table
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
 from math_answers.extraction import Extraction
@@ -125,16 +124,6 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
         )
     print_responses(result, show)
     print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **style: Any) -> None:
-    """Prints a table; columns with a heading are numbers and aligned to the right."""
-    table = Table(**style)
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def cells(estimate: Estimate, digits: int) -> tuple[str, str]:
@@ -243,7 +232,7 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
         shown = ["-" if pd.isna(share) else f"{share:.3f}" for share in shares]
         lines.append((f"{row['step']:.0f}", f"{row['responses']:.0f}", *shown))
     columns = ("step", "responses", "reflecting", "of the right", "of the wrong")
-    print_table(columns, lines, title=f"Reflection in {run}", title_justify="left")
+    print_table(columns, lines, title=f"Reflection in {run}")
     for name, (first, words) in first_occurrences(responses, patterns).items():
         verdict = "right" if first.correct else "wrong"
         print(f"{name}: first at step {first.step} ({first.problem_id}, {verdict}): ... {words} ...")

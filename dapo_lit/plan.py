@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import PlanConfig
 from dapo_lit.forecast.duration import FITTED, PREDICTED, Phase, Shape, Step, fitted, phases, seconds
+from dapo_lit.screen import print_table
 
 if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory
@@ -70,18 +70,11 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
     from dapo_lit.forecast.memory import GIB, nearest_fit
 
     capacity = config.hardware.memory_gb * 1e9 / GIB
-    table = Table(title="memory a GPU (GiB), one training micro-batch", title_justify="left")
-    for column in ("part", "GiB"):
-        table.add_column(column, justify="left" if column == "part" else "right")
-    for part, size in memory.training.items():
-        table.add_row(part, f"{size:.1f}")
-    for part, size in memory.engine.items():
-        table.add_row(part, f"{size:.1f}")
-    table.add_row("peak of training", f"{memory.peak:.1f}")
     weights, cache, spare = rollout_memory(config, memory, capacity)
-    table.add_row("engine weights (rollouts)", f"{weights:.1f}")
-    table.add_row("keys and values (rollouts)", f"{max(cache, 0.0):.1f}")
-    Console().print(table)
+    sizes = memory.training | memory.engine | {"peak of training": memory.peak}
+    sizes |= {"engine weights (rollouts)": weights, "keys and values (rollouts)": max(cache, 0.0)}
+    rows = [(part, f"{size:.1f}") for part, size in sizes.items()]
+    print_table(("part", "GiB"), rows, left=("part",), title="memory a GPU (GiB), one training micro-batch")
     if memory.peak <= capacity and cache > 0 and spare >= 0:
         print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
         return
@@ -109,13 +102,9 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
 
 def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     total = sum(phase.seconds for phase in found)
-    table = Table(title="time a rollout step (s), modelled", title_justify="left")
-    for column in ("phase", "s", "share", "bound"):
-        table.add_column(column, justify="right" if column in ("s", "share") else "left")
-    for phase in found:
-        table.add_row(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound)
-    table.add_row("step", f"{total:.1f}", "1.00", "")
-    Console().print(table)
+    rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
+    columns, title = ("phase", "s", "share", "bound"), "time a rollout step (s), modelled"
+    print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
     hours = total * config.budget.steps * config.runs * gpus / 3600
     price = config.price_per_hour
     cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
@@ -125,18 +114,16 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
 def print_anchors() -> None:
     """Prints the error of the time model on the run that it was fitted to, and on others."""
     efficiency = fitted()
-    table = Table(title="the model of time against published runs", title_justify="left")
-    for column in ("run", "", "published s", "modelled s", "error"):
-        table.add_column(column, justify="right" if column.endswith(("s", "error")) else "left")
+    rows = []
     for kind, anchors in (("fitted", (FITTED,)), ("predicted", PREDICTED)):
         for anchor in anchors:
             modelled = seconds(anchor, efficiency)
             for name, published in anchor.published.items():
                 error = modelled[name] / published - 1
-                table.add_row(
-                    f"{kind}: {anchor.name}", name, f"{published:.0f}", f"{modelled[name]:.0f}", f"{error:+.0%}"
-                )
-    Console().print(table)
+                numbers = f"{published:.0f}", f"{modelled[name]:.0f}", f"{error:+.0%}"
+                rows.append((f"{kind}: {anchor.name}", name, *numbers))
+    columns = ("run", "", "published s", "modelled s", "error")
+    print_table(columns, rows, left=("run", ""), title="the model of time against published runs")
     print("assumptions where the sources say nothing: docs/plan.md")
 
 

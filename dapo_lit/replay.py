@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
-from rich.table import Table
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import reported, silence_libraries
@@ -28,6 +26,7 @@ from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.run_files import write_table
+from dapo_lit.screen import print_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER
 
@@ -153,15 +152,14 @@ def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
     """One column per arm, the recorded one first."""
     from dapo_lit.study.figures.style import short
 
-    table = Table()
-    table.add_column("")
-    for place, name in enumerate(rows):
-        words = short(name).split(" ", 1)
-        table.add_column("\n".join([*words, "(recorded)"] if place == 0 else words), justify="right")
+    names = [
+        "\n".join([*short(name).split(" ", 1), *([] if place else ["(recorded)"])]) for place, name in enumerate(rows)
+    ]
+    lines = []
     for label, key, form in QUANTITIES:
         values = [row[key] for row in rows.values()]
-        table.add_row(label, *("" if value is None else format(value, form) for value in values))
-    Console().print(table)
+        lines.append((label, *("" if value is None else format(value, form) for value in values)))
+    print_table(("", *names), lines)
 
 
 CHANGEABLE = ("algorithm.", "reward.", "trainer.accelerator", "trainer.micro_batch_tokens", "trainer.threads")

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 CONTROL = re.compile(
@@ -19,6 +20,26 @@ def printable(text: str) -> str:
     'ared\\tbc'
     """
     return CONTROL.sub("", text)
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Collection[str] = ("",),
+    width: int | None = None,
+    **style: Any,
+) -> None:
+    """Prints a table; columns are aligned to the right except those in `left`. style: arguments of rich's Table."""
+    from rich.console import Console  # rich takes a tenth of a second, and most imports of this file print no table
+    from rich.table import Table
+
+    table = Table(title_justify="left", **style)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=width).print(table)
 
 
 class Unfailing:

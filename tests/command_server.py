@@ -76,7 +76,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in IMPORTED:
         import_module(name)
-    import_module("dapo_lit.cli.overrides").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
+    import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for

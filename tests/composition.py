@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit.cli.overrides import composed_tree
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.config import config_folder
 
 

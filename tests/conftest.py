@@ -125,6 +125,6 @@ def values_of(overrides: tuple[str, ...]) -> dict[str, Any]:
     """What Hydra makes of some overrides; many tests have the same."""
     from composition import tree_of
 
-    from dapo_lit.cli.overrides import resolved
+    from dapo_lit.cli.config_tree import resolved
 
     return resolved(tree_of(overrides))

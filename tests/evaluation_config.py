@@ -2,7 +2,7 @@
 
 from composition import tree_of
 
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import EvaluateConfig
 

@@ -9,7 +9,8 @@ import yaml
 from composition import tree_of
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.overrides import check_overrides, composed_tree, config_folder
+from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.overrides import check_overrides, config_folder
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import flatten

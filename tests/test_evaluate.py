@@ -12,7 +12,7 @@ import yaml
 from composition import tree_of
 from evaluation_config import evaluation
 
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import DamagedError, UserError

@@ -8,7 +8,7 @@ from composition import tree_of
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import PlanConfig
 from dapo_lit.forecast.duration import FITTED, PREDICTED, Efficiency, Shape, Step, fitted, phases, seconds

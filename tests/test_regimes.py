@@ -4,7 +4,7 @@ import pytest
 from composition import tree_of
 from omegaconf import DictConfig
 
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import composed_arm, study_design
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten

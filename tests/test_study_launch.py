@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from dapo_lit.build.base_policy import weights_of
 from dapo_lit.cli.command import compose_run, run_command
-from dapo_lit.cli.overrides import composed_tree
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError

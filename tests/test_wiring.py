@@ -18,7 +18,7 @@ from composition import tree_of
 from small_runs import Run
 
 from dapo_lit.build.base_policy import policy_folder
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.sections import HORIZON, SCIENCE

@@ -99,7 +99,7 @@ WRONG = [
     ("report", ["runs/none"], "runs/none"),
     ("report", ["runs", "axes=speed"], "speed is not one of"),
     ("check_rewards", ["none.jsonl"], "none.jsonl"),
-    ("check_rewards", ["bad.jsonl"], "bad.jsonl:2: no JSON"),
+    ("check_rewards", ["bad.jsonl"], "bad.jsonl, line 2: not valid JSON"),
     ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
     ("__main__", ["trian"], "trian: no such command; did you mean train?"),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.build.models import compiles
-from dapo_lit.cli.overrides import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import PlanConfig
 from dapo_lit.forecast.memory import training_memory

@@ -23,16 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit import screen
-from dapo_lit.cli.overrides import (
-    check_overrides,
-    composed_tree,
-    flags_first,
-    looks_only,
-    parsed,
-    quote_arms,
-    resolved,
-    written_out,
-)
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime

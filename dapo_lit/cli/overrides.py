@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, unknown_key
 from dapo_lit.config.shipped import brings_regime, group_fault, known_choices, regime_fault
@@ -134,21 +131,3 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
                 break
     if any(faults):
         raise ConfigError("\n".join(filter(None, faults)))
-
-
-def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
-    """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose(config_name, list(overrides))
-    if tree.get("fork") and tree.fork.steps:
-        from dapo_lit.cli.fork import continued  # loads pandas
-
-        tree = OmegaConf.create(continued(resolved(tree), overrides))
-    return tree
-
-
-def resolved(tree: DictConfig) -> dict[str, Any]:
-    """The values of a composed tree, interpolations resolved."""
-    container = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}

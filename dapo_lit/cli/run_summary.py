@@ -4,12 +4,11 @@ import textwrap
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
 from dapo_lit.config import Config
 from dapo_lit.run_files import read_metrics, read_table
 from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.screen import print_table
 
 FEW_QUESTIONS = 8
 """Up to this many held-out problems are printed one by one."""
@@ -22,12 +21,8 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     rows = read_metrics(folder.path).table
     before, after = rows.iloc[0], rows.iloc[-1]
     label, k = config.task.label, config.evaluation.samples
-    table = Table(
-        title=f"{folder.read_run()['arm']}, seed {config.replicate}, {rows.index[-1]} steps", title_justify="left"
-    )
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right")
-    problems = folder.read_run()["problems"]["heldout"]
+    lines, run = list[tuple[str, str, str]](), folder.read_run()
+    problems = run["problems"]["heldout"]
     for name, key in (
         (f"accuracy avg@{k}, {problems} held-out problems", f"avg@{k}"),
         ("mean length (tokens)", "length_mean"),
@@ -36,13 +31,15 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     ):
         values = [row.get(f"eval/{label}/{key}") for row in (before, after)]
         if all(pd.notna(value) for value in values):
-            table.add_row(name, *(format(value, ".1f" if key == "length_mean" else ".3f") for value in values))
-    table.add_row("tokens generated", "", f"{after['tokens_generated']:,.0f}")
-    table.add_row("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}")
-    Console().print(table)
+            start, end = (format(value, ".1f" if key == "length_mean" else ".3f") for value in values)
+            lines.append((name, start, end))
+    lines.append(("tokens generated", "", f"{after['tokens_generated']:,.0f}"))
+    lines.append(("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}"))
+    title = f"{run['arm']}, seed {config.replicate}, {rows.index[-1]} steps"
+    print_table(("", "before", "after"), lines, title=title)
     _print_predictions(folder, label)
     limit = config.algorithm.dynamic_sampling.max_empty_steps
-    if reason := early_end(folder.read_run()["status"], int(rows.index[-1]), config.budget.steps, limit):
+    if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps, limit):
         print(reason)
     print("A single run cannot show a technique's effect or the variation between seeds.")
 

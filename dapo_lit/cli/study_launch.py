@@ -14,8 +14,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, composed_tree, looks_only, resolved
+from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, protocol, register_plan
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse

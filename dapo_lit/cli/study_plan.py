@@ -11,8 +11,8 @@ from typing import Any
 from filelock import FileLock
 from omegaconf import DictConfig
 
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import fork_families
-from dapo_lit.cli.overrides import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, identity
 from dapo_lit.config.shipped import base_of

@@ -1,8 +1,9 @@
 """The group `algorithm`: DAPO's switches and the settings of related algorithms."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from dapo_lit.config.sections import Count, Fraction, Section
 from dapo_lit.techniques import Switches
@@ -111,11 +112,9 @@ class KL(Section):
     where: Literal["loss", "reward"]
     """Added to each token's loss (GRPO), or subtracted from its reward (PPO, REINFORCE++, RLOO)."""
 
-    @model_validator(mode="after")
-    def _full_in_the_loss(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.estimator == "full" and self.where == "reward":
-            raise ValueError("estimator=full is a term of the loss: set where=loss, or estimator=k1")
-        return self
+            yield "estimator=full is a term of the loss: set where=loss, or estimator=k1"
 
 
 class Critic(Section):
@@ -165,38 +164,24 @@ class Algorithm(Section):
     correction: Correction
     optimizer: Optimizer
 
-    @model_validator(mode="after")
-    def _ratio_to_correct_by(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.correction.kind != "none" and self.old_logprobs == "rollout":
-            raise ValueError(
+            yield (
                 f"correction.kind={self.correction.kind} weights tokens by pi_old / mu, and with old_logprobs=rollout "
                 "pi_old is mu: set old_logprobs=recompute, or correction.kind=none"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _minibatch_divides(self) -> Self:
         if self.num_prompts % self.minibatch_prompts:
             divisors = [d for d in range(1, self.num_prompts + 1) if self.num_prompts % d == 0]
-            raise ValueError(
+            yield (
                 f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
                 f"use one of {divisors}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _group_of_one(self) -> Self:
         compares = self.advantage.estimator in ("group", "leave_one_out")
         if self.samples_per_prompt == 1 and (compares or self.techniques.dynamic_sampling):
             key = f"advantage.estimator={self.advantage.estimator}" if compares else "techniques.dynamic_sampling=true"
-            raise ValueError(f"samples_per_prompt is 1, and {key} needs a group to compare within; set at least 2")
-        return self
-
-    @model_validator(mode="after")
-    def _critic_of_gae(self) -> Self:
+            yield f"samples_per_prompt is 1, and {key} needs a group to compare within; set at least 2"
         if (self.critic is not None) != (self.advantage.estimator == "gae"):
-            raise ValueError(
+            yield (
                 "advantage.estimator=gae and a critic go together: set both (algorithm=ppo shows how), or "
                 "critic=null and another estimator"
             )
-        return self

@@ -1,10 +1,11 @@
 """The configs of the commands besides train: `evaluate` (with benchmarks), `export` and `plan`."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator
 from pydantic.dataclasses import dataclass
 
 from dapo_lit.config.parsing import parse_as
@@ -40,13 +41,11 @@ class Benchmark(Section):
     max_response_tokens: PositiveInt
     """Lowered, with a message, if the policy's context is shorter."""
 
-    @model_validator(mode="after")
-    def _has_problems(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.source == "file" and not (self.path or self.hub_id):
-            raise ValueError("benchmark.path or benchmark.hub_id is needed for benchmark.source=file")
+            yield "benchmark.path or benchmark.hub_id is needed for benchmark.source=file"
         if self.source == "chain_sum" and self.num_problems is None:
-            raise ValueError("benchmark.num_problems is needed for generated problems")
-        return self
+            yield "benchmark.num_problems is needed for generated problems"
 
 
 class EvaluateConfig(Section):
@@ -86,16 +85,14 @@ class EvaluateConfig(Section):
     show: Count
     """Responses printed at the end."""
 
-    @model_validator(mode="after")
-    def _two(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.rules_of and not self.other_rules:
-            raise ValueError("rules_of needs rules to compare with the run's, e.g. 'other_rules=[dapo,sympy]'")
+            yield "rules_of needs rules to compare with the run's, e.g. 'other_rules=[dapo,sympy]'"
         if self.compare and (len(self.compare) != 2 or self.ckpt):
-            raise ValueError(
+            yield (
                 "compare takes two models and excludes ckpt, "
                 "e.g. 'compare=[runs/single/dapo/seed_0,models/smollm2_135m]'"
             )
-        return self
 
 
 def load_benchmark(name: str) -> Benchmark:

@@ -1,9 +1,10 @@
 """The config of a training run, with the checks that need more than one group."""
 
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.sections import (
@@ -80,87 +81,69 @@ class Config(Section):
         """The number in the name of the run's folder: its seed; of a fork, which keeps that of its run, its noise."""
         return self.rollout.noise_stream if self.fork else self.seed
 
-    @model_validator(mode="after")
-    def _ends_with_its_run(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.last_step > self.budget.steps:
-            raise ValueError(
+            yield (
                 f"fork.horizon goes to step {self.last_step}, which is after the run's last, "
                 f"budget.steps={self.budget.steps}; take {self.last_step - self.budget.steps} fewer"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Self:
         cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
         if cache >= limit:
-            raise ValueError(
+            yield (
                 f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
                 "or every response is punished"
             )
         if late := [step for step in self.replay.record if step > self.budget.steps]:
-            raise ValueError(f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}")
+            yield f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}"
         if self.task.name == "file" and not self.task.path:
-            raise ValueError(
+            yield (
                 "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
                 "or a hub id"
             )
         if self.task.name == "reasoning_gym" and not self.task.dataset:
-            raise ValueError(
+            yield (
                 "task.dataset is needed for task.name=reasoning_gym: the name of a generator, such as countdown; "
                 "docs/reasoning_gym.md lists them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _own_task(self) -> Self:
         if self.regime is not None and (self.task.name == "file" or self.policy.path is not None):
             own = "task.name=file" if self.task.name == "file" else f"policy.path={self.policy.path}"
-            raise ValueError(
+            yield (
                 f"{own} does not fit regime={self.regime.name}, which is a task with base policies of its own; "
                 "add ~regime to leave the regime out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _sharded(self) -> Self:
         vllm = self.rollout.vllm
         colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
         if colocated and vllm.deterministic and self.trainer.strategy == "fsdp":
-            raise ValueError(
+            yield (
                 "rollout.vllm.deterministic replaces matrix products in the whole process, so in sharded training too: "
                 "give it servers of its own (rollout.vllm.placement=server)"
             )
         shares = colocated and vllm.tensor_parallel > 1
         if shares and self.trainer.devices % vllm.tensor_parallel:
-            raise ValueError(
+            yield (
                 f"rollout.vllm.tensor_parallel ({vllm.tensor_parallel}) does not divide the {self.trainer.devices} "
                 f"processes of a machine (trainer.devices): neighbouring ranks share an engine"
             )
         if self.policy.lora is not None and self.trainer.sharding.tensor_parallel > 1:
-            raise ValueError(
+            yield (
                 "policy.lora and trainer.sharding.tensor_parallel > 1 exclude each other: a matrix with an adapter is "
                 "not cut; shard by data alone"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _overlap(self) -> Self:
         if not self.rollout.overlap:
-            return self
+            return
         vllm = self.rollout.vllm
         colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
         if colocated and vllm.sleep:
-            raise ValueError(
+            yield (
                 "rollout.overlap and rollout.vllm.sleep exclude each other: an engine that samples while the policy "
                 "trains cannot give its memory back; give it servers of its own (rollout.vllm.placement=server)"
             )
         if colocated and vllm.tensor_parallel > 1:
-            raise ValueError(
+            yield (
                 "rollout.overlap and rollout.vllm.tensor_parallel > 1 exclude each other: what the ranks of one engine "
                 "exchange would collide with training; give it servers of its own (rollout.vllm.placement=server)"
             )
         if self.replay.record:
-            raise ValueError(
+            yield (
                 "rollout.overlap and replay.record exclude each other: the state before a step has its rollouts already"
             )
-        return self

@@ -5,6 +5,7 @@ holds for every key below it that has no tag of its own; a key without any tag i
 before a resume and the guard of a study read the tags through identity.py.
 """
 
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -43,6 +44,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
+    def faults(self) -> Iterable[str]:
+        """Sentences about fields that do not fit each other; the first is the error."""
+        return ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if fault := next(iter(self.faults()), None):
+            raise ValueError(fault)
+        return self
+
 
 def section_of(annotation: Any) -> type[Section] | None:
     """The section that a field holds (it may be null as well); None for a plain value."""
@@ -77,19 +88,17 @@ class Policy(Section):
     lora: Lora | None
     """Train only low-rank adapters; null: train the weights."""
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.path and self.random_init:
-            raise ValueError(
+            yield (
                 "policy.path and policy.random_init exclude each other: "
                 "set policy.path=null or policy.random_init=false"
             )
         if not self.path and not self.architecture:
-            raise ValueError(
+            yield (
                 "policy.architecture is needed if policy.path is null; "
                 "or give policy.path a hub id, a folder or a .gguf file"
             )
-        return self
 
 
 class Difficulty(Section):
@@ -100,11 +109,9 @@ class Difficulty(Section):
     high: float | None
     """Upper bound; null: none."""
 
-    @model_validator(mode="after")
-    def _order(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low ({self.low:g}) is above high ({self.high:g}); no problem lies between them")
-        return self
+            yield f"low ({self.low:g}) is above high ({self.high:g}); no problem lies between them"
 
 
 class Task(Section):
@@ -214,15 +221,13 @@ class Rollout(Section):
     vllm: Vllm
     """Settings for engine=vllm."""
 
-    @model_validator(mode="after")
-    def _servers(self) -> Self:
+    def faults(self) -> Iterator[str]:
         server = self.vllm.server
         if self.engine == "vllm" and self.vllm.placement == "server" and not (server.urls and server.folder):
-            raise ValueError(
+            yield (
                 "vllm.placement=server needs vllm.server.urls, [http://host:port] of servers of vLLM, and "
                 "vllm.server.folder, which trainer and servers see under one path"
             )
-        return self
 
 
 class Budget(Section):
@@ -285,11 +290,9 @@ class Evaluation(Section):
     top_p: Annotated[float, Field(gt=0, le=1)]
     """Sample from the smallest set of tokens with this probability; 1: all."""
 
-    @model_validator(mode="after")
-    def _final(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.final_samples is not None and self.final_samples < self.samples:
-            raise ValueError(
+            yield (
                 f"final_samples ({self.final_samples}) is below samples ({self.samples}); the last evaluation decides "
                 "comparisons, so give it at least as many, or null"
             )
-        return self

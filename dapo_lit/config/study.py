@@ -2,9 +2,10 @@
 policies and settings are meant to show, named before it is tested.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from dapo_lit.config.sections import Section
 from dapo_lit.techniques import REGISTER
@@ -36,11 +37,9 @@ class Regime(Section):
     techniques: dict[str, Control]
     """The techniques that the regime is meant for."""
 
-    @model_validator(mode="after")
-    def _known(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if unknown := sorted(set(self.techniques) - set(REGISTER)):
-            raise ValueError(f"techniques: {', '.join(unknown)} unknown; there are {', '.join(REGISTER)}")
-        return self
+            yield f"techniques: {', '.join(unknown)} unknown; there are {', '.join(REGISTER)}"
 
 
 class Event(Section):
@@ -104,14 +103,10 @@ class Study(Section):
     packed: str | None
     """A folder of packed cells (status --pack); a cell packed there with the same config is not run again."""
 
-    @model_validator(mode="after")
-    def _seeds_once(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {list(self.seeds)}: one is named twice")
+            yield f"seeds {list(self.seeds)}: one is named twice"
         if self.until and (self.event or len(self.bases) > 1):
-            raise ValueError(
-                "until: several looks need one base policy, or one for each seed (bases: []), and no event"
-            )
+            yield "until: several looks need one base policy, or one for each seed (bases: []), and no event"
         if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
-            raise ValueError(f"families {self.families}: their shares exceed alpha {self.alpha:g}")
-        return self
+            yield f"families {self.families}: their shares exceed alpha {self.alpha:g}"

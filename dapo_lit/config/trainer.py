@@ -1,8 +1,9 @@
 """The group `trainer`: the hardware that a run uses and how the policy is laid out on it."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt
 
 from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, Section
 
@@ -17,13 +18,9 @@ class Sharding(Section):
     replicas: PositiveInt
     """Copies of the sharded policy (HSDP); gradients are reduced within a copy, then across copies."""
 
-    @model_validator(mode="after")
-    def _one_mesh(self) -> Self:
+    def faults(self) -> Iterator[str]:
         if self.tensor_parallel > 1 and self.replicas > 1:
-            raise ValueError(
-                "tensor_parallel and replicas exclude each other: the mesh has two dimensions; set one of them to 1"
-            )
-        return self
+            yield "tensor_parallel and replicas exclude each other: the mesh has two dimensions; set one of them to 1"
 
 
 class Trainer(Section):
@@ -64,23 +61,17 @@ class Trainer(Section):
     peak_tflops: Annotated[PositiveFloat | None, BOOKKEEPING]
     """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
 
-    @model_validator(mode="after")
-    def _processes(self) -> Self:
+    def faults(self) -> Iterator[str]:
         size = self.devices * self.num_nodes
         if self.strategy == "single" and size > 1:
-            raise ValueError(
-                f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
-            )
+            yield f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
         if self.checkpoint_in_background and self.strategy == "single":
-            raise ValueError("checkpoint_in_background=true writes shards: set trainer=fsdp, or false")
+            yield "checkpoint_in_background=true writes shards: set trainer=fsdp, or false"
         if self.compile is True and self.activation_checkpointing == "selective":
-            raise ValueError(
+            yield (
                 "compile=true hides the matrix products among which activation_checkpointing=selective chooses; take "
                 "full or none, or compile=false"
             )
         for name in ("tensor_parallel", "replicas"):
             if size % getattr(self.sharding, name):
-                raise ValueError(
-                    f"sharding.{name} ({getattr(self.sharding, name)}) does not divide the {size} processes"
-                )
-        return self
+                yield f"sharding.{name} ({getattr(self.sharding, name)}) does not divide the {size} processes"

@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the site's environment has the package's light dependencies, not the package
 
-from dapo_lit.cli.overrides import composed_tree, resolved  # noqa: E402
+from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
 from dapo_lit.config import Config  # noqa: E402
 from dapo_lit.techniques import REGISTER  # noqa: E402
 

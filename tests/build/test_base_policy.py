@@ -8,7 +8,7 @@ import pytest
 from composition import tree_of
 
 from dapo_lit.build.base_policy import base_spec, base_weights, pack_base, policy_folder, shipped, weights_of
-from dapo_lit.cli.overrides import resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, ConfigError, parse
 
 

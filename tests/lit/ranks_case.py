@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.overrides import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.checkpoints import Checkpoints

@@ -44,7 +44,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, capsys, line):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"pred": "1", "gold": "1"}\n' + line + "\n")
     assert main([str(path)]) == 2
-    assert "bad.jsonl:2: " in capsys.readouterr().err
+    assert "bad.jsonl, line 2: " in capsys.readouterr().err
 
 
 def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_no_false_positive(data_file, capsys):

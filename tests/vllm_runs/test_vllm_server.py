@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from vllm_case import requests
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.overrides import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError

@@ -1,0 +1,27 @@
+"""Hydra's composed tree of a command's config."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from dapo_lit.config import config_folder
+
+
+def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
+    """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        tree = hydra.compose(config_name, list(overrides))
+    if tree.get("fork") and tree.fork.steps:
+        from dapo_lit.cli.fork import continued  # loads pandas
+
+        tree = OmegaConf.create(continued(resolved(tree), overrides))
+    return tree
+
+
+def resolved(tree: DictConfig) -> dict[str, Any]:
+    """The values of a composed tree, interpolations resolved."""
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
