@@ -58,18 +58,18 @@ def test_a_benchmark_writes_its_figures_and_its_table_and_what_it_compares_agree
     assert HOLDS[name](run(name, tmp_path, monkeypatch))
 
 
-def test_the_benchmark_of_the_algorithms_trains_each_and_writes_what_they_came_to(tmp_path, cache, monkeypatch):
+def test_the_benchmark_of_the_algorithms_writes_what_a_run_came_to(tmp_path, cache, monkeypatch):
     small = [option for option in SMALL if not option.startswith(("budget", "logger"))]
     small.append("algorithm.samples_per_prompt=32")  # of so many some are right: a run that learns nothing is an error
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["algorithms", "--algorithms", "grpo", "gspo", "--steps", "1", *small])
+    monkeypatch.setattr(sys, "argv", ["algorithms", "--algorithms", "gspo", "--steps", "1", *small])
     benchmark = importlib.import_module("algorithms")
     forked = SimpleNamespace(run=lambda command, **options: run_cli(*command[3:], cwd=tmp_path))
     monkeypatch.setattr(benchmark, "subprocess", forked)
     benchmark.main()
     results = json.loads((tmp_path / "algorithms.json").read_text())["results"]
-    assert [(r["algorithm"], r["steps"]) for r in results] == [("grpo", 1), ("gspo", 1)]
+    assert [(r["algorithm"], r["steps"]) for r in results] == [("gspo", 1)]
     assert all(0 <= r["accuracy_after"] <= 1 and r["tokens_generated"] > 0 for r in results)
 
 

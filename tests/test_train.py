@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -86,9 +87,9 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
 def test_kills_a_hangup_and_a_ctrl_c_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
     """`make sweeps` does the same fifty times."""
     run_s = float((whole / "processor_s.txt").read_text())
-    numbers = [int(signal.SIGKILL)] * 4 + [int(signal.SIGINT), int(signal.SIGHUP)]
+    numbers = [int(signal.SIGKILL)] * 2 + [int(signal.SIGINT), int(signal.SIGHUP)]
     cases = signal_sweep(tmp_path, whole, (*SMALL, *LONG), numbers, seed=int(time.time()), run_s=0.7 * run_s)
-    assert len(cases) == 6
+    assert len(cases) == 4
     assert {case.outcome for case in cases} == {"resumed, equal"}, cases
 
 
@@ -161,12 +162,11 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
 
 
 def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
-    pip = [sys.executable, "-m", "pip"]
-    build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(Path(__file__).parent.parent)]
-    subprocess.run([*pip, *build], check=True, capture_output=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True, cwd=Path(__file__).parent.parent)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", site, wheel], check=True, capture_output=True)
+    zipfile.ZipFile(wheel).extractall(site)
     code = f"import sys; sys.path.insert(0, {str(site)!r}); from dapo_lit.config import config_folder; "
     code += "import runpy; print(config_folder()); runpy.run_module('dapo_lit.train', run_name='__main__')"
     command = [sys.executable, "-c", code, "--cfg", "job"]

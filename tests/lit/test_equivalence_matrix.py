@@ -3,6 +3,7 @@ shared prefixes} x {the algorithms, with critic, reference and LoRA} against flo
 
 Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW
 would divide a wrong scale out again. `make test` runs the diagonal, DAPO_LIT_MATRIX=1 (`make sweeps`) every cell.
+DAPO in one process, with and without filtering: test_against_reference.py.
 """
 
 import os
@@ -15,11 +16,10 @@ from equivalence_case import ALGORITHMS, CLIP, WAYS
 
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
-    "shared prefixes:dapo", "shared prefixes:gspo", "single:dapo", "fsdp 1:dapo",
+    "shared prefixes:dapo", "shared prefixes:gspo", "fsdp 1:dapo",
     "fsdp 2:reference model", "tensor parallel:dapo", "checkpointing:gspo",
-    "fsdp 2:critic", "fsdp 2:shared critic", "fsdp 2:lora", "single:naive grpo", "single:all five",
-    "single:exact divergence", "fsdp 2:gmpo", "single:cispo", "fsdp 2:dr_grpo", "single:rloo", "single:reinforce++",
-    "fsdp 2:entropy bonus", "16-bit copies:dapo",
+    "fsdp 2:critic", "fsdp 2:shared critic", "fsdp 2:lora", "single:exact divergence", "fsdp 2:gmpo",
+    "single:cispo", "fsdp 2:dr_grpo", "single:rloo", "single:reinforce++", "fsdp 2:entropy bonus", "16-bit copies:dapo",
 ]  # fmt: skip
 REFUSED = {"tensor parallel:lora"}  # by the config: a matrix with an adapter is not cut
 MATRIX = [f"{way}:{algorithm}" for way in WAYS if way != "reference" for algorithm in ALGORITHMS]
