@@ -34,6 +34,11 @@ class Steps(Callback):
         with self.file.open("a") as lines:
             lines.write(f"{batch.step} {accuracy}\\n")
 """
+BEST = (
+    "+callbacks.best={_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: '{run}/best',"
+    " filename: '{step:.0f}', monitor: rollout/accuracy, mode: max, every_n_train_steps: 1}"
+)
+LOGGER = "logger.lightning={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: '{run}', name: csv}"
 
 
 @pytest.fixture
@@ -52,8 +57,8 @@ def run(compose, tmp_path, monkeypatch) -> Path:
         f"policy.path={Parts(compose()).policy_folder}", "policy.random_init=false", "task.name=file",
         "task.columns={problem: prompt, answer: solution}", f"task.path={tmp_path / 'train.jsonl'}",
         f"task.eval_path={tmp_path / 'heldout.jsonl'}", "task.label=own", "reward.function=own_trl_reward.closeness",
-        "logger=csv", "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",
-        "+callbacks=best_checkpoint", "logger.rollouts_every=1", "budget.steps=2",
+        LOGGER, "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",
+        BEST, "logger.rollouts_every=1", "budget.steps=2",
     )  # fmt: skip
     train(config, [])
     return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
@@ -82,7 +87,7 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
     assert float(logged[0]["eval/own/avg@2"]) == pytest.approx(rows[0]["eval/own/avg@2"])
 
     best = max(rows[1:], key=lambda row: (row["rollout/accuracy"], -row["step"]))
-    assert [file.name for file in (run / "best").iterdir()] == [f"step_{best['step']}.ckpt"]
+    assert [file.name for file in (run / "best").iterdir()] == [f"step={best['step']}.ckpt"]
 
 
 def test_a_callback_that_would_end_arms_at_different_steps_is_refused_by_name(compose, tmp_path):

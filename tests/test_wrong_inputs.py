@@ -74,7 +74,6 @@ WRONG = [
     ("train", [*GYM[:1], "task.dataset=countdown"], "Set reward.extraction=answer_line"),
     ("train", [*GYM], "task.dataset is needed for task.name=reasoning_gym"),
     # callbacks and loggers
-    ("train", [SUMS, "+callbacks=best"], "known: best_checkpoint"),
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine: nowhere.Mine: "),
     ("train", [SUMS, "+callbacks.mine={_target_: pathlib.Path}"], "pathlib.Path is not a lightning.Callback"),
     ("train", [SUMS, "+callbacks.mine={every: 3}"], "callbacks.mine: needs _target_"),
@@ -104,7 +103,7 @@ WRONG = [
     ("__main__", ["trian"], "trian: no such command; did you mean train?"),
 ]  # fmt: skip
 if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-    WRONG.append(("train", ["-m", "hydra/launcher=slurm", "seed=0,1"], "pip install -e '.[sweep]'"))
+    WRONG.append(("train", ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "pip install -e '.[sweep]'"))
 if find_spec("tensorboard") is None:
     WRONG.append(("train", [SUMS, "logger=tensorboard"], "pip install 'dapo_lit[tensorboard]'"))
 if find_spec("reasoning_gym") is None:

@@ -226,7 +226,7 @@ def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_na
 
 def composition_fault(error: Exception) -> str:
     """Hydra's message about an override, in one line."""
-    if "Could not load 'hydra/launcher/" in str(error):
+    if "'hydra/launcher/" in str(error):
         return "hydra/launcher: this launcher needs a library: pip install -e '.[sweep]'"
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:

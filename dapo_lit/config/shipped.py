@@ -49,11 +49,16 @@ def default_study() -> dict[str, Any]:
 
 
 def overridden(group: str, name: str) -> dict[str, str]:
-    """The choices of other groups that a file makes, as a task chooses its reflection patterns."""
+    """The choices of other groups that a file and those it is built on make: a task chooses its reflection patterns."""
     file = config_folder() / group / f"{name}.yaml"
     tree = yaml.safe_load(file.read_text()) if file.is_file() else {}
-    entries = [entry for entry in tree.get("defaults", ()) if isinstance(entry, Mapping)]
-    return {key.removeprefix("override /").split("@")[0]: value for entry in entries for key, value in entry.items()}
+    found: dict[str, str] = {}
+    for entry in tree.get("defaults", ()):
+        if isinstance(entry, Mapping):
+            found |= {key.removeprefix("override /").split("@")[0]: value for key, value in entry.items()}
+        elif entry != "_self_":
+            found |= overridden(group, entry)
+    return found
 
 
 def switches_of(family: str) -> dict[str, bool]:
@@ -84,16 +89,14 @@ def base_of(bases: Sequence[int] | None, seed: int) -> int:
 OmegaConf.register_new_resolver("base_of", base_of, replace=True)
 
 
-WITH_PLUS = ("experiment", "regime", "study", "policy/lora", "callbacks")
+WITH_PLUS = ("experiment", "regime", "study", "policy/lora")
 """Groups without a default choice; Hydra wants a plus before them."""
-LISTS = ("experiment", "callbacks")
-"""Groups of which several may be chosen for one run."""
 
 
 def group_fault(group: str, choices: Sequence[object], added: bool, sweeps: bool) -> str | None:
     """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
     known = known_choices(group)
-    if len(choices) > 1 and not sweeps and group not in LISTS:
+    if len(choices) > 1 and not sweeps and group != "experiment":
         names = ",".join(map(str, choices))
         return f"{group}=[{names}]: one {group} at a time; {group}={names} with -m runs one after the other"
     for choice in choices:

@@ -64,7 +64,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "gspo": ("algorithm=gspo",),
     "gmpo": ("algorithm=gmpo",),
     "cispo": ("algorithm=cispo",),
-    "entropy bonus": ("algorithm=dapo_entropy_bonus", "algorithm.entropy.bonus=0.2"),
+    "entropy bonus": ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"),
     "critic": ("algorithm=ppo", *CRITIC),
     "shared critic": ("algorithm=ppo", *CRITIC, "algorithm.critic.backbone=shared"),
     "lora": ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.kl={beta: 0.5, where: loss, estimator: k3}"),

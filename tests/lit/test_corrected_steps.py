@@ -42,7 +42,7 @@ def test_with_an_engine_that_agrees_every_correction_gives_the_same_bits(compose
         assert torch.equal(corrected, gradient)
 
 
-@pytest.mark.parametrize("loss", ["dapo", "gspo_token"])
+@pytest.mark.parametrize("loss", ["dapo", "gspo"])
 def test_a_token_of_weight_zero_carries_no_loss_and_the_denominator_stays(compose, monkeypatch, loss):
     module, step = collected_step(compose(*SMALL, f"algorithm={loss}"), monkeypatch)
     agreed = scored(module, step.tokens)[0].old_logprobs
