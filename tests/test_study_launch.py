@@ -16,7 +16,7 @@ from damages import resealed
 from filelock import FileLock
 
 from dapo_lit.build.base_policy import weights_of
-from dapo_lit.cli.command import compose_run, run_command
+from dapo_lit.cli.command import compose, compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
@@ -98,6 +98,11 @@ def test_a_regime_that_is_left_out_is_left_out_of_every_cell(tmp_path, monkeypat
     cell = composed_tree(sweep.overrides(sweep.cells[0]))
     assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", ())
     assert (cell.regime, cell.task.label) == (None, "chain_sum")
+
+
+def test_an_ablation_without_its_regime_claims_accuracy_in_place_of_the_outcome_of_the_regime():
+    metrics = [compose("+experiment=ablate_clip_higher", *more).study.metric for more in ((), ("~regime",))]
+    assert metrics == ["task/steps_frac", "eval/chain_sum/avg@2"]
 
 
 def test_the_placebo_changes_the_noise_of_training_and_nothing_else(finished):

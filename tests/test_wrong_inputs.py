@@ -44,6 +44,7 @@ WRONG = [
     ("train", ["seed=99999999999999999999999"], "seed: Input should be less than"),
     ("train", ["resume=nowhere.ckpt"], "resume: Input should be True, False or 'auto' (got 'nowhere.ckpt')"),
     ("train", [SUMS, "algorithm.optimizer.lr=1e300"], "algorithm.optimizer.lr: Input should be less than"),
+    ("train", [SUMS, "algorithm.optimizer.betas=[1.0,0.999]"], "algorithm.optimizer.betas.0: Input should be"),
     ("train", [SUMS, "algorithm.clip.high=28"], "algorithm.clip.high: Input should be less than"),
     ("train", [SUMS, "policy.architecture.hidden_size=-3"], "policy.architecture: no model has these sizes"),
     ("train", [SUMS, "policy.architecture.num_attention_heads=5"], "policy.architecture: no model has these sizes"),
@@ -64,6 +65,8 @@ WRONG = [
     ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problem: prompt, answer: solutoin}"], "has no `solutoin`"),
     ("train", [*FILE, "task.path=trl.jsonl", "task.columns={problm: prompt}"], "task.columns.problm"),
     ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
+    ("train", [SUMS, "task=file", "task.template=plain", "task.path=words.jsonl", "task.eval_path=words.jsonl"],
+     "cannot use these answers: words-0: 'five' is not a number; use rule sympy or dapo\n"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv: its columns are separated by ';'"),
     ("train", [SUMS, "task.template=nohash.yaml"], "declares answer_format hash but does not contain '#'"),
     ("evaluate", ["policy=hf", "policy.path=models/none"], "A run is evaluated by its folder"),
@@ -120,6 +123,7 @@ def folder(cache, tmp_path_factory):
     (place / "trl.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "solution": "2"}) + "\n")
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (place / "warm.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "response": "2"}) + "\n")
+    (place / "words.jsonl").write_text(json.dumps({"problem": "2 + 3?", "answer": "five"}) + "\n")
     (place / "semicolon.csv").write_text("problem;answer\n1 + 1?;2\n")
     (place / "nohash.yaml").write_text("answer_format: hash\ntext: '{problem}'\n")
     (place / "bad.jsonl").write_text('{"pred": "1", "gold": "1"}\n{\n')

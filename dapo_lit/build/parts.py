@@ -164,7 +164,8 @@ class Parts:
 
     def check_answers(self, chosen: Sequence[Problem]) -> None:
         """Raises DataError for reference answers that the rule cannot use, as every response would be wrong."""
-        faults = [f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer))]
+        found = (f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer)))
+        faults = list(dict.fromkeys(found))  # the training file may be the held-out one
         if faults:
             more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
             raise DataError(

@@ -65,6 +65,7 @@ class DynamicSampling(Section):
     """The run ends after this many consecutive steps without a mixed group."""
 
 
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 Band = tuple[Fraction, Annotated[float, Field(ge=1)]]
 
 
@@ -84,7 +85,7 @@ class Correction(Section):
 class Optimizer(Section):
     lr: Annotated[float, Field(gt=0, le=1)]
     """Learning rate of AdamW after the warm-up."""
-    betas: tuple[Fraction, Fraction]
+    betas: tuple[Momentum, Momentum]
     eps: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
     """AdamW's weight decay, of every trained parameter: norms and biases too, as in verl."""
