@@ -1,10 +1,13 @@
-"""Main effects and interactions of the five techniques on held-out accuracy: the tables of the page.
+"""Main effects and interactions of the techniques on held-out accuracy: the tables of this page and of the half's.
 
-Run in the repository: `python experiments/factorial_half_joint/effects.py`.
+python experiments/factorial_joint/effects.py                                         # all 32 combinations
+python experiments/factorial_joint/effects.py experiments/factorial_half_joint/runs   # the half before it
 """
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
@@ -12,16 +15,20 @@ import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
 from dapo_lit.study.compare.equal_budget import costs
-from dapo_lit.study.compare.statistics import Estimate, holm
+from dapo_lit.study.compare.statistics import Estimate, holm, per_base
 from dapo_lit.study.designs import read_arm
 from dapo_lit.study.read.curves import TRAINING_ACCURACY
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
 from dapo_lit.study.read.runs import Runs, load
 from dapo_lit.study.report.page_one import needed_text
+from dapo_lit.techniques import REGISTER
 
 HERE = Path(__file__).parent
+ORDERS = {"none": 0, "main effects": 1, "and interactions of two": 2, "and of three": 3}
+"""Models of the arms' means: the highest order of their terms."""
 ALPHA = 0.025
-"""Of each of the two families."""
+"""Of each of the two registered families; the others are exploratory."""
+FAMILIES = ("main effects", "interactions", "ladder", "left out of DAPO")
 
 
 def points(found: Estimate | None) -> str:
@@ -36,7 +43,7 @@ class Study:
     runs: Runs
     metric: str
     scores: Mapping[str, Mapping[int, float]]
-    base_of: Mapping[int, int]
+    base_of: Mapping[int, str]
 
     @classmethod
     def load(cls, folder: Path) -> "Study":
@@ -55,7 +62,9 @@ def show(study: Study, found: Sequence[Contrast], family: str) -> None:
     for one, adjusted in zip(results, holm([one.p for one in results]), strict=True):
         tokens = costs(study.runs, one.contrast, TRAINING_ACCURACY).get("tokens_generated")
         by_base = ", ".join(f"{100 * value:+.1f}" for value in one.by_base.values())
-        verdict = "decided" if adjusted <= ALPHA else "undecided"
+        verdict = "exploratory"
+        if family in FAMILIES[:2]:
+            verdict = "decided" if adjusted <= ALPHA else "undecided"
         print(
             f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({adjusted:.4f}), {verdict}; "
             f"by base {by_base}"
@@ -84,16 +93,39 @@ def without_one_arm(effects: Mapping[str, Contrast], interaction: Contrast, arm:
     return Contrast("without one arm", interaction.label, None, dict(zip(arms, map(float, row), strict=True)))
 
 
+def left_out_error(study: Study) -> dict[str, float]:
+    """Root mean square error, in points, of models that are fitted to all base policies but one and predict the arms of
+    that one, each arm as its distance from the mean of the base policy's arms."""
+    arms = study.runs.arms
+    bases = [study.base_of[seed] for seed in study.runs.seeds]
+    table = np.array([per_base([study.scores[arm][seed] for seed in study.runs.seeds], bases) for arm in arms]).T
+    table -= table.mean(axis=1, keepdims=True)
+    signs = {name: np.array([1.0 if name in read_arm(arm).on else -1.0 for arm in arms]) for name in REGISTER}
+    errors = {}
+    for label, order in ORDERS.items():
+        terms = [np.ones(len(arms))]
+        for size in range(1, order + 1):
+            terms += [np.prod([signs[name] for name in names], axis=0) for names in combinations(signs, size)]
+        design = np.column_stack(terms)
+        onto = design @ np.linalg.pinv(design)
+        others = [onto @ np.delete(table, row, axis=0).mean(axis=0) for row in range(len(table))]
+        errors[label] = 100 * float(np.sqrt(np.mean(np.square(table - np.array(others)))))
+    everything = [np.delete(table, row, axis=0).mean(axis=0) for row in range(len(table))]
+    errors["the arms' means"] = 100 * float(np.sqrt(np.mean(np.square(table - np.array(everything)))))
+    return errors
+
+
 def main() -> None:
-    study = Study.load(HERE / "runs")
+    study = Study.load(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "runs")
     print(f"{study.metric}, {len(study.runs)} runs, seeds {', '.join(map(str, study.runs.seeds))}")
-    for arm in study.runs.arms:
+    for arm in sorted(study.runs.arms, key=lambda name: mean(study.scores[name].values())):
         print(f"  {100 * mean(study.scores[arm].values()):5.1f}  {arm}")
-    found = contrasts(study.runs.arms)
-    effects = {one.label: one for one in found if one.family == "main effects"}
-    interactions = [one for one in found if one.family == "interactions"]
-    show(study, list(effects.values()), "main effects")
-    show(study, interactions, "interactions")
+    found = contrasts(study.runs.arms, "dapo")
+    families = {family: [one for one in found if one.family == family] for family in FAMILIES}
+    for family, listed in families.items():
+        show(study, listed, family)
+    effects = {one.label: one for one in families["main effects"]}
+    interactions = families["interactions"]
 
     print("a technique with the other of an interaction on; off")
     for one in interactions:
@@ -107,6 +139,9 @@ def main() -> None:
     for one in interactions:
         leaning = compare(without_one_arm(effects, one, lowest), study.scores, study.base_of)
         print(f"  {one.label}: {points(study.value(one))} -> {points(leaning.estimate)}, p = {leaning.p:.4f}")
+    print("arms of a base policy predicted from the others, root mean square error in points")
+    for label, error in left_out_error(study).items():
+        print(f"  {label}: {error:.2f}")
     predict(study, effects, interactions)
 
 
