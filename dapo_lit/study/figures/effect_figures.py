@@ -9,6 +9,7 @@ from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
+from dapo_lit.study.read.metric_words import in_words
 from dapo_lit.study.read.outcomes import amount, bases, is_share, outcome, primary_metric, scores, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
@@ -41,7 +42,7 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
         return None
     dots = [
         (
-            r.contrast.label,
+            r.contrast.label.replace("_", " "),
             r.differences,
             REGISTER[r.contrast.technique].colour if r.contrast.technique else PETROFF6[0],
             "o",
@@ -49,7 +50,8 @@ def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Draw
         )
         for r, estimate in shown
     ]
-    figure = _dot_rows(dots, key, f"difference in {key}" + (f" ({unit(key)})" if unit(key) else ""), "D")
+    words = in_words(key).partition(" (")[0]
+    figure = _dot_rows(dots, key, f"difference in {words}" + (f" ({unit(key)})" if unit(key) else ""), "D")
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     n = sorted({len(result.seeds) for result, _ in shown})
     caption = (
