@@ -9,8 +9,7 @@ from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
-from dapo_lit.study.read.metric_words import in_words
-from dapo_lit.study.read.outcomes import amount, bases, is_share, outcome, primary_metric, scores, unit
+from dapo_lit.study.read.outcomes import amount, bases, in_words, is_share, outcome, primary_metric, scores, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
