@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
 from dapo_lit.files import replacing
 
 Shape = tuple[int, ...]
+NO_CODE = {"trust_remote_code": False}
+"""For transformers, which without it asks on the terminal whether a folder's code may run."""
 
 
 @contextmanager
@@ -81,6 +84,11 @@ def damage(folder: Path, part: str, error: Exception) -> OSError:
         except OSError as fault:
             return fault
     reason = " ".join(str(error).split())
+    if isinstance(error, UnpicklingError) or "custom code" in reason:
+        return OSError(
+            f"policy.path={folder}: the {part} is a pickle or has code of its own, which is never run; take a model "
+            "in safetensors of a type that transformers knows"
+        )
     return OSError(
         f"policy.path={folder}: the {part} cannot be read ({type(error).__name__}: {reason[:240]}); copy its "
         "files again, or choose another folder"
@@ -109,7 +117,7 @@ def load_model(
     try:
         with quiet_transformers():
             model, read = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **extra
+                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE, **extra
             )
     except Exception as error:  # transformers, safetensors and the hub raise kinds of their own
         raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
@@ -133,7 +141,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     place, extra = _locate(path)
     local = Path(place)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **extra)
+        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE, **extra)
     except Exception as error:  # as in load_model
         raise (damage(local, "tokenizer", error) if local.is_dir() else _missing(path, error)) from error
     files = set(tokenizer.vocab_files_names.values())

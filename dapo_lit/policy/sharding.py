@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from dapo_lit.policy.head import Head
-from dapo_lit.policy.load import check_headers, files_of_tensors, opened
+from dapo_lit.policy.load import NO_CODE, check_headers, damage, files_of_tensors, opened
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 from dapo_lit.policy.wrap import decoder_layers, gather_in_run
 
@@ -101,8 +101,12 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
         raise FileNotFoundError(
             f"policy.path={folder}: trainer.strategy=fsdp needs safetensors, but the folder has none"
         )
+    try:
+        config = AutoConfig.from_pretrained(folder, **NO_CODE)
+    except Exception as error:  # as in load_model
+        raise damage(Path(folder), "model", error) from error
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.tie_weights()  # the context gave each module its own parameter
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)

@@ -166,6 +166,9 @@ def _difference_reason(model: PreTrainedModel) -> str | None:
         own = torch.cat([own_logprobs(model, torch.cat([prompt, r]))[PROMPT - 1 :] for r in responses])
     except Exception as error:  # broken sizes, other inputs than tokens
         return f"its own forward pass fails ({_first_line(error)})"
+    if not own.isfinite().all():
+        broken = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
+        return "its log-probs are not finite" + "".join(f": {name} holds NaN or infinite values" for name in broken[:1])
     places = torch.arange(len(ids), device=model.device).split([PROMPT, *RESPONSES])
     rows = torch.cat([torch.cat([places[0][-1:], place[:-1]]) for place in places[1:]])
     packed = layout([PROMPT, *RESPONSES], [-1, 0, 0], device=model.device)

@@ -181,6 +181,30 @@ def test_a_folder_without_a_config_or_with_one_that_cannot_be_read_is_refused(mo
         load_model(tmp_path / "m")
 
 
+CODE = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoTokenizer": ["own.T", None]}
+
+
+@pytest.mark.parametrize("load", [load_model, lambda folder: empty_model(folder, torch.float32)])
+def test_code_in_a_model_folder_is_refused_and_nobody_is_asked_whether_it_may_run(
+    model, tokenizer, tmp_path, load, monkeypatch
+):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    (tmp_path / "m" / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    changed(tmp_path / "m", model_type="none_of_transformers", auto_map=CODE)
+    with pytest.raises(OSError, match="never run"):
+        load(tmp_path / "m")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_weights_are_refused_without_advice_to_run_them(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    (tmp_path / "m" / WEIGHTS).unlink()
+    torch.save({"lm_head.weight": Path("/")}, tmp_path / "m" / "pytorch_model.bin")
+    with pytest.raises(OSError, match="never run"):
+        load_model(tmp_path / "m")
+
+
 def test_a_folder_without_tokenizer_files_or_with_damaged_ones_is_refused(model, tokenizer, tmp_path):
     save_policy(tmp_path / "m", model, tokenizer, {})
     file = tmp_path / "m" / "tokenizer.json"

@@ -220,6 +220,14 @@ def test_what_neither_attention_nor_head_knows_is_refused_with_the_difference(mo
         check_policy(model)
 
 
+def test_weights_that_are_no_numbers_are_named():
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    with pytest.raises(ConfigError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds NaN"):
+        check_policy(model)
+
+
 def test_the_check_leaves_the_model_and_the_random_numbers_as_they_were():
     model = llama()
     weights, attention = [p.clone() for p in model.parameters()], model.config._attn_implementation
