@@ -80,7 +80,7 @@ JOINT = (
     "policy.architecture.hidden_size=64",
 )  # fmt: skip
 """An eighth of the regime's prompts, and a smaller policy that has seen fewer demonstrations."""
-STAGES = (200, 60)
+STAGES = (120, 40)
 """Updates of the base policy's stages: seconds, and right often enough."""
 
 

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -68,14 +67,6 @@ def test_a_kept_checkpoint_is_loaded_with_its_config_and_validated(fitted, tmp_p
     trainer = Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path)
     (found,) = trainer.validate(loaded, RolloutDataModule(loaded.config), verbose=False)
     assert found[METRIC] == pytest.approx(float(kept.best_model_score))  # same weights, same random numbers
-
-
-def test_the_last_checkpoint_holds_the_weights_of_the_module(fitted, tmp_path):
-    trainer, module, *_ = fitted
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    loaded = DAPOModule.load_from_checkpoint(tmp_path / "last.ckpt")
-    for name, tensor in module.policy.state_dict().items():
-        assert torch.equal(loaded.policy.state_dict()[name], tensor)
 
 
 def test_a_data_module_is_refused_a_second_time(fitted):

@@ -35,12 +35,6 @@ def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, mo
         assert "stale or broken" in line
 
 
-def test_an_engine_in_step_raises_none(compose, capsys):
-    run = Run(compose(*FAST))
-    run.fit()
-    assert "mismatch" not in capsys.readouterr().out
-
-
 def test_null_switches_it_off_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
     config = compose()
     assert mismatch_alarm(config, 3, 1e-4) is None

@@ -247,10 +247,3 @@ def test_the_divergence_from_the_reference_is_k3_over_the_response_tokens() -> N
     parts = reference_statistics(logprobs, ref)
     assert finish(parts)["policy/kl_ref"] == pytest.approx((0.5 - 1 + math.log(2)) / 2)
     assert finish(merge(parts, parts))["policy/kl_ref"] == finish(parts)["policy/kl_ref"]
-
-
-def test_three_clip_metrics_are_of_the_last_epoch_and_all_others_of_the_first() -> None:
-    _, first = by_hand()
-    last = merge(first, Statistics({"clip_high": torch.tensor(1.0), "response_tokens": torch.tensor(-2.0)}, {}))
-    metrics = finish(first, last)
-    assert (metrics["clip/high_frac"], metrics["clip/high_frac_last_epoch"]) == (2 / 5, 3 / 3)

@@ -5,13 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from damages import resealed
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError
-from dapo_lit.lit.module import DAPOModule
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.train import arm_of, train
@@ -54,25 +52,6 @@ def test_a_run_resumed_with_other_execution_keys_learns_the_same_and_records_the
     }
     assert f"trainer.micro_batch_tokens: {old['trainer']['micro_batch_tokens']} -> 64" in printed
     assert record(two_steps)["config_hash"] == record(run_path(whole, "dapo"))["config_hash"] != before
-
-
-def test_a_run_that_died_of_memory_goes_on_with_smaller_micro_batches(compose, monkeypatch):
-    real = DAPOModule.training_step
-
-    def out_of_memory(self: DAPOModule, batch, index: int) -> None:
-        if batch.step == 2 and self.config.trainer.micro_batch_tokens > 64:
-            raise torch.OutOfMemoryError("out of memory")
-        real(self, batch, index)
-
-    monkeypatch.setattr(DAPOModule, "training_step", out_of_memory)
-    config = compose(*QUICK)
-    with pytest.raises(torch.OutOfMemoryError):
-        train(config, [])
-    run = run_path(config, arm_of(config))
-    assert record(run)["status"] == "failed"
-    train(compose(*QUICK, "trainer.micro_batch_tokens=64", "resume=auto"), [])
-    assert record(run)["status"] == "finished"
-    assert [change["changes"].keys() for change in record(run)["resumed_with"]] == [{"trainer.micro_batch_tokens"}]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from shipped import DESIGNS, design
+from shipped import design
 
 from dapo_lit.study.designs import Arm, arm_name, half_fraction, ladder, switches
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
@@ -28,22 +28,6 @@ def test_an_unknown_switch_is_refused_by_name_and_a_missing_one_is_off() -> None
     with pytest.raises(ValueError, match="clip_hihg"):
         arm_name({**switches(DAPO), "clip_hihg": True})
     assert arm_name(dict.fromkeys(DAPO, True)) == "dapo"
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_arms_of_a_study_are_distinct_and_hold_its_reference(name: str) -> None:
-    study = design(name)
-    assert len(set(study.names)) == len(study.names) >= 2
-    assert study.reference in study.names
-
-
-@pytest.mark.parametrize("name", DESIGNS)
-def test_arms_differ_in_declared_keys_alone(name: str) -> None:
-    study = design(name)
-    for arm in study.arms:
-        reference = next(a for a in study.arms if a.name == study.reference)
-        differing = {key for key, _, _ in (o.partition("=") for o in set(arm.overrides()) ^ set(reference.overrides()))}
-        assert differing <= study.declared
 
 
 def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:

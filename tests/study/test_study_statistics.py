@@ -1,6 +1,5 @@
 """Statistics against hand-worked numbers, and their calibration on simulated studies."""
 
-import doctest
 import itertools
 
 import numpy as np
@@ -9,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dapo_lit.study import designs
-from dapo_lit.study.compare import questions, statistics
 from dapo_lit.study.compare.statistics import (
     holm,
     paired_t_power,
@@ -20,16 +17,9 @@ from dapo_lit.study.compare.statistics import (
     smallest_effect,
     t_interval,
 )
-from dapo_lit.study.figures import style
-from dapo_lit.study.read import curves
 
 STUDIES = 4000
 floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)
-
-
-@pytest.mark.parametrize("module", [statistics, designs, questions, style, curves])
-def test_examples_in_docstrings_hold(module: object) -> None:
-    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0  # type: ignore[arg-type]
 
 
 def test_one_seed_has_no_interval_and_finds_no_effect_and_nan_is_refused() -> None:
