@@ -240,7 +240,7 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
 
 
 def main() -> None:
-    sys.exit(run_command(evaluate, EvaluateConfig, "evaluate", "ckpt", {"out_dir": "output"}))
+    sys.exit(run_command(evaluate, EvaluateConfig, "evaluate", "ckpt"))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def push(folder: Path, repository: str) -> str:
 
 
 def main() -> None:
-    sys.exit(run_command(export, ExportConfig, "export", "ckpt", {"out": "output"}))
+    sys.exit(run_command(export, ExportConfig, "export", "ckpt"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapo_lit.cli.command import reported, run_command, silence_libraries
+from dapo_lit.cli.command import StudyHooks, reported, run_command, silence_libraries
 from dapo_lit.cli.workers import in_child
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
@@ -255,8 +255,8 @@ def study_folders(config: Config) -> list[Path]:
 
 
 def main() -> None:
-    renamed = {"regime.bases": "study.bases"}  # as the commands of committed studies have it
-    sys.exit(run_command(train, Config, "config", None, renamed, check_study_apart, print_findings, is_decided))
+    hooks = StudyHooks(check_study_apart, print_findings, is_decided)
+    sys.exit(run_command(train, Config, "config", hooks=hooks))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Builds the engine that samples from its config."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,44 +35,23 @@ def build_engine(
     ranks: the processes that train together; they divide vLLM servers among themselves.
     dtype: of weights and activations; None: the policy's.
     """
+    config, dtype = model.config, dtype or model.dtype
+    start: Callable[[], RolloutEngine]
     try:
-        return _engine(model, tokenizer, rollout, device, max_tokens, ranks, dtype or model.dtype)
+        ids = eos_ids(model, tokenizer)
+        if rollout.engine == "torch":
+            batch = rollout.max_batch_size
+            return TorchEngine(config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=batch)
+        if rollout.vllm.placement == "server":
+            at = server_settings(config, rollout, max_tokens)
+            start = partial(VllmServerEngine, config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
+        else:
+            settings = _vllm_settings(config, rollout, max_tokens)
+            start = partial(VllmEngine, config, eos_ids=ids, dtype=dtype, settings=settings)
+        # All ranks gather the weights together, so a single rank cannot restart its engine.
+        return RestartingEngine(start) if ranks.size == 1 else start()
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _engine(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rollout: Rollout,
-    device: torch.device | None,
-    max_tokens: int | None,
-    ranks: Ranks,
-    dtype: torch.dtype,
-) -> RolloutEngine:
-    config, ids = model.config, eos_ids(model, tokenizer)
-    if rollout.engine == "torch":
-        return TorchEngine(
-            config,
-            eos_ids=ids,
-            device=device or model.device,
-            dtype=dtype,
-            max_batch_size=rollout.max_batch_size,
-        )
-    if rollout.vllm.placement == "server":
-        at = server_settings(config, rollout, max_tokens)
-
-        def connect() -> RolloutEngine:
-            return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
-
-        # All ranks gather the weights together, so a single rank cannot restart its engine.
-        return RestartingEngine(connect) if ranks.size == 1 else connect()
-    settings = _vllm_settings(config, rollout, max_tokens)
-
-    def start() -> RolloutEngine:
-        return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
-
-    return RestartingEngine(start) if ranks.size == 1 else start()
 
 
 def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> ServerSettings:

@@ -12,7 +12,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import hydra
@@ -33,6 +34,9 @@ from dapo_lit.errors import UserError
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
     from dapo_lit.cli.study_plan import Registration
+
+    Prepared = tuple[list[str], Sweep | None, Registration | None]
+    """A command line; the cells of a multirun of a study; the plan that was registered for it."""
 
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
@@ -71,31 +75,89 @@ def description(key: str, schema: type[Section]) -> str:
     return " ".join((schema.model_fields[name].description or "").split())
 
 
+@dataclass(frozen=True)
+class StudyHooks:
+    """The parts of a study that are the command's."""
+
+    before: Callable[[Iterable[Config]], int] = lambda configs: 0
+    """Gets the configs of the cells before several run side by side and print into logs; 0, or the exit code."""
+    after: Callable[[Config], int] = lambda config: 0
+    """Called once all cells were run; its result is the exit code if no cell failed."""
+    decided: Callable[[Config], bool] = lambda config: False
+    """Called after each look of a study with several; True: no further cells are needed."""
+
+
 def run_command(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
     config_name: str,
     positional: str | None = None,
-    renamed: Mapping[str, str] | None = None,
-    before_study: Callable[[Iterable[Config]], int] = lambda configs: 0,
-    after_study: Callable[[Config], int] = lambda config: 0,
-    decided: Callable[[Config], bool] = lambda config: False,
+    hooks: StudyHooks | None = None,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
     A user's mistakes are printed and give 2; other errors in a multirun are printed and give 1, after the remaining
-    runs.
-
-    positional: the key that an argument without `=` is the value of; None: there is no such argument.
-    renamed: old names of keys, which still work.
-    before_study: called with the configs of a study's cells before several run side by side and print into logs;
-        anything but 0 is the exit code.
-    after_study: called once all cells of a study were run; its result is the exit code if no cell failed.
-    decided: whether a study with several looks needs no further cells; called after each look.
+    runs. positional: the key that an argument without `=` is the value of; None: there is no such argument.
     """
     screen.install()
+    prepared: list[Prepared] = []
+    if code := reported(lambda: prepared.extend(checked(sys.argv[1:], schema, positional))):
+        for *_, registration in prepared:
+            if registration is not None:
+                registration.withdrawn_unless_started()
+        return code
+    return max([launch(each, run, schema, config_name, hooks or StudyHooks()) for each in prepared])
+
+
+def checked(given: list[str], schema: type[Section], positional: str | None) -> "Iterator[Prepared]":
+    """The command line as Hydra takes it; one for each state of a fork, and with the plan of a study registered."""
+    arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
+    if brings_regime(arguments):
+        arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
+    check_overrides(arguments, schema)
+    if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
+        from dapo_lit.cli.fork import for_each_state  # they load pandas
+        from dapo_lit.cli.study_launch import prepare
+
+        yield from map(prepare, for_each_state(arguments))
+    else:
+        yield arguments, None, None
+
+
+def launch(
+    prepared: "Prepared",
+    run: Callable[[Schema, list[str]], None],
+    schema: type[Schema],
+    config_name: str,
+    hooks: StudyHooks,
+) -> int:
+    """Runs one command line; returns its exit code. A study that was refused leaves no registration behind."""
+    arguments, study, registration = prepared
+    code, refused = 1, False
+    try:
+        if study is None:
+            code = run_arguments(arguments, run, schema, config_name)
+        else:
+            code = run_study(study, run, schema, hooks)
+    finally:
+        if code and registration is not None:
+            refused = registration.withdrawn_unless_started()
+    if study is not None and not refused:
+        found = hooks.after(study.config)  # also if a cell failed: of those that have ended
+        code = code or found
+    return code
+
+
+def run_arguments(
+    arguments: list[str], run: Callable[[Schema, list[str]], None], schema: type[Schema], config_name: str
+) -> int:
+    """One run, or whatever Hydra makes of its flags and sweeps."""
     codes: list[int] = []
     parent = os.getpid()
+
+    def plain() -> None:
+        tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
+        codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
 
     def task(tree: DictConfig) -> None:
         choices = HydraConfig.get()
@@ -105,48 +167,9 @@ def run_command(
         if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
             raise error
 
-    prepared: list[tuple[list[str], Sweep | None, Registration | None]] = []
-
-    def check() -> None:
-        arguments = [*map(quote_arms, flags_first(written_out(sys.argv[1:], positional, renamed or {})))]
-        if brings_regime(arguments):
-            arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
-        check_overrides(arguments, schema)
-        if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
-            from dapo_lit.cli.fork import for_each_state  # they load pandas
-            from dapo_lit.cli.study_launch import prepare
-
-            prepared.extend(prepare(each) for each in for_each_state(arguments))
-        else:
-            prepared.append((arguments, None, None))
-
-    def launch(arguments: list[str], study: "Sweep | None", registration: "Registration | None") -> int:
-        def plain() -> None:
-            tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
-            codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
-
-        code, refused = 1, False
-        try:
-            if study is None and is_plain(arguments):
-                code = reported(plain) or codes[0]
-            elif study is None:
-                code = max([in_hydra(task, arguments, config_name), *codes])
-            else:
-                code = run_study(study, run, schema, before_study, decided)
-        finally:
-            if code and registration is not None:
-                refused = registration.withdrawn_unless_started()
-        if study is not None and not refused:
-            found = after_study(study.config)  # also if a cell failed: of those that have ended
-            code = code or found
-        return code
-
-    if code := reported(check):
-        for *_, registration in prepared:
-            if registration is not None:
-                registration.withdrawn_unless_started()
-        return code
-    return max([launch(*each) for each in prepared])
+    if is_plain(arguments):
+        return reported(plain) or codes[0]
+    return max([in_hydra(task, arguments, config_name), *codes])
 
 
 def is_plain(arguments: list[str]) -> bool:
@@ -160,15 +183,14 @@ def run_study(
     study: "Sweep",
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],
-    before_study: Callable[[Iterable[Config]], int],
-    decided: Callable[[Config], bool],
+    hooks: StudyHooks,
 ) -> int:
     """Runs the cells of a study, several at a time, look by look; returns the largest of their exit codes."""
     from dapo_lit.cli.workers import Cell, run_cells, workers_for
 
     workers = workers_for(study.config, len(study.cells))
     configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
-    if workers > 1 and (code := before_study(configs)):
+    if workers > 1 and (code := hooks.before(configs)):
         return code
 
     def run_cell(cell: Cell) -> int:
@@ -178,7 +200,7 @@ def run_study(
     code, batches = 0, study.batches
     for batch in batches:
         code = max(code, run_cells(batch, run_cell, workers, study.folder))
-        if len(batches) > 1 and batch is not batches[-1] and decided(study.config):
+        if len(batches) > 1 and batch is not batches[-1] and hooks.decided(study.config):
             print(f"every registered comparison is decided after seed {batch[-1].seed}", flush=True)
             break
     return code

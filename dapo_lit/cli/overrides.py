@@ -1,6 +1,6 @@
 """The command line of the commands with a config: Hydra's flags and overrides, checked before Hydra sees them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -46,18 +46,17 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [*flags, *others]
 
 
-def written_out(arguments: Sequence[str], positional: str | None, renamed: Mapping[str, str]) -> list[str]:
-    """The command line with a positional argument as key=value, and old names of keys replaced.
+def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
+    """The command line with a positional argument as key=value.
 
-    >>> written_out(["runs/single/dapo/seed_0", "out=exported"], "ckpt", {"out": "output"})
+    >>> written_out(["runs/single/dapo/seed_0", "output=exported"], "ckpt")
     ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
     """
     written: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        key, equals, value = argument.partition("=")
         is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
-        if not is_place or (equals and not Path(argument).exists()):
-            written.append(f"{renamed[key]}={value}" if key in renamed else argument)
+        if not is_place or ("=" in argument and not Path(argument).exists()):
+            written.append(argument)
         elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
             raise ConfigError(f"{argument}: not key=value; --help lists the keys")
         else:

@@ -92,6 +92,30 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
         config = parse(resolved(tree))
     assert config.study is not None
     study = study_design(config)
+    arms, seeds = _cells(study, config, given, multirun)
+    check_arms(study, tree)
+    if multirun:
+        check_power(study, config, seeds)
+    registration = register_plan(study, config, seeds, multirun)
+    print(_in_words(config, len(arms), seeds), flush=True)
+    if kept:
+        print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
+    if registration.decides:
+        print(f"registered {registration.digest[:12]}: {registration.decides}", flush=True)
+    drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
+    sweep = Sweep(
+        config,
+        tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
+        (*(a for a in arguments if a not in drop), *kept, *last),
+    )
+    if multirun:
+        return list(arguments), sweep, registration
+    return [*sweep.arguments, f"seed={seeds[0]}", f"{ARM}='{arms[0].name}'"], None, registration
+
+
+def _cells(study: Design, config: Config, given: Sequence[Override], multirun: bool) -> tuple[list[Arm], list[int]]:
+    """The arms and seeds that the command line names, or the study's file."""
+    assert config.study is not None
     arms = [find_arm_of(study, name) for name in _values(given, ARM)]
     seeds = [_seed(value) for value in _values(given, SEED)]
     if multirun:
@@ -107,34 +131,19 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
             f"+study={study.name} without -m runs one cell: name its arm, study.arm={study.reference}, "
             "and one seed; with -m all of them run"
         )
-    seeds = seeds or [config.seed]
-    check_arms(study, tree)
-    if multirun:
-        check_power(study, config, seeds)
-    registration = register_plan(study, config, seeds, multirun)
-    bases = 0 if config.policy.path is not None else len({base_of(config.study.bases, seed) for seed in seeds})
-    updates = config.algorithm.num_prompts // config.algorithm.minibatch_prompts * config.algorithm.epochs
+    return arms, seeds or [config.seed]
+
+
+def _in_words(config: Config, arms: int, seeds: Sequence[int]) -> str:
+    assert config.study is not None
+    algorithm, bases = config.algorithm, {base_of(config.study.bases, seed) for seed in seeds}
+    updates = algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs
+    on = f" on {len(bases)} base policies" if len(bases) > 1 and config.policy.path is None else ""
     steps = config.fork.horizon if config.fork else config.budget.steps
-    print(
-        f"study {study.name} on {config.task.label}: {len(arms)} arms x {len(seeds)} seeds"
-        + (f" on {bases} base policies" if bases > 1 else "")
-        + f", {steps} steps of {updates} updates at lr {config.algorithm.optimizer.lr:g}, "
-        f"in {config.runs_dir}/{config.study_name}",
-        flush=True,
+    return (
+        f"study {config.study.name} on {config.task.label}: {arms} arms x {len(seeds)} seeds{on}, {steps} steps of "
+        f"{updates} updates at lr {algorithm.optimizer.lr:g}, in {config.runs_dir}/{config.study_name}"
     )
-    if kept:
-        print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
-    if registration.decides:
-        print(f"registered {registration.digest[:12]}: {registration.decides}", flush=True)
-    drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
-    sweep = Sweep(
-        config,
-        tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
-        (*(a for a in arguments if a not in drop), *kept, *last),
-    )
-    if multirun:
-        return list(arguments), sweep, registration
-    return [*sweep.arguments, f"seed={seeds[0]}", f"{ARM}='{arms[0].name}'"], None, registration
 
 
 def with_arm(tree: DictConfig) -> DictConfig:

@@ -1,10 +1,14 @@
 """Checks of the fields that become part of a problem, with the message for a field that fails."""
 
+import json
 import math
 from collections.abc import Mapping
 
 from dapo_lit.data.rows import Row, RowError
 from dapo_lit.errors import suggestion
+
+SHOWN_CHARS = 60
+"""Of a value in a message."""
 
 
 class FieldChecks:
@@ -88,16 +92,10 @@ def _encodable(row: Row, key: str, text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    match value:
-        case bool():
-            return f"the boolean {str(value).lower()}"
-        case int() | float():
-            return f"the number {value}"
-        case str():
-            return "an empty text"
-        case list() | tuple():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return f"a {type(value).__name__}"
+    """The value as JSON has it, shortened.
+
+    >>> _kind(True), _kind(""), _kind({"text": [1.5]})
+    ('true', '""', '{"text": [1.5]}')
+    """
+    text = json.dumps(value)
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."

@@ -11,9 +11,9 @@ import csv
 import datetime
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +64,7 @@ class Row:
         return RowError(f"{self.file}, {self.place}: {what}")
 
 
-class BadRows:
+class BadRows(AbstractContextManager[None]):
     """Collects the bad rows of a data set, so that one message can list them.
 
     `with bad_rows:` records a RowError raised inside and continues behind the block.
@@ -77,12 +77,7 @@ class BadRows:
         self.first: list[str] = []
         """Messages of the first SHOWN bad rows."""
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, RowError):
             return False
         self.count += 1
@@ -188,19 +183,13 @@ def plain(value: Any) -> Any:
     >>> plain([datetime.date(2026, 1, 2), {"raw": b"\\xff"}, 3])
     ['2026-01-02', {'raw': 'ff'}, 3]
     """
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case Mapping():
-            return {str(key): plain(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [plain(inner) for inner in value]
-        case datetime.date() | datetime.time():  # pandas' timestamps too
-            return value.isoformat()
-        case bytes():
-            return value.hex()
-        case _:
-            return str(value)
+    return json.loads(json.dumps(value, default=_as_text))
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _read_arrow(file: Path) -> Iterator[pa.RecordBatch]:

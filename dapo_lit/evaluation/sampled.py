@@ -102,9 +102,8 @@ def evaluate(
 ) -> Evaluation:
     """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts.
 
-    Args:
-        num_samples: responses to every prompt, at least k, from which the metrics @k are estimated; None: k.
-        gives_up: called while verdicts are awaited; it may raise.
+    num_samples: responses to every prompt, at least k, from which the metrics @k are estimated; None: k.
+    gives_up: called while verdicts are awaited; it may raise.
     """
     n = num_samples or k
     own = [prompts[position] for position in ranks.own(prompts)]

@@ -76,11 +76,10 @@ class RolloutDataModule(LightningDataModule):
 
     Its state is the same on every rank.
 
-    Args:
-        config: of the whole run.
-        parts: problems, policy, engine and verifier; None: they are built from the config and checked.
-        stop_requested: whether sampling is to end early.
-        ranks: the processes that train together.
+    config: of the whole run.
+    parts: problems, policy, engine and verifier; None: they are built from the config and checked.
+    stop_requested: whether sampling is to end early.
+    ranks: the processes that train together.
     """
 
     def __init__(
@@ -219,8 +218,7 @@ class RolloutDataModule(LightningDataModule):
     def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
         """Samples the held-out problems, where the task has some, and the benchmarks with the current weights.
 
-        Args:
-            final: the run ends here: evaluation.final_samples responses to each held-out problem.
+        final: the run ends here: evaluation.final_samples responses to each held-out problem.
         """
         if self._ahead:
             self._ahead.wait()

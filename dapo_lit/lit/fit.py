@@ -8,7 +8,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from dapo_lit.build.host_memory import keep_freed_memory
+from dapo_lit.build.models import keep_freed_memory
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.callbacks import Recorder

@@ -57,12 +57,11 @@ is lost."""
 class DAPOModule(LightningModule):
     """Holds the models, the objective and the counters of a run.
 
-    Args:
-        config: of the whole run; the mapping in a checkpoint as well.
-        build_policy: makes the model; called once, in `configure_model`, so that nothing heavy happens before the
-            strategy exists. None: the policy of the trainer's data module, or else of the config.
-        ranks: the processes that train together.
-        fill: loads the shards of a sharded policy that was built without weights.
+    config: of the whole run; the mapping in a checkpoint as well.
+    build_policy: makes the model; called once, in `configure_model`, so that nothing heavy happens before the
+        strategy exists. None: the policy of the trainer's data module, or else of the config.
+    ranks: the processes that train together.
+    fill: loads the shards of a sharded policy that was built without weights.
     """
 
     def __init__(

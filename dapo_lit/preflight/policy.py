@@ -25,41 +25,11 @@ from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.table import Finding
 
 FAMILIES = (
-    "apertus",
-    "arcee",
-    "cohere",
-    "cohere2",
-    "deepseek_v3",
-    "ernie4_5",
-    "exaone4",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "gpt2",
-    "gpt_neox",
-    "granite",
-    "granitemoe",
-    "llama",
-    "ministral",
-    "mistral",
-    "mixtral",
-    "nanochat",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "opt",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "seed_oss",
-    "smollm3",
-    "starcoder2",
-)
+    "apertus", "arcee", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
+    "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "granite", "granitemoe", "llama", "ministral", "mistral",
+    "mixtral", "nanochat", "olmo", "olmo2", "olmo3", "opt", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe",
+    "seed_oss", "smollm3", "starcoder2",
+)  # fmt: skip
 """Model types whose log-probs the tests compare with the model's own."""
 SAMPLED = 16
 """Longest response that is compared."""

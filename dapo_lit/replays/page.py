@@ -60,9 +60,8 @@ def step_page(
 ) -> str:
     """The HTML of a recorded step.
 
-    Args:
-        combinations: the config of each combination, by the switches that are on.
-        text_of: decodes token ids.
+    combinations: the config of each combination, by the switches that are on.
+    text_of: decodes token ids.
     """
     check_computed(recording.config)
     recorded = replay(recording, recording.config)

@@ -24,8 +24,7 @@ def token_table(arm: Replayed, text_of: Callable[[Sequence[int]], str]) -> pd.Da
     `token_id`, `text`, `old_logprob`, `logprob` at the update, `ratio`, `advantage`, `clipped` (low, high, dual or no),
     `weight` of the token in the loss of its update, 0 where the loss mask is False.
 
-    Args:
-        text_of: decodes token ids.
+    text_of: decodes token ids.
     """
     if arm.batch is None:
         return pd.DataFrame()

@@ -135,9 +135,8 @@ class Verifier:
     def drain(self, gives_up: Callable[[int], bool] = lambda waiting: False) -> list[tuple[Ticket, Score]]:
         """The scores of everything submitted and not yet collected; waits for all of them.
 
-        Args:
-            gives_up: called twice a second with the number of tasks under way; once it returns True, what is ready is
-                returned, and the rest is scored later.
+        gives_up: called twice a second with the number of tasks under way; once it returns True, what is ready is
+            returned, and the rest is scored later.
         """
         while (self._tasks or any(self._batches.values())) and not gives_up(len(self._tasks)):
             self._advance(wait_s=0.5)

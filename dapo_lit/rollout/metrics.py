@@ -107,11 +107,10 @@ def sampling_metrics(
 ) -> dict[str, float | None]:
     """`sampling/*`: what became of the groups of a step, and what they cost.
 
-    Args:
-        step: at its end, with nothing under way.
-        accepted: groups trained on.
-        carried_out: groups kept for the next step.
-        policy_version: of the weights that train on the step.
+    step: at its end, with nothing under way.
+    accepted: groups trained on.
+    carried_out: groups kept for the next step.
+    policy_version: of the weights that train on the step.
     """
     rules = step.admission.rules
     used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
@@ -164,8 +163,7 @@ def _lengths(accepted: Sequence[Group], ended: Sequence[Group]) -> dict[str, flo
 def ks_distance(first: np.ndarray, second: np.ndarray) -> float:
     """Kolmogorov-Smirnov distance: the largest difference between two empirical distribution functions.
 
-    Args:
-        first, second: sorted, neither empty.
+    first, second: sorted, neither empty.
 
     >>> ks_distance(np.array([1, 2]), np.array([1, 2, 3, 4]))
     0.5

@@ -13,9 +13,8 @@ REWARD_S = 10.0
 class Progress:
     """Prints about one step.
 
-    Args:
-        stall_s: seconds without a finished sample before the prompts waited for are named; doubles with each message.
-        every_s: seconds between the lines that say how far the step is; None: no such lines.
+    stall_s: seconds without a finished sample before the prompts waited for are named; doubles with each message.
+    every_s: seconds between the lines that say how far the step is; None: no such lines.
     """
 
     def __init__(self, step: int, admission: Admission, stall_s: float, every_s: float | None) -> None:

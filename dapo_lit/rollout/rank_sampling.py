@@ -88,8 +88,7 @@ class RankSampling:
 
     Ranks that share an engine make the same calls of it; the first of them has its samples scored.
 
-    Args:
-        problem: the problem that a sample answers.
+    problem: the problem that a sample answers.
     """
 
     def __init__(self, setup: CollectionSetup, progress: Progress, problem: Callable[[SampleKey], Problem]) -> None:

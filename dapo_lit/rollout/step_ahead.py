@@ -13,9 +13,8 @@ from dapo_lit.rollout.records import CollectedStep
 class StepAhead:
     """At most one step under way, in a thread of its own.
 
-    Args:
-        sample: (step, version of the weights that will train on it) -> the step. Call `wait` before using anything that
-            it uses.
+    sample: (step, version of the weights that will train on it) -> the step. Call `wait` before using anything that
+        it uses.
     """
 
     def __init__(self, sample: Callable[[int, int], CollectedStep]) -> None:

@@ -51,9 +51,8 @@ class UnfinishedStep:
 class StepCollection:
     """Submits groups and takes in their samples, in any order, until the batch is full.
 
-    Args:
-        start: groups that are part of the step from its start.
-        next_position: takes the next problem from the run's order.
+    start: groups that are part of the step from its start.
+    next_position: takes the next problem from the run's order.
     """
 
     def __init__(

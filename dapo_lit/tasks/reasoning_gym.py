@@ -25,22 +25,8 @@ HELD_OUT_SEED = 2**31
 MEMORY_MB = 6144
 """Address space of a worker: some generators load a corpus, and numpy reserves much for its threads."""
 FUNCTIONS = {
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "exp",
-    "log",
-    "ln",
-    "sqrt",
-    "Abs",
-    "pi",
-}
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "Abs", "pi",
+}  # fmt: skip
 OWN_TEXT = {"reasoning_gym.arithmetic.bitwise_arithmetic"}
 """Modules whose scorer evaluates the problem, not the answer."""
 UNUSABLE = {"game_of_life_halting": "its scorer gives every text the full score"}

@@ -7,7 +7,7 @@ import pytest
 
 FAULTS = """
 import ctypes, resource
-from dapo_lit.build.host_memory import keep_freed_memory
+from dapo_lit.build.models import keep_freed_memory
 if {keeps}: keep_freed_memory()
 c = ctypes.CDLL(None)
 c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

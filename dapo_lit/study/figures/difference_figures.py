@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
 
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.statistics import per_base
@@ -29,8 +28,9 @@ from dapo_lit.study.figures.style import (
     new_figure,
     with_caption,
 )
+from dapo_lit.study.read.curves import band as mean_band
 from dapo_lit.study.read.curves import curve
-from dapo_lit.study.read.outcomes import amount, bases, in_words, is_share, unit
+from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit, with_interval
 from dapo_lit.study.read.runs import Runs, StudyError
 
 
@@ -61,12 +61,7 @@ def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None
         return pd.DataFrame({name: [] for name in ("x", "mean", "low", "high", "n")}, dtype=float)
     bases = [(base_of or {}).get(int(seed), str(seed)) for seed in whole.columns]
     values = per_base(whole.to_numpy(dtype=float).T, bases)
-    n, mean = len(values), values.mean(axis=0)
-    half = np.full(len(whole), np.nan)
-    if n > 1:
-        half = stats.t.ppf(0.975, n - 1) * values.std(axis=0, ddof=1) / n**0.5
-    places = whole.index.to_numpy(dtype=float)
-    return pd.DataFrame({"x": places, "mean": mean, "low": mean - half, "high": mean + half, "n": n})
+    return mean_band([pd.Series(value, index=whole.index) for value in values])
 
 
 MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
@@ -175,8 +170,5 @@ def _in_words(bands: Mapping[tuple[str, str], pd.DataFrame]) -> str:
     parts = []
     for (key, label), band in bands.items():
         last = band.iloc[-1] / (100 if is_share(key) else 1)
-        interval = (
-            "" if np.isnan(last["low"]) else f" [{amount(key, last['low'], True)}, {amount(key, last['high'], True)}]"
-        )
-        parts.append(f"{label}, {in_words(key)}: {amount(key, float(last['mean']), True)}{interval}")
+        parts.append(f"{label}, {in_words(key)}: {with_interval(key, *map(float, last[['mean', 'low', 'high']]))}")
     return "At the last step: " + "; ".join(parts) + "."

@@ -170,6 +170,18 @@ def amount(key: str, value: float | None, signed: bool = False) -> str:
     return f"{value:+.3g}" if signed else f"{value:.3g}"
 
 
+def with_interval(key: str, mean: float, low: float | None, high: float | None) -> str:
+    """A difference as reports print it, with its interval where it has one.
+
+    >>> with_interval("rollout/accuracy", 0.051, 0.01, 0.092), with_interval("rollout/entropy", 0.0512, None, None)
+    ('+5.1 [+1.0, +9.2]', '+0.0512')
+    """
+    text = amount(key, mean, signed=True)
+    if low is None or low != low:
+        return text
+    return f"{text} [{amount(key, low, signed=True)}, {amount(key, high, signed=True)}]"
+
+
 def unit(key: str) -> str:
     """The unit of `amount`."""
     if is_share(key):

@@ -12,7 +12,7 @@ from dapo_lit.study.compare.calibration import FILE, Calibration, Difference, ca
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.read.health import learned
-from dapo_lit.study.read.outcomes import amount, primary_metric, unit
+from dapo_lit.study.read.outcomes import amount, primary_metric, unit, with_interval
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load
 from dapo_lit.study.report.fork_page import close_fork
@@ -60,10 +60,7 @@ def _answers(found: Calibration) -> list[str]:
 def difference_text(effect: Difference) -> str:
     """`task/steps_frac +32.0 [25.1, 38.9] points, d = 4.1, n = 6`."""
     key = effect.outcome
-    text = f"{key} {amount(key, effect.mean, signed=True)}"
-    if effect.low is not None:
-        text += f" [{amount(key, effect.low, signed=True)}, {amount(key, effect.high, signed=True)}]"
-    text = f"{text} {unit(key)}".rstrip()
+    text = f"{key} {with_interval(key, effect.mean, effect.low, effect.high)} {unit(key)}".rstrip()
     return text + (f", d = {effect.d:.1f}" if effect.d is not None else "") + f", n = {effect.n}"
 
 

@@ -10,7 +10,7 @@ from dapo_lit.study.compare.statistics import smallest_effect
 from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.health import learned
-from dapo_lit.study.read.outcomes import amount, bases, in_words, unit
+from dapo_lit.study.read.outcomes import amount, bases, in_words, unit, with_interval
 from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.results import Results
 from dapo_lit.techniques import REGISTER
@@ -82,11 +82,8 @@ def cost_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
     rows = []
     for contrast in found:
         for axis, cost in costs(results.runs, contrast, key).items():
-            difference = "–"
-            if at := cost.at_equal:
-                difference = amount(key, at.mean, signed=True)
-                if at.low is not None:
-                    difference += f" [{amount(key, at.low, signed=True)}, {amount(key, at.high, signed=True)}]"
+            at = cost.at_equal
+            difference = with_interval(key, at.mean, at.low, at.high) if at else "–"
             rows.append(
                 [contrast_name(contrast), BUDGETS[axis], f"x{cost.used:.2f}", needed_text(cost.needed), difference]
             )
