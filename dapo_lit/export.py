@@ -44,13 +44,19 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
 def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
     """The model card, the run's curves and its config."""
     from dapo_lit.evaluation.model_source import run_of
-    from dapo_lit.study.figures.curve_figures import plot_run
+    from dapo_lit.study.figures.curve_figures import curves_figure
+    from dapo_lit.study.figures.drawing import encoded
+    from dapo_lit.study.read.runs import Runs, read_run
 
     run = run_of(Path(config.ckpt))
     table = read_metrics(run).table.reset_index().astype(object)
     rows = [dict(zip(table.columns, values, strict=True)) for values in table.where(table.notna(), None).to_numpy()]
     card = model_card(config.push or Path(config.output).name, settings, rows, config.license)
-    curves = {"run.png": plot_run(run).read_bytes()} if len(rows) > 1 else {}
+    curves = (
+        {"run.png": encoded(curves_figure(Runs((read_run(run),)), "rollout/accuracy").figure, "png")}
+        if len(rows) > 1
+        else {}
+    )
     return {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()} | curves
 
 

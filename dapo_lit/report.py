@@ -1,6 +1,6 @@
 """Writes the report of a finished study and prints its first page.
 
-    python -m dapo_lit.report runs/table1 [output=DIR] [axes=step,tokens_generated] [formats=png,pdf,svg]
+    python -m dapo_lit.report runs/table1 [output=DIR] [formats=png,pdf,svg]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
 """
@@ -16,7 +16,6 @@ from rich.console import Console
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
 from dapo_lit.screen import printable
-from dapo_lit.study.read.run import AXES
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -26,17 +25,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
-    parser.add_argument("--axes", default="step", help=f"x-axes of the curves, of {', '.join(AXES)}")
     parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )
     options = parser.parse_args(arguments)
-    for name, known in (("axes", tuple(AXES)), ("formats", ("png", "pdf", "svg"))):
-        values = getattr(options, name).split(",")
-        if unknown := [value for value in values if value not in known]:
-            parser.error(f"--{name}: {', '.join(unknown)} is not one of {', '.join(known)}")
-        setattr(options, name, values)
+    options.formats = options.formats.split(",")
+    if unknown := [kind for kind in options.formats if kind not in ("png", "pdf", "svg")]:
+        parser.error(f"--formats: {', '.join(unknown)} is not one of png, pdf, svg")
     return options
 
 
@@ -51,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
             results, found = make_report(
-                options.folders, out, command, options.axes, options.formats, options.allow_mixed, status.update
+                options.folders, out, command, options.formats, options.allow_mixed, status.update
             )
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)

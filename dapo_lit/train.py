@@ -1,6 +1,6 @@
 """Trains one policy: `python -m dapo_lit.train +experiment=dapo`; several with `-m`. `--help` lists the groups.
 
-Prints a table of the policy before and after, and the paths of the run and its figure.
+Prints a table of the policy before and after, and the paths of the run and its page.
 """
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     from dapo_lit.runs.checkpoint_files import newest_good
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.resume import forked_from
+    from dapo_lit.study.report.run_page import write_run_page
 
     loggers = None
     try:
@@ -184,7 +185,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
         run_start.broadcast(start)
         if not folder.resumes:
             folder.write_run(**{"base_weights": parts.base_weights} | origin)
-        loggers = Loggers(config, folder)
+        loggers = Loggers(config, folder, write_run_page)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:
         # Lightning turns Ctrl-C into SystemExit.
@@ -211,20 +212,18 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
 
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
-    """Marks the run as done, draws its figure and prints its summary."""
+    """Marks the run as done, writes its page and prints its summary."""
     from dapo_lit.cli.run_summary import print_summary
-    from dapo_lit.study.figures.curve_figures import plot_run
+    from dapo_lit.study.report.run_page import write_run_page
 
     loggers.display.close()
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
     write_text(folder.path / "DONE.json", (folder.path / "run.json").read_text())
-    figure = plot_run(folder.path)
-    if loggers.wandb:
-        loggers.wandb.figures(figure.parent)
+    page = write_run_page(folder.path)
     loggers.close()
     print_summary(folder, config)
-    print(f"run     {folder.path}\nfigure  {figure}", flush=True)
+    print(f"run     {folder.path}\npage    {page}", flush=True)
 
 
 def print_findings(config: Config) -> int:

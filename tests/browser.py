@@ -49,6 +49,9 @@ class Browser:
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
+        self.wait()
+
+    def wait(self) -> None:
         while not self.evaluate("document.documentElement?.dataset.ready"):
             time.sleep(0.02)
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import pytest
-
 SMALL = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=6",
     "evaluation.samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=3", "logger.progress=none",
@@ -79,19 +77,6 @@ class Command:
     def output(self, name: str) -> str:
         file = self.folder / name
         return file.read_text() if file.is_file() else ""
-
-
-def empty_figure(run: Path) -> Path:
-    file = run / "figures" / "run.png"
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(b"\x89PNG")
-    return file
-
-
-def without_figures(patch: pytest.MonkeyPatch) -> None:
-    """Runs in this process draw no figure at their end, which takes 0.35 s of each; those of commands do."""
-    if "dapo_lit.study.figures.curve_figures" in sys.modules:  # or a test that trains nothing would pay for its imports
-        patch.setattr("dapo_lit.study.figures.curve_figures.plot_run", empty_figure)
 
 
 def run_cli(

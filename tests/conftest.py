@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_line import SMALL, without_figures
+from command_line import SMALL
 
 # What is heavy is imported where it is used: the process that deals the tests out reads this file and runs none.
 if TYPE_CHECKING:
@@ -105,11 +105,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def compose(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., "Config"]:
-    """Composes and checks a config as the command line does; runs go into the test's own folder, and draw no figure."""
+def compose(cache: Path, tmp_path: Path) -> Callable[..., "Config"]:
+    """Composes and checks a config as the command line does; runs go into the test's own folder."""
     from dapo_lit.config import parse
-
-    without_figures(monkeypatch)
 
     def composed(*overrides: str, small: bool = True) -> "Config":
         tree = copy.deepcopy(values_of((*(SMALL if small else ()), *overrides)))

@@ -50,6 +50,7 @@ ARROWS = {
 }  # fmt: skip
 LOWEST = {
     "chat_template", "errors", "files", "imports", "manifest", "pass_at_k", "random_state", "run_files", "screen",
+    "web_page",
 }  # fmt: skip
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import run_cli, without_figures
+from command_line import run_cli
 from damages import resealed
 from filelock import FileLock
 
@@ -40,7 +40,6 @@ STUDY = Path("runs/placebo_four_sums")
 def train_here(*arguments: str, cwd: Path) -> int:
     """The command in this process, which spares it the imports; its exit code."""
     with pytest.MonkeyPatch.context() as patch:
-        without_figures(patch)
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["train", *arguments])
         return run_command(train, Config, "config")

@@ -37,15 +37,15 @@ def test_a_run_that_learned_nothing_is_recorded_and_ends_with_an_error(tmp_path,
     assert "of 2 steps" in result.stderr
     assert "eval/four_sums/step_000002.parquet: '" in result.stderr
     assert (tmp_path / RUN / "DONE.json").is_file()
-    assert (tmp_path / RUN / "figures" / "run.png").is_file()
+    assert (tmp_path / RUN / "run.html").is_file()
 
 
-def test_a_run_ends_with_a_table_the_path_and_a_figure(whole):
+def test_a_run_ends_with_a_table_the_path_and_a_page(whole):
     printed = (whole / "stdout.txt").read_text()
     assert "accuracy avg@2, 4 held-out problems" in printed
     assert "four_sums-0  predicts " in printed
     assert str(RUN) in printed
-    assert (whole / RUN / "figures" / "run.png").stat().st_size > 10_000
+    assert f"page    {RUN / 'run.html'}" in printed
     assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"
     run = json.loads((whole / RUN / "run.json").read_text())
     assert (run["arm"], run["seed"], run["study"]) == ("dapo", 0, "four_sums")
@@ -117,7 +117,8 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
 
 
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
-    arguments = (*SMALL, "logger.wandb.enabled=true", "logger.wandb.mode=offline", "logger.completions_every=1")
+    arguments = (*SMALL, "logger.wandb.enabled=true", "logger.wandb.mode=offline", "logger.rollouts_every=1")
+    arguments += ("logger.wandb.tags=[tag_a,tag_b]", "logger.wandb.notes=noted here", "logger.wandb.name=named")
     assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
     first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]
     done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
@@ -129,14 +130,17 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     content = b"".join(log.read_bytes() for log in logs)
     for key in (*untimed(tmp_path / RUN)[-1], "completions"):
         assert key.encode() in content, key
-    assert b"dapo-seed_0" in content
-    assert f"figures-{first}".encode() in content  # the figures, as an artifact
-    assert b"run.png" in content
+    assert all(text in content for text in (b"named", b"tag_a", b"tag_b", b"noted here"))
     sync = re.search(r"^wandb   offline: wandb sync (\S+)$", done.stdout, re.MULTILINE)
     assert sync
     tables = [json.loads(file.read_text()) for file in (tmp_path / sync[1]).rglob("completions_*.table.json")]
-    assert {tuple(table["columns"][:4]) for table in tables} == {("step", "problem", "reference", "response")}
-    assert sorted({row[0] for table in tables for row in table["data"]}) == [3, 4]
+    for table in tables:
+        step = table["data"][0][table["columns"].index("step")]
+        kept = pd.read_parquet(tmp_path / RUN / "rollouts" / f"step_{step:06d}.parquet")
+        for column in ("prompt", "response", "correct", "reward", "length_penalty", "reward_shaped", "advantage"):
+            logged = pd.Series([row[table["columns"].index(column)] for row in table["data"]], dtype=kept[column].dtype)
+            pd.testing.assert_series_equal(logged, kept[column], check_names=False)
+    assert len(tables) == 2
 
 
 def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):

@@ -99,7 +99,7 @@ WRONG = [
     ("status", [], "folders"),
     ("status", ["runs/none"], "runs/none"),
     ("report", ["runs/none"], "runs/none"),
-    ("report", ["runs", "axes=speed"], "speed is not one of"),
+    ("report", ["runs", "formats=gif"], "gif is not one of"),
     ("check_rewards", ["none.jsonl"], "none.jsonl"),
     ("check_rewards", ["bad.jsonl"], "bad.jsonl, line 2: not valid JSON"),
     ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),

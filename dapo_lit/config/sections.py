@@ -247,6 +247,10 @@ class Wandb(Section):
     project: str
     entity: str | None
     mode: Literal["online", "offline"]
+    name: str | None
+    """null: arm and seed."""
+    tags: tuple[str, ...]
+    notes: str | None
 
 
 class Logger(Section):

@@ -59,7 +59,9 @@ class Recorder(Callback):
             print(alarm, flush=True)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
             self.folder.check_owner()
-            write_rollouts(self.folder.path, collected)
+            rollouts = write_rollouts(self.folder.path, collected)
+            if self.loggers is not None:
+                self.loggers.rollouts(batch.step, rollouts)
         self._end(trainer, module)
         self._write_last(trainer, module)
         if self.loggers is not None:

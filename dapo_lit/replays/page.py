@@ -4,11 +4,7 @@ The page computes kept groups, rewards, advantages, weights and clipped tokens b
 measured here once for each combination of the switches: the ratio of every token at its update, and the gradient.
 """
 
-import base64
-import hashlib
-import json
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +22,7 @@ from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import counter_seed, token_batch
 from dapo_lit.switches.algorithm import reward_function
 from dapo_lit.techniques import REGISTER
+from dapo_lit.web_page import allowed, inert, packed
 
 TEMPLATE = Path(__file__).with_name("step.html")
 COMPUTED: dict[str, tuple[Any, ...]] = {
@@ -174,17 +171,11 @@ def _packed(numbers: np.ndarray) -> str:
     """Whole numbers as zlib and base64. Signs go to the lowest bit and bytes of one place together: most are then 0."""
     whole = np.clip(np.rint(numbers), -(2**31), 2**31 - 1).astype(np.int64)
     unsigned = np.where(whole < 0, -2 * whole - 1, 2 * whole).astype("<u4")
-    planes = unsigned.view(np.uint8).reshape(-1, 4).T.tobytes()
-    return base64.b64encode(zlib.compress(planes, 9)).decode()
+    return packed(unsigned.view(np.uint8).reshape(-1, 4).T.tobytes())
 
 
 def _filled(step: Mapping[str, Any]) -> str:
-    """The template with the step in it. Text from models and files can end neither the JSON nor its element.
-
-    Only the template's own scripts run: the policy names their hashes.
-    """
-    escapes = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+    """The template with the step in it."""
     page = TEMPLATE.read_text()
-    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return page.replace("{{ scripts }}", hashes).replace("{{ step }}", json.dumps(step).translate(escapes))
+    hashes = allowed(re.findall(r"<script>(.*?)</script>", page, re.S))
+    return page.replace("{{ scripts }}", hashes).replace("{{ step }}", inert(step))

@@ -7,10 +7,12 @@ import math
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -25,6 +27,10 @@ from dapo_lit.screen import printable
 
 NUM_COMPLETIONS = 4
 """Rows of a printed table of completions."""
+PAGE_EVERY_S = 20.0
+"""At least so long between two writes of the run's page."""
+MOST_ROWS = 1_000
+"""Completions of a step that Weights & Biases gets."""
 WIDE = 120
 """Columns of a terminal from which the live display has its bar and the speed."""
 
@@ -32,8 +38,11 @@ WIDE = 120
 class Loggers:
     """Sends rows and completions to the displays that the config asks for."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
-        self.config = config
+    def __init__(
+        self, config: Config, folder: RunFolder, write_page: Callable[[Path], Path | None] | None = None
+    ) -> None:
+        self.config, self.path = config, folder.path
+        self.write_page, self.page_due = write_page, 0.0
         self.console = Console(file=getattr(sys.stdout, "rich_proxied_file", None))  # a live bar puts itself in between
         self.display = Display(config, self.console)
         self.wandb = WandbRun(config, folder) if config.logger.wandb.enabled else None
@@ -49,6 +58,14 @@ class Loggers:
             self.lightning.log_metrics({k: v for k, v in metrics.items() if k != "not_finite"}, step=row["step"])
         if self.wandb:
             self.wandb.row(row)
+        if self.write_page and time.monotonic() > self.page_due:
+            with suppress(OSError):  # the page is no reason to end a run
+                self.write_page(self.path)
+            self.page_due = time.monotonic() + PAGE_EVERY_S
+
+    def rollouts(self, step: int, table: pd.DataFrame) -> None:
+        if self.wandb:
+            self.wandb.rollouts(step, table)
 
     def completions(self, collected: CollectedStep) -> None:
         """Every few steps, prints some completions: a right, a wrong and a truncated one if there are any."""
@@ -64,8 +81,6 @@ class Loggers:
                 texts = [Text(printable(text)) for text in (problem, completion.text, answer)]
                 table.add_row(*texts, verdict(completion), str(completion.num_tokens))
             self.console.print(table)
-        if self.wandb:
-            self.wandb.completions(collected.step, chosen)
 
     def close(self, exit_code: int = 0) -> None:
         self.display.close()
@@ -207,12 +222,14 @@ class WandbRun:
             id=run_id,
             resume="allow",
             group=config.study_name,
-            name=f"{run['arm']}-seed_{config.replicate}",
+            name=settings.name or f"{run['arm']}-seed_{config.replicate}",
+            tags=settings.tags,
+            notes=settings.notes,
             config=config.model_dump(mode="json"),
             dir=folder.path,
             settings=wandb.Settings(console="off", silent=True),
         )
-        self.table_type, self.artifact_type = wandb.Table, wandb.Artifact
+        self.table_type = wandb.Table
         offline = f"offline: wandb sync {Path(self.run.dir).parent}"
         print(f"wandb   {offline if settings.mode == 'offline' else self.run.url}", flush=True)
         self.run.define_metric("step")
@@ -221,16 +238,12 @@ class WandbRun:
     def row(self, row: Mapping[str, Any]) -> None:
         self.run.log({key: math.nan if value is None else value for key, value in row.items()})
 
-    def completions(self, step: int, chosen: list[tuple[str, str, Completion]]) -> None:
-        columns = ["step", "problem", "reference", "response", "verdict", "reward_shaped", "tokens"]
-        data = [[step, p, a, c.text, verdict(c), c.reward_shaped, c.num_tokens] for p, a, c in chosen]
-        self.run.log({"completions": self.table_type(columns=columns, data=data), "step": step})
-
-    def figures(self, folder: Path) -> None:
-        """Keeps the run's figures, as an artifact."""
-        artifact = self.artifact_type(f"figures-{self.run.id}", type="figures")
-        artifact.add_dir(str(folder))
-        self.run.log_artifact(artifact)
+    def rollouts(self, step: int, table: pd.DataFrame) -> None:
+        """A table of the completions of a step, with every column of reward."""
+        shown = table.drop(columns=["prompt_ids", "response_ids", "rollout_logprobs"]).head(MOST_ROWS)
+        shown.insert(0, "step", step)
+        shown["tokens"] = table["response_ids"].map(len)
+        self.run.log({"completions": self.table_type(dataframe=shown), "step": step})
 
     def close(self, exit_code: int) -> None:
         self.run.finish(exit_code=exit_code)

@@ -20,8 +20,9 @@ def keeps_rollouts(config: Config, step: int) -> bool:
     return bool(every and step % every == 0) or step in config.replay.record
 
 
-def write_rollouts(folder: Path, collected: CollectedStep) -> None:
-    """rollouts/step_000010.parquet: all finished groups that are not carried over, discarded ones included.
+def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
+    """Writes rollouts/step_000010.parquet and returns it: all finished groups that are not carried over, discarded ones
+    included.
 
     A completion whose verification was late or failed has an `error` and no verdict: `correct` and rewards are null.
     """
@@ -55,4 +56,6 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> None:
         for group in [*collected.generated, *collected.surplus]
         for completion in sorted([*group.completions, *group.missing], key=lambda c: c.sample.key.sample_index)
     ]
-    write_table(rollouts_file(folder, collected.step), pd.DataFrame(rows))
+    table = pd.DataFrame(rows)
+    write_table(rollouts_file(folder, collected.step), table)
+    return table

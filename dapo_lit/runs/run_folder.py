@@ -1,7 +1,7 @@
 """A run on disk: its folder, its record, its metrics rows. No row is ever rewritten or deleted.
 
-runs/<study_name>/<arm>/seed_<n>/ with config.yaml, overrides.txt, run.json, metrics.jsonl, rollouts/, eval/, figures/,
-checkpoints/ and, once finished, DONE.json.
+runs/<study_name>/<arm>/seed_<n>/ with config.yaml, overrides.txt, run.json, metrics.jsonl, rollouts/, eval/,
+checkpoints/, run.html and, once finished, DONE.json.
 """
 
 import hashlib
@@ -132,7 +132,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
         move_aside(path)
         if owner:
             write_claim(path, owner)
-    for name in ("rollouts", "eval", "figures", "checkpoints"):
+    for name in ("rollouts", "eval", "checkpoints"):
         (path / name).mkdir(parents=True, exist_ok=True)
     resumes = bool(config.resume and RunFolder(path, resumes=False).checkpoints)
     folder = RunFolder(path, resumes, owner)

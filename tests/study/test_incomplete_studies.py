@@ -19,13 +19,13 @@ from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO, NAIVE_GRPO
 
-QUICK = ["--axes", "step", "--formats", "png"]
+QUICK = ["--formats", "png"]
 
 
 def text_of(folder: Path) -> str:
     """The report's text in wide lines, without a file."""
     plan, edits = read_plan(folder)
-    parts = build(analyse(load(folder), plan, tuple(edits)), "command", axes=()).parts
+    parts = build(analyse(load(folder), plan, tuple(edits)), "command").parts
     return "\n".join(in_terminal(parts, width=500))
 
 

@@ -12,7 +12,7 @@ from synthetic_runs import write_run, write_study
 
 from dapo_lit.run_files import metrics_line
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.curve_figures import curve_figures, plot_metric, plot_run
+from dapo_lit.study.figures.curve_figures import curves_figure, plot_metric
 from dapo_lit.study.figures.drawing import save
 from dapo_lit.study.figures.style import RC, looks
 from dapo_lit.study.read.runs import StudyError, load
@@ -34,19 +34,6 @@ def test_seeds_without_a_common_range_are_drawn_without_a_mean(tmp_path: Path) -
     axes = plot_metric(load(tmp_path / "single"), "rollout/entropy", x="wall_s").axes[0]
     assert len(seed_lines(axes)) == 2
     assert len(axes.lines) == 0
-
-
-def test_plot_run_draws_finished_and_unfinished_runs_and_refuses_an_empty_one(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=30)
-    picture = plot_run(path)
-    assert picture == path / "figures" / "run.png"
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (path / "metrics.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
-    assert plot_run(path).stat().st_size > 10_000
-    (path / "metrics.jsonl").write_text("")
-    with pytest.raises(StudyError, match="no step was logged"):
-        plot_run(path)
 
 
 def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
@@ -92,16 +79,12 @@ def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
     assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
 
 
-def test_the_curves_of_a_report_are_drawn_over_each_axis_for_at_most_eight_arms(tmp_path: Path) -> None:
+def test_the_curves_of_a_report_are_those_of_at_most_eight_arms(tmp_path: Path) -> None:
     runs = load(write_study(tmp_path, "leave_one_out", (0, 1), steps=4, every=2, questions=4))
-    first, second = curve_figures(runs, "eval/chain_sum/avg@4", ["step", "tokens_generated"])
-    assert (first.name, first.folded) == ("curves_step", "")
-    assert (second.name, second.folded) == ("curves_tokens_generated", "By generated tokens")
-    panel = first.figure.axes[0]
+    panel = curves_figure(runs, "eval/chain_sum/avg@4").figure.axes[0]
     means = [line.get_ydata()[-1] for line in panel.lines]
     scores = [np.mean([run.series("eval/chain_sum/avg@4").iloc[-1] for run in runs.of(arm)]) for arm in runs.arms]
     np.testing.assert_allclose(means, scores)
-    many = load(write_study(tmp_path, "factorial_half", (0,), steps=4, every=2, questions=2))
-    (drawn,) = curve_figures(many, "rollout/entropy", ["step"])
+    drawn = curves_figure(load(write_study(tmp_path, "factorial_half", (0,), steps=4, every=2)), "rollout/entropy")
     assert len(drawn.figure.axes[0].lines) == 8
     assert "8 of 16 arms" in drawn.caption

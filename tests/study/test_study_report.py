@@ -22,7 +22,7 @@ from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
-QUICK = ["--axes", "step", "--formats", "png"]
+QUICK = ["--formats", "png"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("whole")
     register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
     folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
-    assert report([str(folder), "--axes", "step,gradient_step", "--formats", "png,pdf,svg"]) == 0
+    assert report([str(folder), "--formats", "png,pdf,svg"]) == 0
     return folder / "report"
 
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
 def test_the_page_needs_no_script_fetches_nothing_and_describes_every_figure(whole: Path) -> None:
     page, text = Page(), (whole / "report.html").read_text()
     page.feed(text)
-    assert page.tags.count("script") == 1
+    assert page.tags.count("script") == 3
     assert page.fetched == []
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("svg") == len(list((whole / "figures").glob("*.svg")))
@@ -178,7 +178,7 @@ def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
     assert report([str(tmp_path / "x"), *QUICK]) == 3
     page = Page()
     page.feed((tmp_path / "x" / "report" / "report.html").read_text())
-    assert page.tags.count("script") == 1
+    assert page.tags.count("script") == 3
     assert page.fetched == []
 
 
@@ -187,7 +187,7 @@ def test_every_table_names_the_base_policies_by_their_weights(tmp_path: Path) ->
     assert hash_of_bases(runs) == "not recorded"
     for run in runs:
         dict.update(run.record, base_weights=f"weights{run.seed}")  # type: ignore[arg-type]
-    tables = [part for part in build(analyse(runs), "", ["step"]).parts if isinstance(part, Table)]
+    tables = [part for part in build(analyse(runs), "").parts if isinstance(part, Table)]
     assert tables
     assert all(part.caption.endswith(f" Base policies: {hash_of_bases(runs)}.") for part in tables)
     before = hash_of_bases(runs)

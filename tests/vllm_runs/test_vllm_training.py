@@ -68,7 +68,7 @@ def test_ablate_clip_higher_trains_is_interrupted_and_resumed(folder):
         assert row["sampling/groups_kept"] >= 8
     rollouts = pd.read_parquet(folder / RUN / "rollouts" / f"step_{len(rows) - 1:06d}.parquet")
     assert rollouts.groupby(["problem_id", "attempt"]).size().eq(8).all()
-    assert (folder / RUN / "figures" / "run.png").is_file()
+    assert (folder / RUN / "run.html").is_file()
 
 
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):

@@ -23,8 +23,6 @@ class Drawing:
     caption: str
     alt: str
     figure: Figure
-    folded: str = ""
-    """Heading to click on where the figure is folded away: the same figure over another axis."""
 
     @cached_property
     def svg(self) -> str:

@@ -48,6 +48,8 @@ class Document:
     """Content of report.json besides the tables."""
     lead: Sequence[Part]
     """The first page, which is printed too."""
+    explored: dict[str, Any] | None = None
+    """What the page's script draws."""
 
 
 def bullets(items: Sequence[str]) -> str:

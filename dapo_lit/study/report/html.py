@@ -1,10 +1,11 @@
-"""The report as one HTML file: SVG inline, nothing fetched, readable without its script, in light and dark and aloud.
+"""A document as one HTML file: nothing fetched, readable without its scripts, in light and dark and aloud.
 
 page.html holds the layout and the style; paragraphs and captions are Markdown.
 """
 
 import html
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,35 @@ from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from dapo_lit.files import write_text
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.report.document import Document, Part, Table
+from dapo_lit.web_page import allowed, packed
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable(["link", "image", "autolink"])
 
 
-def write_html(document: Document, out: Path) -> Path:
-    """Writes report.html into `out` and returns its path."""
+FOLDER = Path(__file__).parent
+SCRIPTS = [Markup((FOLDER / name).read_text()) for name in ("uplot.js", "page.js")]
+"""uPlot 1.6.32, which draws curves, and the page's own."""
+
+
+def write_html(document: Document, file: Path) -> Path:
+    """Writes a document as a page and returns its path."""
     contents: list[tuple[str, str]] = []
     parts = [_rendered(part, contents) for part in document.parts]
-    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True).get_template("page.html")
-    path = out / "report.html"
-    path.write_text(page.render(title=document.title, contents=contents, parts=parts) + "\n")
-    return path
+    page = Environment(loader=FileSystemLoader(FOLDER), autoescape=True).get_template("page.html")
+    filled = page.render(
+        title=document.title,
+        contents=contents,
+        parts=parts,
+        data=packed(json.dumps(document.explored, separators=(",", ":")).encode()),
+        explored=document.explored is not None,
+        scripts=SCRIPTS,
+        allowed=Markup(allowed(SCRIPTS)),
+    )
+    write_text(file, filled + "\n")
+    return file
 
 
 def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, Any]:
@@ -36,7 +52,7 @@ def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, Any]:
             return {"table": part, "caption": Markup(MARKDOWN.renderInline(part.caption))}
         case Drawing():
             caption = Markup(MARKDOWN.renderInline(part.caption))
-            return {"svg": Markup(inline_svg(part)), "caption": caption, "folded": part.folded}
+            return {"svg": Markup(inline_svg(part)), "caption": caption}
     tokens = MARKDOWN.parse(part)
     for opening, text in itertools.pairwise(tokens):
         if opening.type == "heading_open":

@@ -13,6 +13,7 @@ from dapo_lit.study.read.outcomes import hash_of_bases, outcome, weights_by_base
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan
 from dapo_lit.study.read.runs import Runs, load, study_folder
 from dapo_lit.study.report.document import Document, Table, bullets, in_terminal, is_empty, write
+from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
@@ -23,7 +24,6 @@ def make_report(
     folders: Sequence[Path],
     out: Path,
     command: str,
-    axes: Sequence[str] = ("step",),
     formats: Sequence[str] = ("svg",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
@@ -31,7 +31,6 @@ def make_report(
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
     Args:
-        axes: x-axes of the curves; the first is shown, the others are folded away.
         progress: called with a line of text at each stage.
 
     Raises:
@@ -43,13 +42,13 @@ def make_report(
     plan, edits = read_plan(home)
     results = replace(analyse(runs, plan, tuple(edits), allow_mixed), calibration=read_calibration(runs, home))
     progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
-    document = build(results, command, axes, late_registration(home, runs))
+    document = build(results, command, late_registration(home, runs))
     write(document, out, formats, progress)
-    write_html(document, out)
+    write_html(document, out / "report.html")
     return results, in_terminal(document.lead)
 
 
-def build(results: Results, command: str, axes: Sequence[str], late: str | None = None) -> Document:
+def build(results: Results, command: str, late: str | None = None) -> Document:
     """The report's parts in their order."""
     usable = results.runs.usable
     first = (
@@ -62,7 +61,7 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
         bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]),
         *lead,
         *arms_section(results),
-        *curves_section(results, axes),
+        *curves_section(results),
         *runs_section(results, late),
         f"This report: `{command}`",
     ]
@@ -70,7 +69,9 @@ def build(results: Results, command: str, axes: Sequence[str], late: str | None 
     made_from = f" Base policies: {hash_of_bases(usable)}."
     kept = [part for part in parts if not is_empty(part)]
     named = [replace(part, caption=part.caption + made_from) if isinstance(part, Table) else part for part in kept]
-    return Document(title, named, as_json(results), lead[1:])
+    found = [result.contrast for result in results.comparisons if result.seeds]
+    explored = exploration(usable, results.metric, found, results.family)
+    return Document(title, named, as_json(results), lead[1:], explored)
 
 
 def _budget_text(runs: Runs, plan: Plan | None) -> str:

@@ -1,9 +1,7 @@
 """The sections of a report after its first page: outcomes of all arms, curves, and the runs themselves."""
 
-from collections.abc import Sequence
-
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.figures.curve_figures import curve_figures
+from dapo_lit.study.figures.curve_figures import curves_figure
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import amount, outcome
@@ -46,9 +44,9 @@ def _by_base(results: Results) -> list[Part]:
     return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
 
 
-def curves_section(results: Results, axes: Sequence[str]) -> list[Part]:
+def curves_section(results: Results) -> list[Part]:
     """Section 3: the course of training, every arm."""
-    return ["## 3. Curves", *curve_figures(results.runs, results.metric, axes)]
+    return ["## 3. Curves", curves_figure(results.runs.usable, results.metric)]
 
 
 def runs_section(results: Results, late: str | None) -> list[Part]:

@@ -1,0 +1,113 @@
+"""The data that a page explores: the curves of all runs, their comparisons, and completions that were recorded."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from dapo_lit.errors import DamagedError
+from dapo_lit.run_files import read_table
+from dapo_lit.study.compare.contrasts import Contrast
+from dapo_lit.study.figures.style import Look, contrast_looks, contrast_name, looks, short
+from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit
+from dapo_lit.study.read.run import AXES
+from dapo_lit.study.read.runs import Run, Runs
+
+FILES, FILE_BYTES, CHARACTERS, RESPONSE = 300, 50_000_000, 30_000, 4_000
+"""A page takes so many files of completions, none larger, and so many characters of each file and each response."""
+COLUMNS = (
+    "problem_id", "attempt", "sample_index", "prompt", "answer", "response", "extracted", "error", "correct",
+    "truncated", "kept", "reward", "length_penalty", "reward_shaped", "advantage", "tokens",
+)  # fmt: skip
+
+
+def exploration(
+    runs: Runs, metric: str, found: Sequence[Contrast] = (), family: str | None = None, live: bool = False
+) -> dict[str, Any]:
+    """What page.js draws.
+
+    Args:
+        family: the comparisons that are shown at first.
+        live: the page loads itself anew, because its run goes on.
+    """
+    logged = runs.keys()
+    keys = [key for key in logged if key not in AXES and (key == metric or _varies(runs, key))]
+    arm_looks, base_of, styles = looks(runs.arms), bases(runs), contrast_looks(found)
+    return {
+        "metric": metric,
+        "family": family,
+        "live": live,
+        "axes": AXES,
+        "t": [float(stats.t.ppf(0.975, df)) for df in range(1, max(2, len(runs.seeds)))],
+        "metrics": [
+            {"key": key, "words": in_words(key), "unit": unit(key), "scale": 100 if is_share(key) else 1}
+            for key in keys
+        ],
+        "arms": [{"name": arm, "short": short(arm)} | _look(arm_looks[arm]) for arm in runs.arms],
+        "comparisons": [
+            {"name": contrast_name(one), "family": one.family, "weights": dict(one.weights)} | _look(styles[one.label])
+            for one in found
+        ],
+        "runs": [_run(run, keys, base_of[run.seed]) for run in runs],
+        "completions": completions(runs),
+    }
+
+
+def _varies(runs: Runs, key: str) -> bool:
+    values = np.concatenate([run.series(key).to_numpy(dtype=float) for run in runs])
+    return len(values) > 0 and values.min() < values.max()
+
+
+def _look(look: Look) -> dict[str, Any]:
+    dash = look.dash[1] if isinstance(look.dash, tuple) else ()
+    return {"colour": look.colour, "dash": [1.6 * length for length in dash]}
+
+
+def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
+    rows = run.metrics
+    columns = {key: run.series(key).reindex(rows.index) for key in [*AXES, *keys] if key in rows}
+    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns.items()}
+    spoilt = [key for key in keys if run.spoilt(key)]
+    return {
+        "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,
+        "spoilt": spoilt,
+    }  # fmt: skip
+
+
+def completions(runs: Runs) -> list[dict[str, Any]]:
+    """Recorded completions: a table a run and step."""
+    files = [(run, file) for run in runs for file in sorted(run.folder.glob("rollouts/step_*.parquet"))]
+    chosen = files[:: -(-len(files) // FILES)] if files else []
+    return [
+        {"arm": run.arm, "seed": run.seed, "step": int(file.stem.removeprefix("step_"))} | _table(file)
+        for run, file in chosen
+    ]
+
+
+@cache  # a page that is rewritten while its run goes on reads each file once
+def _table(file: Path) -> dict[str, Any]:
+    """The first rows of a file, in the order of its groups."""
+    try:
+        table = read_table(file) if file.stat().st_size <= FILE_BYTES else None
+    except DamagedError:
+        table = None
+    if table is None:
+        return {"of": None, "rows": []}
+    if "response_ids" in table:
+        table["tokens"] = table["response_ids"].map(len)
+    table = table[[name for name in COLUMNS if name in table]].astype(object)
+    every = table.where(table.notna(), None).to_dict("records")
+    rows: list[dict[Any, Any]] = []
+    characters = 0
+    for row in every:
+        text = str(row["response"])
+        if len(text) > RESPONSE:  # the answer is at its end
+            text = f"{text[: RESPONSE // 2]} […] {text[-RESPONSE // 2 :]}"
+        characters += len(text)
+        if rows and characters > CHARACTERS:
+            break
+        rows.append(row | {"response": text})
+    return {"of": len(every), "rows": rows}

@@ -1,0 +1,54 @@
+"""The page of one run, which is written while it trains: its curves, its completions, and the commands that ablate."""
+
+import shlex
+from pathlib import Path
+
+from dapo_lit.study.read.outcomes import amount, in_words, unit
+from dapo_lit.study.read.runs import Run, Runs, read_run
+from dapo_lit.study.report.document import Document, Part, Table
+from dapo_lit.study.report.explore import exploration
+from dapo_lit.study.report.html import write_html
+
+OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
+"""Overrides of a run that a study of it does not take over."""
+
+
+def write_run_page(folder: Path) -> Path | None:
+    """Writes run.html into the folder of a run, finished or not, and returns its path; None before its first row."""
+    run = read_run(folder)
+    if run.metrics.empty:
+        return None
+    evaluated = [str(key) for key in run.metrics if str(key).startswith("eval/") and "/avg@" in str(key)]
+    metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
+    live = run.status == "running"
+    parts: list[Part] = [
+        f"Step {run.metrics.index.max()} of {steps}, {run.status}." + (" This page loads itself anew." if live else ""),
+        "## What would it be without a technique?",
+        _commands(run),
+        _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
+    ]
+    title = f"{run.study}: {run.arm}, seed {run.seed}"
+    explored = exploration(Runs((run,)), metric, live=live)
+    return write_html(Document(title, parts, {}, (), explored), folder / "run.html")
+
+
+def _commands(run: Run) -> str:
+    """How to compare this run with runs without a technique, as Markdown."""
+    kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
+    study = shlex.join(["python", "-m", "dapo_lit.train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)"])
+    text = "One run cannot show what a technique does, or how much seeds differ."
+    if (run.config.get("replay") or {}).get("record"):
+        fork = shlex.join(["python", "-m", "dapo_lit.train", "-m", "+study=fork", f"fork.run={run.folder}"])
+        text += (
+            f" To toggle each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n```\n\n"
+        )
+    return f"{text} To train six pairs of runs for each technique, with and without it:\n\n```\n{study}\n```"
+
+
+def _course(run: Run, keys: list[str]) -> Table:
+    rows = [
+        [in_words(key), amount(key, series.iloc[0]), amount(key, series.iloc[-1]), unit(key)]
+        for key in dict.fromkeys(keys)
+        if len(series := run.series(key))
+    ]
+    return Table("course", "The first and the last value that was logged.", ["metric", "first", "last", ""], rows)

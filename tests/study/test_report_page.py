@@ -1,0 +1,202 @@
+"""The part of a page that explores, in a real browser: its numbers are those of the package, and text stays text."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser import Browser, chromium
+from synthetic_runs import write_run
+
+from dapo_lit.files import write_text
+from dapo_lit.report import main as report
+from dapo_lit.run_files import write_table
+from dapo_lit.study.compare.contrasts import contrasts
+from dapo_lit.study.designs import Arm
+from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
+from dapo_lit.study.read.outcomes import bases
+from dapo_lit.study.read.runs import load
+from dapo_lit.study.report.run_page import write_run_page
+from dapo_lit.techniques import DAPO
+
+ARMS = [Arm(DAPO), Arm(DAPO - {"clip_higher"}), Arm(DAPO - {"token_level_loss"})]
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<!--<script>",
+    "\u2028window.hacked = 1\u2029",
+    "\u202eevil \x1b[31m ${window.hacked = 1} ]]>",
+    "&lt;script&gt; javascript:window.hacked=1 {{ data }} {% raw %} {{ allowed }}",
+]
+
+
+def write_rollouts(run: Path, step: int, arm: str) -> None:
+    rows = [
+        {
+            "problem_id": f"p{k // 2}", "attempt": 0, "sample_index": k % 2, "prompt": HOSTILE[k // 2], "answer": "1",
+            "response": f"{arm} {HOSTILE[k // 2]}", "correct": k % 2 == 0, "truncated": False, "kept": True,
+            "error": HOSTILE[1] if k == 3 else None, "reward": 1.0, "reward_shaped": 0.5, "advantage": -0.25,
+        }
+        for k in range(12)
+    ]  # fmt: skip
+    write_table(run / "rollouts" / f"step_{step:06d}.parquet", pd.DataFrame(rows))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three arms at four seeds on three base policies; two arms kept the completions of step 8 at seed 1."""
+    base = tmp_path_factory.mktemp("explored")
+    for arm in ARMS:
+        for seed in range(4):
+            keys = {"task.base_seed": seed // 2 if seed < 3 else 7}
+            run = write_run(base, arm, seed, study=HOSTILE[1][:4], steps=12, every=3, keys=keys)
+            if seed == 1 and arm != ARMS[2]:
+                write_rollouts(run, 8, arm.name)
+    return base / HOSTILE[1][:4]
+
+
+@pytest.fixture(scope="module")
+def browser(study: Path) -> Iterator[Browser]:
+    assert report([str(study)]) == 0
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(study: Path, browser: Browser) -> Browser:
+    browser.open(study / "report" / "report.html")
+    return browser
+
+
+def test_the_differences_and_intervals_of_the_page_are_those_of_the_package(study: Path, page: Browser) -> None:
+    runs = load(study)
+    computed = """(name, key, smooth) => {
+        const e = explorer, one = e.comparisons.find(c => c.name === name);
+        return band(e.data, differences(e.data, one, key, smooth, e.seeds)); }"""
+    found = [one for one in contrasts(runs.arms, runs.arms[0]) if one.technique]
+    assert len(found) == 2
+    names = {"clip_higher": "clip-higher", "token_level_loss": "token-level loss"}
+    for one in found:
+        for key, smooth in (("rollout/entropy", 1), ("rollout/accuracy", 5), ("eval/chain_sum/avg@4", 1)):
+            arguments = ", ".join(map(json.dumps, (names[one.technique], key, smooth)))
+            rows = np.array(page.evaluate(f"({computed})({arguments})"), dtype=float)
+            expected = difference_band(paired_differences(runs, one, key, smooth), bases(runs))
+            np.testing.assert_allclose(rows[:, 1:], expected[["x", "mean", "low", "high", "n"]], rtol=1e-4, atol=1e-6)
+            assert set(rows[:, 5]) == {3.0}
+
+
+def test_arms_seeds_and_metrics_are_chosen_and_kept_in_the_address(study: Path, page: Browser) -> None:
+    heading = "byId('heading').textContent"
+    assert page.evaluate("[explorer.state.view, explorer.state.metric]") == ["difference", "eval/chain_sum/avg@4"]
+    page.evaluate("{ byId('metric').value = 'rollout/entropy'; byId('metric').onchange(); }")
+    assert "Difference in entropy (nats)" in page.evaluate(heading)
+    page.evaluate("document.querySelector('[data-view=curves]').click()")
+    assert page.evaluate("explorer.lines.length") == len(ARMS) * 5  # four seeds and their mean
+    page.evaluate("document.querySelectorAll('#arms input')[0].click()")
+    page.evaluate("document.querySelectorAll('#seeds input')[3].click()")
+    assert page.evaluate("explorer.lines.length") == 2 * 4
+    page.evaluate("{ byId('axis').value = 'tokens_generated'; byId('axis').onchange(); }")
+    assert page.evaluate("explorer.lines.at(-1).rows.at(-1)[1]") > 1000
+    page.evaluate("{ byId('plus').selectedIndex = 2; byId('minus').selectedIndex = 1; byId('add').click(); }")
+    assert page.evaluate("explorer.lines.at(-1).name") == f"{ARMS[2].name} − {ARMS[1].name}"
+    assert page.evaluate("explorer.state.view") == "difference"
+    address = page.evaluate("location.href")
+    page.call("Page.navigate", url="about:blank")
+    page.call("Page.navigate", url=address)
+    page.wait()
+    assert page.evaluate("explorer.state.metric") == "rollout/entropy"
+    assert page.evaluate("explorer.seeds.length - explorer.state.seeds.length") == 1
+
+
+def test_pointing_gives_seed_and_value_and_a_click_opens_completions_arm_beside_arm(page: Browser) -> None:
+    page.evaluate("byId('metric').value = 'rollout/entropy', byId('metric').onchange(), byId('plot').scrollIntoView()")
+    line = "explorer.shown.find(l => l.seed === 1 && l.name === 'clip-higher')"
+    place = f"""(({{ left, top }}, [, x, y], plot) => [left + plot.valToPos(x, "x"), top + plot.valToPos(y, "y")])(
+        explorer.plot.over.getBoundingClientRect(), {line}.rows[8], explorer.plot)"""
+    x, y = page.evaluate(place)
+    for before in (5, 0):
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - before, y=y)
+        page.evaluate("new Promise(requestAnimationFrame)")  # moves are delivered once a frame
+    value = page.evaluate(f"number({line}.rows[8][2], explorer.metric, true)")
+    assert page.evaluate("byId('readout').textContent") == f"clip-higher, seed 1, step 9: {value} nats"
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+    page.evaluate("new Promise(requestAnimationFrame)")
+    columns = "[...document.querySelectorAll('.beside h4')].map(h => h.textContent)"
+    assert page.evaluate(columns) == ["dapo (1 of 2 right)", "dapo-clip_higher (1 of 2 right)"]
+    assert "Step 9 was not recorded; step 8 is the nearest" in page.evaluate("byId('completions').textContent")
+    shown = page.evaluate("[...document.querySelectorAll('.beside pre')].map(p => p.textContent)")
+    assert shown == [f"{arm.name} {HOSTILE[0]}" for arm in ARMS[:2] for _ in range(2)]
+    assert "reward_shaped 0.5 · advantage -0.25" in page.evaluate("byId('completions').textContent")
+
+
+def test_keys_go_through_the_steps_and_lines_and_open_completions(page: Browser) -> None:
+    readout = "byId('readout').textContent"
+    page.evaluate("byId('plot').focus()")
+    page.press("ArrowRight")
+    last = page.evaluate(readout)
+    assert last.startswith("clip-higher, mean, step 12")
+    assert "n = 3; seed 0: " in last
+    page.press("ArrowLeft")
+    assert page.evaluate(readout).startswith("clip-higher, mean, step 9")
+    page.press("ArrowDown")
+    assert page.evaluate(readout).startswith("token-level loss, mean, step 9")
+    page.press("Enter")
+    assert len(page.evaluate("[...document.querySelectorAll('.beside h4')].map(h => h.textContent)")) == 1
+
+
+def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
+    for problem in range(6):
+        page.evaluate("explorer.browse(8, 1, ['dapo', 'dapo-clip_higher'])")
+        page.evaluate(f"document.querySelectorAll('#completions select')[2].selectedIndex = {problem}")
+        page.evaluate("document.querySelectorAll('#completions select')[2].onchange()")
+        assert page.evaluate("document.querySelector('#completions > div pre').textContent") == HOSTILE[problem]
+    assert page.evaluate("document.querySelectorAll('#explore img, #explore a, #explore script, iframe').length") == 0
+    assert page.evaluate("window.hacked === undefined")
+    page.evaluate(
+        "{ const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); }"
+    )
+    assert page.evaluate("window.hacked === undefined")
+    page.evaluate("location.hash = encodeURIComponent(JSON.stringify({ metric: '<img src=x>', seeds: ['<b>'] }))")
+    page.evaluate("explorer.restore(), explorer.draw()")
+    assert [event["request"]["url"] for event in page.seen("Network.requestWillBeSent")] == [
+        (study / "report" / "report.html").as_uri()
+    ]
+    assert not page.seen("Runtime.exceptionThrown")
+
+
+def test_runs_without_completions_say_so_and_print_leaves_the_controls_out(page: Browser) -> None:
+    page.evaluate("explorer.browse(8, 2, ['dapo', 'dapo-clip_higher'])")
+    assert "kept no completions" in page.evaluate("byId('completions').textContent")
+    page.call("Emulation.setEmulatedMedia", media="print")
+    seen = "[...document.querySelectorAll('.controls')].filter(c => c.offsetHeight).length"
+    assert page.evaluate(seen) == 0
+    page.call("Emulation.setEmulatedMedia", media="")
+    assert page.evaluate(seen) > 0
+
+
+def test_the_plot_fits_a_phone(page: Browser) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    page.evaluate("explorer.draw()")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("explorer.plot.over.clientWidth") > 200
+    page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path, ARMS[0], 0, study="live", steps=12, every=3, status="running")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("")
+    assert write_run_page(run) is None
+    for rows in (6, 13):
+        write_text(run / "metrics.jsonl", "".join(lines[:rows]))
+        page = write_run_page(run)
+        assert page == run / "run.html"
+        browser.open(page)
+        assert browser.evaluate("explorer.lines[0].rows.at(-1)[0]") == rows - 1
+        assert f"Step {rows - 1} of 40, running." in browser.evaluate("document.body.textContent")
+    command = browser.evaluate("document.querySelector('pre code').textContent")
+    assert command.startswith("python -m dapo_lit.train -m ")
+    assert "+study=leave_one_out 'seed=range(0,6)'" in command
