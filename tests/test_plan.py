@@ -46,7 +46,7 @@ MEASURED = (
 
 
 MINE = "hardware={name: mine, memory_gb: 48, tflops: 362, bandwidth_gb_s: 864, network_gb_s: 25, nvlink_gb_s: 32}"
-SINGLE = ("trainer.strategy=single", "trainer.checkpoint_in_background=false")
+SINGLE = ("trainer.strategy=single",)
 
 
 def measured_peak(config: PlanConfig) -> float:

@@ -213,9 +213,6 @@ class Rollout(Section):
     """Sequences decoded at once, by each engine or server."""
     noise_stream: Count
     """The stream of sampling noise; two arms that differ only in it are a placebo."""
-    mismatch_alarm: Annotated[Literal["auto"] | PositiveFloat | None, BOOKKEEPING]
-    """Warn if mismatch/kl (nats per token) exceeds this, as after a broken weight sync; null: never; auto: 1e-4 in
-    float32, 0.01 in 16 bits."""
     overlap: bool
     """Sample the next step while the policy trains on this one; every batch but the first is one step old."""
     vllm: Vllm

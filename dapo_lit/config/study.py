@@ -26,8 +26,6 @@ class Control(Section):
 
 class Regime(Section):
     name: str
-    page: str
-    """The page that says what the regime contains and what it cannot show."""
     steps: PositiveInt
     """The horizon of its studies, in rollout steps."""
     reference: str

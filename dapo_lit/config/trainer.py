@@ -48,8 +48,6 @@ class Trainer(Section):
     """Of products of float32 matrices on a GPU: all bits, or TensorFloat-32 (10 bits, several times as fast)."""
     checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]
     """Rollout steps between checkpoints; two are kept."""
-    checkpoint_in_background: bool
-    """Copy shards to host memory and write them while training continues."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     compile: Annotated[Literal["auto"] | bool, SCIENCE]
@@ -65,8 +63,6 @@ class Trainer(Section):
         size = self.devices * self.num_nodes
         if self.strategy == "single" and size > 1:
             yield f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
-        if self.checkpoint_in_background and self.strategy == "single":
-            yield "checkpoint_in_background=true writes shards: set trainer=fsdp, or false"
         if self.compile is True and self.activation_checkpointing == "selective":
             yield (
                 "compile=true hides the matrix products among which activation_checkpointing=selective chooses; take "

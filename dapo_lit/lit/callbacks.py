@@ -165,14 +165,12 @@ def empty_step(config: Config, step: int, row: dict[str, Any]) -> str:
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
-    """A warning if trainer and engine are further apart than rollout.mismatch_alarm; None if they are not."""
-    threshold = config.rollout.mismatch_alarm
-    if threshold == "auto":
-        threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
-    if threshold is None or kl is None or kl <= threshold:
+    """A warning if trainer and engine are further apart than rounding takes them; None if they are not."""
+    threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
+    if kl is None or kl <= threshold:
         return None
     return (
-        f"step {step}: mismatch/kl is {kl:.3g} nats a token, above rollout.mismatch_alarm={threshold:g}: the engine "
+        f"step {step}: mismatch/kl is {kl:.3g} nats a token, above {threshold:g}: the engine "
         "did not sample from the policy's weights (a stale or broken sync), or its precision is too low; "
         "docs/mismatch.md"
     )

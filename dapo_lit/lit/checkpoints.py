@@ -40,7 +40,7 @@ class Checkpoints(Callback):
         self.record = config.replay.record
         self.folder = folder
         self.stop = stop
-        self.in_background = config.trainer.checkpoint_in_background
+        self.in_background = config.trainer.strategy == "fsdp"  # shards are copied to host memory, then written
         self.timeout = timedelta(minutes=config.trainer.timeout_min)
         self.background: BackgroundSave | None = None
         self.trains = False

@@ -24,26 +24,24 @@ def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, mo
     monkeypatch.setattr(TorchEngine, "sync_weights", stale)
     run = Run(compose(*FAST, f"algorithm.old_logprobs={old_logprobs}"))
     run.fit()
-    said = [line for line in capsys.readouterr().out.splitlines() if "mismatch_alarm" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "mismatch/kl is" in line]
     kl = [row["mismatch/kl"] for row in rows(run.folder.path)[1:]]
     assert kl[0] < 1e-9
     assert min(kl[1:]) > 1e-3
     assert len(said) == 2
     for step, line in enumerate(said, start=2):
         assert line.startswith(f"step {step}: mismatch/kl is {kl[step - 1]:.3g} nats a token, above")
-        assert "rollout.mismatch_alarm=0.0001" in line
+        assert "above 0.0001" in line
         assert "stale or broken" in line
 
 
-def test_null_switches_it_off_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
+def test_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
     config = compose()
     assert mismatch_alarm(config, 3, 1e-4) is None
-    assert "alarm=0.0001" in (mismatch_alarm(config, 3, 1.01e-4) or "")
+    assert "above 0.0001" in (mismatch_alarm(config, 3, 1.01e-4) or "")
     assert mismatch_alarm(compose("policy.dtype=bfloat16"), 3, 1e-2) is None
     bf16 = ("trainer.sharding.dtype=bfloat16", "trainer.accelerator=cpu")
     assert mismatch_alarm(compose("trainer=fsdp", *bf16), 3, 1e-3) is None  # float32 shards, bfloat16 products
     assert mismatch_alarm(compose(*bf16), 3, 1e-3) is None  # one process computes in 16 bits as well
-    assert "alarm=0.5" in (mismatch_alarm(compose("rollout.mismatch_alarm=0.5"), 3, 0.6) or "")
     assert mismatch_alarm(config, 3, None) is None
     assert "step 3" in (mismatch_alarm(config, 3, math.nan) or "")
-    assert mismatch_alarm(compose("rollout.mismatch_alarm=null"), 3, 1.0) is None
