@@ -115,6 +115,16 @@ def test_no_modules_import_each_other_in_a_circle():
         visit(module, [])
 
 
+def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
+    imported = set().union(*map(imported_modules, FILES))
+    configs = [*(PACKAGE.parent / "conf").rglob("*.yaml")]
+    texts = {file: file.read_text() for file in [*FILES, *configs]}
+    for file in FILES:
+        module = module_name(file)
+        if module not in imported and file.parent != PACKAGE and file.stem != "__init__":
+            assert any(module in text for other, text in texts.items() if other != file), module
+
+
 def libraries(file: Path) -> set[str]:
     """Top-level packages that `file` imports."""
     nodes = list(ast.walk(ast.parse(file.read_text())))
