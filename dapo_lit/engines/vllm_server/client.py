@@ -25,7 +25,9 @@ IDLE_S = 1.0
 """Seconds after which an idle connection is not used again. vLLM closes one after 5, and a request that meets the
 closing would count as a lost server."""
 CONNECT_S = 20.0
-"""Seconds for a server to accept a connection; the default wait for an absent machine is much longer."""
+"""Seconds for a server to accept a connection, and to answer a question; an absent machine would be waited for long."""
+ANSWER_S = 600.0
+"""Seconds for an order, or without a token of any response: then a server is lost. One that is stopped stays silent."""
 
 
 class ServerError(EngineError):
@@ -43,9 +45,8 @@ class NoSuchRouteError(ServerError):
 class ServerClient:
     """Requests to `urls`, with or without waiting for the answer."""
 
-    def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, urls: Sequence[str]) -> None:
         self.urls = [url.rstrip("/") for url in urls]
-        self.timeout_s = timeout_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
@@ -96,7 +97,7 @@ class ServerClient:
     async def ask(self, method: str, url: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """In the client's thread: the JSON of one server. Raises ServerError."""
         try:
-            timeout = aiohttp.ClientTimeout(total=self.timeout_s, sock_connect=min(CONNECT_S, self.timeout_s))
+            timeout = aiohttp.ClientTimeout(total=ANSWER_S if method == "POST" else CONNECT_S, sock_connect=CONNECT_S)
             async with self._session.request(method, url + path, json=body, timeout=timeout) as answer:
                 text = await answer.text()
                 if answer.status != 200:
@@ -108,10 +109,9 @@ class ServerClient:
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
         """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends."""
-        # A response may take hours; a silent server shows up as a stalled step, with the prompts it waits for.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout_s)
+        forever = aiohttp.ClientTimeout(total=None)  # a response may wait, and take hours; stream.py watches the server
         try:
-            async with self._session.post(url + path, json=body, timeout=timeout) as answer:
+            async with self._session.post(url + path, json=body, timeout=forever) as answer:
                 if answer.status != 200:
                     message = f"{url}{path} answers {answer.status}: {(await answer.text())[:500]}"
                     raise ValueError(message) if answer.status in REFUSED else ServerError(message)

@@ -63,13 +63,13 @@ class VllmServerEngine(RolloutEngine):
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
-        self._client = ServerClient(settings.urls, settings.request_s)
+        self._client = ServerClient(settings.urls)
         self._servers = Servers(self._client, ranks)
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
             nccl = settings.transfer == "nccl"
-            self._nccl = NcclTransfer(settings.urls, ranks, settings.request_s) if nccl else None
+            self._nccl = NcclTransfer(settings.urls, ranks) if nccl else None
         except BaseException:
             self._client.close()
             raise

@@ -6,6 +6,7 @@ at the end of a response.
 
 import asyncio
 import queue
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
 
@@ -58,6 +60,7 @@ class VllmServerStream:
         self._pending: dict[SampleKey, UnderWay] = {}
         self._ended: queue.SimpleQueue[tuple[UnderWay, Exception | None]] = queue.SimpleQueue()
         self._load = [0] * len(servers.client.urls)
+        self._heard = [0.0] * len(servers.client.urls)
         self._group: tuple[int, str, int] | None = None
         self._server = 0
 
@@ -81,6 +84,8 @@ class VllmServerStream:
         if group != self._group or self._server not in usable:  # together: their prompt is in its prefix cache
             self._group, self._server = group, min(usable, key=lambda index: self._load[index])
         under_way = UnderWay(request, self._server)
+        if not self._load[self._server]:
+            self._heard[self._server] = time.monotonic()
         self._load[self._server] += 1
         self._pending[key] = under_way
         under_way.work = self._client.start(self._sample(under_way))
@@ -89,6 +94,7 @@ class VllmServerStream:
         """In the client's thread: takes in one response, and hands it over when it has ended."""
 
         def take(event: dict[str, Any]) -> None:
+            self._heard[under_way.server] = time.monotonic()
             for choice in event["choices"]:
                 if reason := choice["finish_reason"]:
                     versions = {span["version"] for span in choice["weight_versions"] or ()}
@@ -135,6 +141,7 @@ class VllmServerStream:
             try:
                 ended, error = self._ended.get(timeout=0 if samples else WAIT_S)
             except queue.Empty:
+                self._break_off_silent()
                 break
             if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
                 continue
@@ -151,6 +158,16 @@ class VllmServerStream:
                 request.partial.ended(request.key, ended.ids, ended.logprobs, finished=finished, version=self._version)
             )
         return samples
+
+    def _break_off_silent(self) -> None:
+        """Fails the requests of a server that sends nothing of any: its process is stopped, or its engine hangs."""
+        now = time.monotonic()
+        for index, url in enumerate(self._client.urls):
+            if self._load[index] and now - self._heard[index] > client.ANSWER_S:
+                for under_way in [under_way for under_way in self._pending.values() if under_way.server == index]:
+                    assert under_way.work is not None
+                    under_way.work.cancel()
+                    self._ended.put((under_way, ServerError(f"{url} has sent no token for {client.ANSWER_S:g} s")))
 
     def _send_again(self, failed: UnderWay, error: Exception) -> None:
         """Raises the error unless it is the failure of a server and another one is left."""

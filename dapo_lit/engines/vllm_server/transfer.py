@@ -25,7 +25,7 @@ NOT_RUN = (
 class NcclTransfer:
     """Raises ValueError without a GPU or without vLLM in the trainer's environment."""
 
-    def __init__(self, urls: Sequence[str], ranks: Ranks, request_s: float) -> None:
+    def __init__(self, urls: Sequence[str], ranks: Ranks) -> None:
         if not torch.cuda.is_available():
             raise ValueError("rollout.vllm.server.transfer=nccl needs a GPU in the trainer; set transfer=folder")
         try:
@@ -42,7 +42,7 @@ class NcclTransfer:
         if ranks.rank == 0:
             print(NOT_RUN, flush=True)
         self._source = _Source()
-        self._fleet = _Fleet(ServerClient(urls, request_s))
+        self._fleet = _Fleet(ServerClient(urls))
         world = 1 + sum(self._fleet.sizes)
         info = NCCLTrainerInitInfo(get_ip(), get_open_port(), world, packed=PACKED, rank=ranks.rank)
         self._engine = NCCLTrainerWeightTransferEngine.trainer_init(info, client=self._fleet, source=self._source)
