@@ -54,6 +54,10 @@ GOOD = (
 """Outcomes in which nothing that was not damaged is lost or changed."""
 
 
+AT_ONCE = 10
+"""Signals between two lines of progress."""
+
+
 def sweep(
     folder: Path, counted: dict[str, int], workers: int, record: Callable[[list[Case], float], None]
 ) -> list[Case]:
@@ -67,11 +71,11 @@ def sweep(
     kills, signals = counted["kills"], counted["signals"]
     stops = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     kinds = {"kill": [int(signal.SIGKILL)] * kills, "signal": sorted(int(stops[i % 3]) for i in range(signals))}
-    for worker, (kind, numbers) in product(range(workers), kinds.items()):
-        if own := numbers[worker::workers]:
-            place = folder / f"{kind}_{worker}"
+    for kind, numbers in kinds.items():
+        for first in range(0, len(numbers), AT_ONCE):
+            place = folder / f"{kind}_{first}"
             place.mkdir()
-            works.append(partial(signal_sweep, place, whole, SWEPT, own, worker, run_s))
+            works.append(partial(signal_sweep, place, whole, SWEPT, numbers[first : first + AT_ONCE], first, run_s))
     total = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
     for number in range(counted["disks"]):
         size = int(total * (number + 1) / (counted["disks"] + 1)) // 4096 * 4096
@@ -129,7 +133,7 @@ def counts(cases: list[Case]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--signals", type=int, default=20)
     parser.add_argument(
         "--disks", type=int, default=8, help="sizes of the full disk; 0 where file systems cannot be mounted"

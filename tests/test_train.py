@@ -75,7 +75,7 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
 
 
 def test_kills_a_ctrl_c_sigterm_and_a_hangup_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
-    """`make sweeps` does the same fifty times."""
+    """`make sweeps` does the same a hundred times."""
     run_s = float((whole / "processor_s.txt").read_text())
     numbers = [signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     cases = signal_sweep(
