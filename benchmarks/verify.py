@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.check_rewards import Options, Report, Row, print_summary, read_rows, score_rows
+from dapo_lit.check_rewards import Report, Row, parse_options, print_summary, read_rows, score_rows
 from dapo_lit.rewards.verifier import Reference, Verifier
 from math_answers.expression import canonical
 from math_answers.fast import value
@@ -148,7 +148,7 @@ def measure(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def agreement(file: Path) -> tuple[list[Row], list[Report]]:
     rows = read_rows(file)
-    options = Options(file, workers=WORKERS)
+    options = parse_options([str(file), f"workers={WORKERS}"])
     return rows, [score_rows(rows, rule, options) for rule in ("sympy", "dapo")]
 
 

@@ -41,20 +41,6 @@ WIDTH = 46
 
 
 @dataclass(frozen=True)
-class Options:
-    file: Path | None
-    """None: try the function only."""
-    rules: tuple[Rule, ...] = ("sympy",)
-    extraction: Extraction = "auto"
-    deadline_s: float = 2.0
-    workers: int = 2
-    show: int = 20
-    """Disagreements printed."""
-    function: str | None = None
-    """A reward function that decides instead of a rule."""
-
-
-@dataclass(frozen=True)
 class Row:
     line: str
     pred: str
@@ -82,7 +68,7 @@ class Report:
         ]
 
 
-def parse_options(arguments: Sequence[str]) -> Options:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; exits with one line for an unknown key or a value that does not fit."""
     parser = CommandParser(
         prog="python -m dapo_lit.check_rewards",
@@ -104,7 +90,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     given.rules = tuple(given.__dict__.pop("rule").split(","))
     if unknown := [rule for rule in given.rules if rule not in get_args(Rule)]:
         parser.error(f"rule={unknown[0]}: a rule is one of {', '.join(get_args(Rule))}")
-    return Options(**vars(given))
+    return given
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -132,7 +118,7 @@ def _row(record: Record) -> Row:
     return Row(record.place.split()[1], pred, gold, counted, str(record.fields.get("problem", "")), meta)
 
 
-def open_verifier(rule: Rule, options: Options) -> Verifier:
+def open_verifier(rule: Rule, options: argparse.Namespace) -> Verifier:
     try:
         return Verifier(
             rule=rule,
@@ -145,7 +131,7 @@ def open_verifier(rule: Rule, options: Options) -> Verifier:
         raise UserError(f"function={options.function}: {error}") from None
 
 
-def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
+def score_rows(rows: Sequence[Row], rule: Rule, options: argparse.Namespace) -> Report:
     with open_verifier(rule, options) as verifier:
         pairs = [(Reference(row.line, row.gold, row.problem, row.meta), row.pred) for row in rows]
         start = time.perf_counter()
@@ -153,7 +139,7 @@ def score_rows(rows: Sequence[Row], rule: Rule, options: Options) -> Report:
         return Report(options.function or rule, scores, time.perf_counter() - start)
 
 
-def try_function(rows: Sequence[Row], options: Options) -> None:
+def try_function(rows: Sequence[Row], options: argparse.Namespace) -> None:
     """Tries the function as a run does before its first step, on the rows' references or on four sums."""
     from dapo_lit.preflight.problems import try_rewards  # loads torch
     from dapo_lit.tasks import four_sums

@@ -10,7 +10,7 @@ from typing import Any
 
 from dapo_lit.cli.overrides import looks_only, parsed
 from dapo_lit.config import Config, ConfigError, config_folder
-from dapo_lit.config.identity import flatten, kind_of, with_defaults
+from dapo_lit.config.identity import flatten, kind_of, put, with_defaults
 from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import names_code
 from dapo_lit.run_files import read_config
@@ -82,11 +82,7 @@ def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, An
                 f"{key}: a fork has the settings of its run, {run}; another value of a setting is an arm, "
                 "such as 'study.arms=[\"dapo@optimizer.lr=0.0001\"]'"
             )
-        *sections, last = key.split(".")
-        section = found
-        for name in sections:
-            section = section[name]
-        section[last] = value
+        put(found, key, value)
     return found
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import fork_families
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.identity import differences, identity
+from dapo_lit.config.identity import differences, identity, put
 from dapo_lit.config.shipped import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
@@ -64,12 +64,8 @@ def _with_switches(cell: DictConfig, packed: dict[str, object]) -> dict[str, obj
     arm = str(tree["study"]["arm"]).split("@")[1:]
     keys = [text.partition("=")[0] for text in arm]
     for key in [k for k in packed if k.startswith("algorithm.techniques.") or any(k.endswith(f".{s}") for s in keys)]:
-        *parents, last = key.split(".")
-        section = tree
-        for parent in parents:
-            section = section[parent]
-        section[last] = packed[key]
-    return dict(tree)
+        put(tree, key, packed[key])
+    return tree
 
 
 LOCK = ".study.lock"

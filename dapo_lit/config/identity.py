@@ -45,6 +45,14 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def put(tree: dict[str, Any], key: str, value: object) -> None:
+    """Sets a dotted key of nested dictionaries."""
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree[section]
+    tree[last] = value
+
+
 def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str = "") -> dict[str, Kind]:
     """Every key of a schema with its kind, sections included."""
     found: dict[str, Kind] = {}

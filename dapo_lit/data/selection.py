@@ -91,42 +91,26 @@ WORD = re.compile(r"[぀-ヿ一-鿿]|[^\W_぀-ヿ一-鿿]+")
 NOISE = re.compile(r"\\[a-zA-Z]+|(?<=\d),(?=\d{3}(?!\d))")
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """A training problem and the evaluation problem with the largest containment in it."""
-
-    train_id: str
-    evaluation_id: str
-    containment: float
-    """In (threshold, 1]."""
-
-
 @dataclass
 class OverlapReport:
     """Training problems that overlap an evaluation set."""
 
     num_train: int
     num_evaluation: int
-    overlaps: list[Overlap] = field(default_factory=list)
-    """One for each overlapping training problem, in the order of the training set."""
+    excluded: set[str] = field(default_factory=set)
+    """Ids of the overlapping training problems."""
     covered: set[str] = field(default_factory=set)
     """Ids of the evaluation problems that at least one training problem overlaps."""
 
-    @property
-    def excluded(self) -> set[str]:
-        """Ids of the overlapping training problems."""
-        return {overlap.train_id for overlap in self.overlaps}
-
     def without_overlap(self, train: Sequence[Problem]) -> list[Problem]:
         """The training problems that do not overlap."""
-        excluded = self.excluded
-        return [problem for problem in train if problem.id not in excluded]
+        return [problem for problem in train if problem.id not in self.excluded]
 
     def __str__(self) -> str:
         share = f" ({len(self.covered) / self.num_evaluation:.0%})" if self.num_evaluation else ""
         return (
             f"{len(self.covered)} of {self.num_evaluation} evaluation problems{share} are in the training set; "
-            f"{len(self.overlaps)} of {self.num_train} training problems overlap"
+            f"{len(self.excluded)} of {self.num_train} training problems overlap"
         )
 
 
@@ -138,10 +122,6 @@ def find_overlaps(
     Only the evaluation set is indexed: time grows with the training set, memory with the evaluation set. A problem of
     fewer than n words counts as a single n-gram.
     """
-    if n < 1:
-        raise ValueError(f"n counts words and must be at least 1, got {n}")
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold is a share and must be in [0, 1), got {threshold}")
     grams = [ngram_hashes(problem.problem, n) for problem in evaluation]
     index: dict[int, list[int]] = {}
     for number, hashes in enumerate(grams):
@@ -150,12 +130,10 @@ def find_overlaps(
     report = OverlapReport(num_train=len(train), num_evaluation=len(evaluation))
     for problem in train:
         shared = Counter(number for value in ngram_hashes(problem.problem, n) for number in index.get(value, ()))
-        containment = {number: count / len(grams[number]) for number, count in shared.items()}
-        above = {number: share for number, share in containment.items() if share > threshold}
+        above = {evaluation[number].id for number, count in shared.items() if count / len(grams[number]) > threshold}
         if above:
-            most = max(above, key=above.__getitem__)
-            report.overlaps.append(Overlap(problem.id, evaluation[most].id, above[most]))
-            report.covered.update(evaluation[number].id for number in above)
+            report.excluded.add(problem.id)
+            report.covered |= above
     return report
 
 
@@ -250,7 +228,7 @@ def select(
         overlap = find_overlaps(kept, evaluation)
         kept = overlap.without_overlap(kept)
         selection.counts.setdefault("overlap", {})[name] = {
-            "dropped": len(overlap.overlaps),
+            "dropped": len(overlap.excluded),
             "evaluation_problems": overlap.num_evaluation,
             "evaluation_problems_covered": len(overlap.covered),
         }

@@ -25,6 +25,11 @@ from dapo_lit.data.rows import BadRows, DataError, Row, read_rows
 from dapo_lit.data.selection import DuplicateReport, SelectionReport, deduplicate
 from dapo_lit.data.templates import PromptTemplate
 
+__all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
+
+PATH = "task.path"
+"""The config key that messages name unless told otherwise."""
+
 
 def is_published_schema(row: Row) -> bool:
     """Whether the columns are those of DAPO-Math-17k as published."""
@@ -84,12 +89,6 @@ def _part(row: Row, key: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise row.error(f"`{key}` must be an object, as in DAPO-Math-17k (reward_model.ground_truth, extra_info.index)")
     return value
-
-
-__all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
-
-PATH = "task.path"
-"""The config key that messages name unless told otherwise."""
 
 
 def load_problems(path: str, *, split: str = "train", limit: int | None = None, key: str = PATH) -> list[Problem]:
