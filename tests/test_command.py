@@ -35,6 +35,17 @@ def test_a_plain_run_is_composed_as_hydra_composes_it(monkeypatch, tmp_path):
     assert (plain.seed, plain.budget.steps) == (3, 2)
 
 
+def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
+    def interrupted(config: Config, given: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["train", "+experiment=dapo"])
+    with pytest.raises(SystemExit) as ended:
+        run_command(interrupted, Config, "config")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "stopped by Ctrl-C\n"
+
+
 def test_an_override_that_does_not_compose_is_one_line_and_code_2(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["train", "+experiment=dapo", "task.options.largest.deeper=1"])
     assert run_command(lambda config, given: None, Config, "config") == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dapo_lit.cli import workers as module
-from dapo_lit.cli.workers import Cell, next_cell, run_cells
+from dapo_lit.cli.workers import FAILED_SILENTLY, Cell, in_child, next_cell, run_cells
 
 CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
 
@@ -72,3 +72,20 @@ def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(
     assert caught.value.code == 0
     assert len([*tmp_path.glob("started_*")]) <= 2, "a worker went on with the next seed"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_ends_the_checks_before_a_study_in_both_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    def checks() -> int:
+        os.write(started, str(os.getpid()).encode())
+        time.sleep(60)
+        return 0
+
+    pid, started = os.pipe()
+    interrupt = threading.Thread(target=lambda: (os.read(pid, 9), os.kill(os.getpid(), signal.SIGINT)))
+    interrupt.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_child(checks)
+    assert time.monotonic() - begun < 30
+    assert in_child(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60) or 0) == FAILED_SILENTLY
+    assert capfd.readouterr().err == ""

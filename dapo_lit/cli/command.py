@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -87,6 +88,17 @@ class StudyHooks:
     """Called after each look of a study with several; True: no further cells are needed."""
 
 
+@contextmanager
+def ctrl_c_named() -> Iterator[None]:
+    """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@ctrl_c_named()
 def run_command(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],

@@ -95,9 +95,17 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
 
 def in_child(run: Callable[[], int]) -> int:
     """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork."""
-    process = FORK.Process(target=lambda: sys.exit(run()))
+
+    def child() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes, and the parent says so
+        sys.exit(run())
+
+    process = FORK.Process(target=child)
     process.start()
-    process.join()
+    try:
+        process.join()
+    finally:
+        process.terminate()  # if something interrupts the parent alone
     return process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED_SILENTLY
 
 
