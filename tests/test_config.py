@@ -151,7 +151,6 @@ def test_every_fault_is_told_at_once(compose):
 SCRIPT_DIFFERS = {
     "study_name", "algorithm.clip.dual", "algorithm.token_level_denominator", "algorithm.optimizer.warmup_steps",
     "algorithm.optimizer.weight_decay", "algorithm.dynamic_sampling.request_groups",
-    "algorithm.dynamic_sampling.max_rounds", "algorithm.dynamic_sampling.on_exhausted",
 }  # fmt: skip
 """Where the authors' script is not the paper; docs/paper_and_script.md has a row for each."""
 

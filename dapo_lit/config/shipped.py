@@ -86,6 +86,16 @@ def base_of(bases: Sequence[int] | None, seed: int) -> int:
     return int(bases[seed % len(bases)]) if bases else seed
 
 
+def share_of(share: float, tokens: int) -> int:
+    """The resolver `share_of` of conf/: a length as a share of a limit, in tokens.
+
+    >>> share_of(0.2, 20_480), share_of(0.2, 3)
+    (4096, 1)
+    """
+    return max(1, round(share * tokens))
+
+
+OmegaConf.register_new_resolver("share_of", share_of, replace=True)
 OmegaConf.register_new_resolver("base_of", base_of, replace=True)
 
 
