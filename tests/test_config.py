@@ -162,6 +162,13 @@ def test_the_paper_at_its_size_makes_16_updates_of_512_completions_a_step(compos
     assert algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs == 16
 
 
+def test_the_papers_preset_fits_the_limit_of_any_task(compose):
+    for task, cache in (("dapo_math_17k", 4096), ("gsm8k", 19)):
+        algorithm = compose("policy=qwen2_5_7b", f"task={task}", "algorithm=dapo_paper", small=False).algorithm
+        assert (algorithm.overlong.cache_tokens, algorithm.optimizer.lr) == (cache, 1e-6)
+        assert algorithm.dynamic_sampling.on_exhausted == "error"
+
+
 def test_the_script_differs_from_the_paper_in_its_declared_keys_only(compose):
     paper, script = (
         flatten(compose(f"+experiment={name}_qwen2_5_32b", small=False).model_dump()) for name in ("paper", "verl")

@@ -59,6 +59,11 @@ WRONG = [
     ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher is a study, which takes"),
     ("train", ["-m", "+experiment=ablate_clip_higher,four_sums"], "ablate_clip_higher is a study, which takes"),
     ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes"),
+    (
+        "train",
+        ["+experiment=four_sums", "algorithm=dapo", "task.max_response_tokens=1300"],
+        "algorithm=dapo_paper takes the paper's share",
+    ),
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl: no such file; set task.path"),
     ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl, line 1: has no `problem`"),

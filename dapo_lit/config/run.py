@@ -93,11 +93,6 @@ class Config(Section):
                 f"algorithm.overlong.cache_tokens ({cache}) must be below task.max_response_tokens ({limit}), "
                 "or every response is punished"
             )
-        if self.algorithm.techniques.soft_overlong_punishment and 100 * cache < limit:
-            raise ValueError(
-                f"algorithm.overlong.cache_tokens ({cache}) is less than a hundredth of task.max_response_tokens "
-                f"({limit}): the punishment would hardly act; the paper takes a fifth, as algorithm=dapo_paper does"
-            )
         if late := [step for step in self.replay.record if step > self.budget.steps]:
             yield f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}"
         if self.task.name == "file" and not self.task.path:

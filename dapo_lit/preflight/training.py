@@ -6,7 +6,7 @@ import torch
 
 from dapo_lit.build.engine import check_shared_engine
 from dapo_lit.build.parts import Parts
-from dapo_lit.config import ConfigError
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.policy import check_dtype, check_policy
@@ -17,6 +17,7 @@ from dapo_lit.preflight.table import Finding, run_checks
 
 def check_run(parts: Parts) -> None:
     """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most."""
+    _check_lengths(parts.config)
     if not parts.config.preflight:
         _check_device(parts)
         _check_engine(parts)
@@ -35,6 +36,16 @@ def check_run(parts: Parts) -> None:
             "engine": lambda: _check_engine(parts),
         }
     )
+
+
+def _check_lengths(config: Config) -> None:
+    """Refuses a length cache of another task's scale: a laptop's 12 tokens on a limit of 20,480 punish nothing."""
+    cache, limit = config.algorithm.overlong.cache_tokens, config.task.max_response_tokens
+    if config.algorithm.techniques.soft_overlong_punishment and 100 * cache < limit:
+        raise ConfigError(
+            f"algorithm.overlong.cache_tokens={cache} is below a hundredth of task.max_response_tokens={limit}, so the "
+            "soft punishment would hardly act; algorithm=dapo_paper takes the paper's share, a fifth"
+        )
 
 
 def _check_device(parts: Parts) -> Finding:
