@@ -202,23 +202,17 @@ def test_a_problem_that_comes_twice_in_a_step_gets_other_noise():
     assert max(key.attempt for key in keys) == 3
 
 
-def test_a_stop_request_gives_the_step_up_and_restores_the_position():
-    made = collector(ALL_WRONG)
-    made.collect(1, 0)
-    before = made.state_dict()
-    made.setup.stop_requested = lambda: True
-    with pytest.raises(StopRequestedError):
-        made.collect(2, 0)
-    assert made.state_dict() == before
-
-
-def test_ctrl_c_in_the_middle_of_a_step_restores_the_position_and_what_was_carried_over():
+@pytest.mark.parametrize(
+    ("asked", "ends"),
+    [({"return_value": True}, StopRequestedError), ({"side_effect": KeyboardInterrupt}, KeyboardInterrupt)],
+)
+def test_a_stop_or_ctrl_c_in_a_step_restores_the_position_and_what_was_carried_over(asked, ends):
     made = surplus_after_one_step("finished")
     made.collect(1, 0)
     before = made.state_dict()
     assert before["carried"]
-    made.setup.stop_requested = Mock(side_effect=KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
+    made.setup.stop_requested = Mock(**asked)
+    with pytest.raises(ends):
         made.collect(2, 1)
     assert made.state_dict() == before
 
