@@ -162,6 +162,8 @@ def test_what_is_found_reads_in_a_terminal() -> None:
     assert in_terminal(["a b c"], width=4) == ["a b", "  c"]
     folded = in_terminal([Table("t", "", ["metric", "difference"], [["length", "+1.5 [0.5, 2.5] tokens"]])], width=24)
     assert folded == ["  metric  difference", "  length  +1.5 [0.5,", "          2.5] tokens"]
+    narrow = in_terminal([Table("t", "", ["comparison", "outcome", "p"], [["clip-higher", "entropy", "–"]])], width=20)
+    assert narrow == ["  comparison", "    clip-higher,", "    outcome entropy"]  # no word is cut
 
 
 def test_tables_of_dashes_are_left_out() -> None:
