@@ -36,10 +36,12 @@ def write_text(file: Path, content: str) -> None:
 
 
 def draft_of(final: Path) -> Path:
-    """Where to write what will be renamed to `final`; the draft of a killed process is removed, folders are made."""
+    """Where to write what will be renamed to `final`; the draft of a killed process is removed.
+
+    The folder must exist: making it would train on into a stub of a run whose folder was moved.
+    """
     draft = final.with_name(final.name + DRAFT)
     _remove(draft)
-    final.parent.mkdir(parents=True, exist_ok=True)
     return draft
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+TABLES = ("rollouts/", "eval/")
 RECORD, CONFIG, METRICS, HEARTBEAT, DONE = "run.json", "config.yaml", "metrics.jsonl", "heartbeat", "DONE.json"
 SILENT_S = 600.0
 """A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
@@ -243,11 +244,20 @@ def read_metrics(run: Path) -> Metrics:
     return Metrics(rows, tuple(faults), tuple(damaged), frozenset(not_finite))
 
 
-def lost_tables(run: Path) -> list[str]:
-    """A sentence for each table that the manifest names and that was cut or lost since."""
-    files = (read_manifest(run) or {"files": {}})["files"]
-    found = {name: difference(run / name, entry, only_size=True) for name, entry in files.items()}
-    return [f"{name} {reason}" for name, reason in found.items() if reason and name.endswith(".parquet")]
+def lost_files(run: Path, *below: str) -> list[str]:
+    """A sentence for each file below these paths that the manifest names and that was cut or lost since."""
+    named = ((read_manifest(run) or {}).get("files") or {}).items()
+    found = {name: difference(run / name, entry, only_size=True) for name, entry in named if name.startswith(below)}
+    return [f"{name} {reason}" for name, reason in found.items() if reason]
+
+
+def check_kept(run: Path, *below: str) -> None:
+    """Raises DamagedError if a finished run has lost a file below these paths: what is left is not what it recorded.
+
+    While a run trains, its manifest names a checkpoint a moment before it is there.
+    """
+    if (run / DONE).is_file() and (lost := lost_files(run, *below)):
+        raise DamagedError(f"{run}: {lost[0]} since the run ended; {RESTORE}")
 
 
 def read_row(line: str) -> dict[str, Any] | None:

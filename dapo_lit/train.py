@@ -19,7 +19,7 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
-from dapo_lit.run_files import lost_tables, read_metrics
+from dapo_lit.run_files import TABLES, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.preemption import requeue
@@ -162,7 +162,7 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
         folder = open_run(config, overrides, arm, owner)
         for line in read_metrics(folder.path).damaged if folder.resumes else ():
             print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
-        for lost in lost_tables(folder.path):
+        for lost in lost_files(folder.path, *TABLES):
             print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
         train_in(folder, config, parts, run_start)
 
@@ -199,6 +199,8 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
             )
         if loggers:
             loggers.close(exit_code=1)
+        if isinstance(cause, OSError):
+            folder.check_owner()  # what could not be written belongs to a folder that is no longer there
         raise
     if stop.requested:
         loggers.close()

@@ -12,9 +12,10 @@ from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.config.sections import Policy
 from dapo_lit.errors import DamagedError
+from dapo_lit.manifest import read_manifest
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
-from dapo_lit.run_files import read_config
+from dapo_lit.run_files import check_kept, read_config
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 
@@ -82,6 +83,8 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config."""
     run = run_of(place)
     config = run_config(run)
+    if place == run and (manifest := read_manifest(run)):
+        check_kept(run, f"checkpoints/step_{manifest['step']:06d}.ckpt")
     chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)
     if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")

@@ -8,11 +8,12 @@ import pandas as pd
 
 from dapo_lit.config import ConfigError
 from dapo_lit.rollout.reflection import ReflectionPatterns
-from dapo_lit.run_files import read_table
+from dapo_lit.run_files import check_kept, read_table
 
 
 def recorded_rollouts(run: Path, columns: Sequence[str]) -> pd.DataFrame:
     """The recorded completions with a column `step`; one that was carried over belongs to the step that sampled it."""
+    check_kept(run, "rollouts/")
     files = sorted((run / "rollouts").glob("step_*.parquet"))
     if not files:
         raise ConfigError(f"{run}: no recorded rollouts; train with, for example, logger.rollouts_every=1")

@@ -53,6 +53,7 @@ class SampleFiles:
         """Writes further samples; they are on disk when this returns."""
         if samples:
             # The name is unique, so a second process in the same folder overwrites nothing.
+            self._parts.mkdir(parents=True, exist_ok=True)
             _write(self._parts / f"{time.time_ns()}_{os.getpid()}.parquet", samples)
 
     def merge(self) -> None:
@@ -74,4 +75,5 @@ def _write(file: Path, samples: Sequence[EvaluatedSample]) -> None:
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
     """eval/<benchmark>/step_000050.parquet: the samples of an evaluation during training."""
     rows = [asdict(sample) for sample in evaluation.samples]
-    write_table(folder / "eval" / benchmark / f"step_{step:06d}.parquet", pd.DataFrame(rows))
+    (tables := folder / "eval" / benchmark).mkdir(exist_ok=True)
+    write_table(tables / f"step_{step:06d}.parquet", pd.DataFrame(rows))

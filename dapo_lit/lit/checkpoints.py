@@ -14,12 +14,13 @@ from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
 from dapo_lit.errors import HeldError
+from dapo_lit.files import remove_empty
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.strategy import ShardedStrategy, failures_named
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, shared_draft, write_checkpoint
+from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, remove, shared_draft, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
@@ -111,6 +112,14 @@ class Checkpoints(Callback):
 
         def write(draft: Path) -> None:
             trainer.save_checkpoint(draft, weights_only=False)
+            if self.ranks.size > 1:
+                return
+            try:
+                self.folder.check_owner()
+            except HeldError:  # Lightning makes a folder that was moved away anew
+                remove(draft)
+                remove_empty((draft.parent, self.folder.path))
+                raise
 
         if self.background is None:
             write_checkpoint(final, write, self.ranks, kept)

@@ -76,7 +76,7 @@ class ShardedStrategy(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Writes this rank's part of a folder; in the background, everything is copied before this returns."""
         folder = Path(filepath)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         state = {"state_dict": checkpoint.pop("state_dict"), "optimizer_0": checkpoint.pop("optimizer_states")[0]}
         with failures_named(folder):
             if self.global_rank == 0:

@@ -261,6 +261,7 @@ def save_policy(
     """
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; move it away or choose another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
         draft.mkdir()
         with quiet_transformers():

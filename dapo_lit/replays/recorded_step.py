@@ -28,7 +28,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import read_table
+from dapo_lit.run_files import check_kept, read_table
 from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.rollout_table import rollouts_file
@@ -63,6 +63,8 @@ def recorded_steps(run: Path) -> list[int]:
 
 def open_recording(run: Path, step: int | None, given: Container[str] | None = frozenset()) -> Recording:
     """Reads a recorded step; `None` means the only one. given: as in Recording."""
+    tables = (rollouts_file(run, kept).relative_to(run).as_posix() for kept in kept_states(run))
+    check_kept(run, "replay/", *tables)
     config, steps = run_config(run), recorded_steps(run)
     # Not replayed, and a regular expression from a folder could run for ever.
     config = config.model_copy(update={"reflection": Reflection(patterns={})})

@@ -122,7 +122,7 @@ class _Supervision:
             elif loaded is not None:
                 self._report("broken", 0, f"a reward function cannot be loaded: {loaded.decode()}")
                 return
-            elif not worker.exited.done():
+            elif not (worker.exited.done() or worker.reader.at_eof()):
                 self._report("broken", 0, f"a reward function takes more than {START_S:.0f} s to load")
                 return
             else:
@@ -173,11 +173,13 @@ class _Supervision:
 
     async def _fork(self) -> _Worker:
         ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
         supervisor, pid = os.getpid(), os.fork()
         if pid == 0:
             _become_worker(theirs, supervisor, self.setup)
         theirs.close()
-        worker = self.workers[pid] = _Worker(pid, *await asyncio.open_connection(sock=ours))
+        # No await since the fork: a child that is not in the list is killed as one that a dead worker left behind.
+        worker = self.workers[pid] = _Worker(pid, reader, writer)
         self._report("workers", 0, list(self.workers))
         return worker
 

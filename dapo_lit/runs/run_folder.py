@@ -130,6 +130,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
         report_changes(path, config, changes)
     elif exists:
         move_aside(path)
+        path.mkdir()
         if owner:
             write_claim(path, owner)
     for name in ("rollouts", "eval", "checkpoints"):

@@ -33,9 +33,9 @@ TIMING = ("wall_s", "time/", "perf/", "memory/")
 class Run:
     """A trainer that is ready to fit, with its parts at hand."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, owner: str = "") -> None:
         self.parts = Parts(config)
-        self.folder = open_run(config, [], arm_of(config))
+        self.folder = open_run(config, [], arm_of(config), owner)
         stop = StopSignal()
         loggers = Loggers(config, self.folder)
         self.datamodule = RolloutDataModule(config, self.parts, stop)

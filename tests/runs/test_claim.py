@@ -1,6 +1,7 @@
 """A run's sign of life: during whatever it does, and not a moment longer."""
 
 import os
+import pkgutil
 import time
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import pytest
 
 import dapo_lit.lit.datamodule
 from dapo_lit.errors import HeldError
-from dapo_lit.run_files import HEARTBEAT
+from dapo_lit.run_files import HEARTBEAT, METRICS
 from dapo_lit.runs.claim import check_claim, claimed, write_claim
-from dapo_lit.train import train
+from dapo_lit.runs.run_folder import run_path
+from dapo_lit.train import arm_of, train
 
 
 def age_it(file: Path) -> None:
@@ -51,6 +53,33 @@ def test_a_folder_that_has_gone_is_not_made_again(tmp_path):
         time.sleep(0.05)
         with pytest.raises(HeldError):
             check_claim(run, owner)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "lightning.pytorch.Trainer.save_checkpoint",
+        "dapo_lit.runs.bind.write_manifest",
+        "dapo_lit.runs.checkpoint_files.put_in_place",
+        "dapo_lit.runs.rollout_table.write_table",
+        "dapo_lit.evaluation.sample_store.write_table",
+        "dapo_lit.runs.run_folder.append_row",
+    ],
+)
+def test_a_folder_that_is_moved_at_the_moment_of_a_write_is_not_made_again(compose, monkeypatch, tmp_path, written):
+    config = compose("trainer.checkpoint_every=1", "evaluation.every=1", "budget.steps=4")
+    run, write = run_path(config, arm_of(config)), pkgutil.resolve_name(written)
+
+    def moved_first(*arguments, **options):
+        if (run / METRICS).is_file() and len((run / METRICS).read_text().splitlines()) == 3:
+            run.rename(tmp_path / "moved")
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(written, moved_first)
+    with pytest.raises(HeldError, match="moved or removed"):
+        train(config, [])
+    assert (tmp_path / "moved").is_dir()
     assert not run.exists()
 
 

@@ -154,6 +154,33 @@ def test_a_table_that_was_altered_or_lost_is_named_by_who_reads_it(compose, run,
     assert load(study).runs[0].faults == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("checkpoints/step_000002.ckpt", "export"),
+        ("replay/step_000002.ckpt", "replay"),
+        ("rollouts/step_000002.parquet", "replay"),
+        ("rollouts/step_000001.parquet", "rules"),
+    ],
+)
+def test_a_file_that_a_finished_run_has_lost_is_named_where_what_is_left_would_be_taken(
+    compose, run, tmp_path, name, command
+):
+    if command == "rules":
+        train(compose(*OVERRIDES, "logger.rollouts_every=1", "resume=false", "preflight=false"), [])
+    commands = {
+        "export": lambda: export(
+            ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []
+        ),
+        "replay": lambda: replay_run(run, None, {}),
+        "rules": lambda: evaluate(evaluation(f"rules_of={run}", "other_rules=[numeric]"), []),
+    }
+    (run / name).unlink()
+    with pytest.raises(DamagedError, match=f"{name} is missing"):
+        commands[command]()
+    assert not (tmp_path / "out").exists()
+
+
 def test_one_flipped_bit_of_packed_cells_is_named_and_older_ones_are_read_as_unverified(run, tmp_path, capsys):
     packed = tmp_path / "packed"
     assert status([str(run.parent.parent), "--pack", str(packed)]) == 0

@@ -19,6 +19,7 @@ def write_weights(
     Adds at most one shard and one tensor to the sender's memory. The folder gets its final name once all of it is on
     disk; leftovers of a killed process are removed.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
         draft.mkdir()
         return _write_shards(draft, named_tensors, dtype, shard_bytes)

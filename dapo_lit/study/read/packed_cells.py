@@ -75,6 +75,7 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         _labelled(run.evaluation(name)[SAMPLE], run).assign(benchmark=name) for run in listed for name in run.benchmarks
     ]
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     _write(_numeric(pd.concat(metrics, ignore_index=True)), folder / METRICS)
     _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)

@@ -129,6 +129,7 @@ def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
     own = read_entries(folder)
     entries, tree = own or (read_entries(packed) if packed else []), as_tree(plan)
     now = datetime.now(UTC).isoformat(timespec="seconds")
+    folder.mkdir(parents=True, exist_ok=True)
     if entries:
         registered = entries[-1]["plan"]
         known = {key: value for key, value in registered.items() if key not in ("seeds", "family")}

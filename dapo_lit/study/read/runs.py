@@ -20,7 +20,7 @@ import pandas as pd
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import MANIFEST, RESTORE
-from dapo_lit.run_files import RECORD, is_run, lost_tables, read_config, read_metrics, read_record, read_table
+from dapo_lit.run_files import RECORD, TABLES, is_run, lost_files, read_config, read_metrics, read_record, read_table
 from dapo_lit.study.designs import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.registration import last_plan
@@ -240,7 +240,7 @@ def read_run(folder: Path) -> Run:
         record=record,
         config=config,
         metrics=metrics.table,
-        faults=(*metrics.faults, *lost_tables(folder)),
+        faults=(*metrics.faults, *lost_files(folder, *TABLES)),
         not_finite=metrics.not_finite,
         overrides=tuple(file.read_text().splitlines()) if file.is_file() else (),
     )
