@@ -176,6 +176,7 @@ def compare_rules(
 
     rules = tuple(dict.fromkeys((own, *config.other_rules)))
     table = verdicts(answered, rules, extraction, config.deadline_s, config.workers)
+    file.parent.mkdir(exist_ok=True)
     table.to_csv(file, index=False)
     differences = rule_differences(table, rules, DIFFERENCES_SHOWN)
     print(f"\nthe same responses by {len(rules)} rules\n{differences}\nverdicts {file}")
@@ -224,6 +225,7 @@ def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
     run = run_of(place)
     responses = counted_responses(run)
     rows = reflection_by_step(responses, patterns)
+    (run / "figures").mkdir(exist_ok=True)
     rows.to_csv(run / "figures" / "reflection.csv", index=False)
     figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
     lines = []
