@@ -111,6 +111,10 @@ class Config(Section):
                 f"{own} does not fit regime={self.regime.name}, which is a task with base policies of its own; "
                 "add ~regime to leave the regime out"
             )
+        yield from self._faults_of_processes()
+
+    def _faults_of_processes(self) -> Iterator[str]:
+        """Settings of engine and trainer that cannot share processes."""
         vllm = self.rollout.vllm
         colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
         if colocated and vllm.deterministic and self.trainer.strategy == "fsdp":
@@ -131,8 +135,6 @@ class Config(Section):
             )
         if not self.rollout.overlap:
             return
-        vllm = self.rollout.vllm
-        colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
         if colocated and vllm.sleep:
             yield (
                 "rollout.overlap and rollout.vllm.sleep exclude each other: an engine that samples while the policy "
