@@ -94,10 +94,9 @@ def _table_lines(table: Table, width: int) -> list[str]:
     longest = [max(len(word) for row in cells for word in row[k].split() or [""]) for k in range(len(table.columns))]
     if sum(longest) + 2 * len(longest) > width:
         found = [zip(table.columns, row, strict=True) for row in table.rows]
-        lines = [", ".join(f"{name} {cell}".strip() for name, cell in row if cell not in ("", "–")) for row in found]
-        return [
-            part for line in lines for part in textwrap.wrap(line, width, initial_indent="  ", subsequent_indent="    ")
-        ]
+        texts = [", ".join(f"{name} {cell}".strip() for name, cell in row if cell not in ("", "–")) for row in found]
+        layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+        return [line for text in texts for line in textwrap.wrap(text, width, **layout)]
     grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for row in (table.columns, *table.rows):
         grid.add_row(*map(Text, row))
