@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 SLOW = {
     "test_against_reference.py", "test_aggregation.py", "test_algorithms.py", "test_base.py", "test_bench_scripts.py",
-    "test_bounded_work.py", "test_checkpoints.py", "test_compiled.py", "test_config.py", "test_corrected_steps.py",
-    "test_damage.py", "test_docs.py", "test_equivalence_matrix.py", "test_evaluate.py", "test_examples.py",
-    "test_exceptions.py", "test_export.py", "test_fork.py", "test_hostile.py", "test_identity.py",
-    "test_incomplete_studies.py", "test_interrupted_step.py", "test_library.py", "test_lora_runs.py",
-    "test_mismatch_alarm.py", "test_module.py", "test_new_loss.py", "test_new_technique.py", "test_notebooks.py",
-    "test_one_file.py", "test_overlap.py", "test_own_data.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
-    "test_rank_watch.py", "test_ranks.py", "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_resume.py",
-    "test_rooms.py", "test_sequential.py", "test_step_ahead.py", "test_study_configs.py", "test_study_launch.py",
-    "test_study_report.py", "test_study_statistics.py", "test_supervisor.py", "test_switches.py", "test_train.py",
-    "test_wiring.py", "test_wrong_inputs.py",
+    "test_bounded_work.py", "test_calibration.py", "test_check_rewards.py", "test_checkpoints.py", "test_compiled.py",
+    "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_docs.py", "test_equivalence_matrix.py",
+    "test_evaluate.py", "test_evidence.py", "test_examples.py", "test_exceptions.py", "test_export.py", "test_fork.py",
+    "test_host_memory.py", "test_hostile.py", "test_identity.py", "test_incomplete_studies.py",
+    "test_interrupted_step.py", "test_library.py", "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py",
+    "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",
+    "test_own_data.py", "test_parts.py", "test_plan.py", "test_policy_check.py", "test_rank_watch.py", "test_ranks.py",
+    "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_report_page.py", "test_resume.py",
+    "test_reward_check.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py", "test_step_ahead.py",
+    "test_study_configs.py", "test_study_launch.py", "test_study_report.py", "test_study_statistics.py",
+    "test_supervisor.py", "test_switches.py", "test_train.py", "test_wiring.py", "test_wrong_inputs.py",
 }  # fmt: skip
 """Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 
