@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dapo_lit.errors import UserError
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
 
@@ -27,6 +28,10 @@ _COMMAND = (
     "import sys; sys.path[:] = {path!r}; from dapo_lit.rewards.supervisor_process import main; "
     "main({fd}, {owner}, {count})"
 )
+
+
+class WorkersLostError(UserError, RuntimeError):
+    """The processes cannot be started, or something kills them again and again."""
 
 
 @dataclass
@@ -136,7 +141,7 @@ class Supervisor:
             case "workers":
                 self._workers[:] = result
             case "broken":
-                raise RuntimeError(result)
+                raise WorkersLostError(result)
             case "done" | "late" | "failed" if self._tasks.pop(number, None) is not None:
                 self._deaths = 0
                 if kind == "failed":
@@ -153,7 +158,7 @@ class Supervisor:
         for task in self._tasks.values():
             task.attempts += 1
         if max([self._deaths, *(task.attempts for task in self._tasks.values())]) >= MAX_DEATHS:
-            raise RuntimeError(f"the verifier's processes died {MAX_DEATHS} times in a row (exit code {code})")
+            raise WorkersLostError(f"the verifier's processes died {MAX_DEATHS} times in a row (exit code {code})")
         self._start()
         for task in self._tasks.values():
             self._send(task)

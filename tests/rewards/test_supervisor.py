@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dapo_lit.rewards.supervisor import WorkersLostError
 from dapo_lit.rewards.verifier import Reference, Verifier
 
 HERE = str(Path(__file__).parent)
@@ -237,7 +238,7 @@ def test_a_supervisor_that_is_killed_is_started_anew_and_no_response_loses_its_v
 
 
 def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_the_exit_code(obeying):
-    with pytest.raises(RuntimeError, match=r"died 3 times in a row \(exit code -9\)"):
+    with pytest.raises(WorkersLostError, match=r"died 3 times in a row \(exit code -9\)"):
         obeying.score([(QUESTION, "kill the supervisor")])
 
 
