@@ -128,7 +128,7 @@ def test_every_quoted_command_composes(name, command):
     if module == "dapo_lit.train":
         check_overrides(arguments)
     overrides = [argument for argument in arguments if not argument.startswith("-") and argument != "job"]
-    overrides = written_out(overrides, POSITIONAL.get(config_name), {})
+    overrides = written_out(overrides, POSITIONAL.get(config_name))
     single = []
     for override in OverridesParser.create().parse_overrides(overrides):
         assert override.type in (OverrideType.CHANGE, OverrideType.ADD), command
