@@ -61,7 +61,7 @@ WRONG = [
     ("train", ["+experiment=glob(ablate_*)", "-m", "seed=1"], "ablate_clip_higher is a study, which takes"),
     (
         "train",
-        ["+experiment=four_sums", "algorithm=dapo", "task.max_response_tokens=1300"],
+        ["+experiment=four_sums", "task.max_response_tokens=1300", "policy.architecture.max_position_embeddings=2048"],
         "algorithm=dapo_paper takes the paper's share",
     ),
     # data, model, reward

@@ -17,8 +17,8 @@ from dapo_lit.preflight.table import Finding, run_checks
 
 def check_run(parts: Parts) -> None:
     """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most."""
-    _check_lengths(parts.config)
     if not parts.config.preflight:
+        _check_lengths(parts.config)
         _check_device(parts)
         _check_engine(parts)
         return
@@ -32,10 +32,15 @@ def check_run(parts: Parts) -> None:
             "prompts": lambda: _check_prompts(parts),
             "evaluation": lambda: _check_evaluation(parts),
             "rewards": lambda: _try_rewards(parts),
-            "switches": lambda: check_switches(parts.config),
+            "switches": lambda: _check_switches(parts.config),
             "engine": lambda: _check_engine(parts),
         }
     )
+
+
+def _check_switches(config: Config) -> Finding:
+    _check_lengths(config)
+    return check_switches(config)
 
 
 def _check_lengths(config: Config) -> None:

@@ -47,6 +47,7 @@ NOT_SCIENCE = {
         "trainer.checkpoint_every", "trainer.grace_s", "trainer.grad_noise", "trainer.peak_tflops",
         "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb.enabled",
         "logger.lightning", "logger.wandb.project", "logger.wandb.entity", "logger.wandb.mode",
+        "logger.wandb.name", "logger.wandb.tags", "logger.wandb.notes",
         "reflection.patterns", "replay.record",
     },
 }  # fmt: skip

@@ -41,6 +41,7 @@ def write_rollouts(run: Path, step: int, arm: str) -> None:
         }
         for k in range(12)
     ]  # fmt: skip
+    (run / "rollouts").mkdir(exist_ok=True)
     write_table(run / "rollouts" / f"step_{step:06d}.parquet", pd.DataFrame(rows))
 
 

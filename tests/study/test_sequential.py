@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from synthetic_runs import write_run
 
-from dapo_lit.cli.command import run_study
+from dapo_lit.cli.command import StudyHooks, run_study
 from dapo_lit.cli.study_launch import prepare, study_design
 from dapo_lit.config import Config
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
@@ -94,5 +94,5 @@ def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
         effects = {"clip_higher": effect}
         write_run(sweep.folder.parent, arm, config.seed, study=sweep.folder.name, steps=6, every=3, effects=effects)
 
-    assert run_study(sweep, write, Config, lambda configs: 0, is_decided) == 0
+    assert run_study(sweep, write, Config, StudyHooks(decided=is_decided)) == 0
     assert load(sweep.folder).seeds == tuple(range(seeds))
