@@ -196,8 +196,6 @@ class Metrics:
     faults: tuple[str, ...] = ()
     """A sentence each for torn and damaged lines, rows that a resume replaced, missing steps, values that are NaN or
     infinite."""
-    damaged: tuple[int, ...] = ()
-    """Numbers of the lines that do not agree with their checksum; they are left out."""
     not_finite: frozenset[str] = frozenset()
     """Metrics with a value that is NaN or infinite."""
 
@@ -217,7 +215,6 @@ def read_metrics(run: Path) -> Metrics:
     file, manifest = run / METRICS, read_manifest(run) or {}
     rows: list[dict[str, Any]] = []
     faults: list[str] = [] if file.is_file() else [f"no {METRICS}"]
-    damaged: list[int] = []
     checksums: set[str | None] = {None}
     content = file.read_text(errors="replace") if file.is_file() else ""
     for number, line in enumerate(content.splitlines(), start=1):
@@ -229,7 +226,6 @@ def read_metrics(run: Path) -> Metrics:
         if unsealed(row):
             rows.append(row)
         else:
-            damaged.append(number)
             faults.append(f"line {number} does not agree with its checksum (damaged after it was written); left out")
     if manifest.get("row") not in checksums:
         reason = "lacks the row" if file.is_file() else "is missing, and so is the row"
@@ -241,7 +237,7 @@ def read_metrics(run: Path) -> Metrics:
     faults += [f"{k} is NaN or infinite at {_count(len(at), 'step')}, first {at[0]}" for k, at in not_finite.items()]
     if rows and (gaps := rows[-1]["step"] + 1 - len(rows)):
         faults.append(f"{_count(gaps, 'step')} missing between 0 and {rows[-1]['step']}")
-    return Metrics(rows, tuple(faults), tuple(damaged), frozenset(not_finite))
+    return Metrics(rows, tuple(faults), frozenset(not_finite))
 
 
 def lost_files(run: Path, *below: str) -> list[str]:

@@ -160,8 +160,8 @@ def train_held(config: Config, overrides: list[str], arm: str, run_start: RunSta
         if config.logger.lightning:
             built("logger.lightning", config.logger.lightning, path)
         folder = open_run(config, overrides, arm, owner)
-        for line in read_metrics(folder.path).damaged if folder.resumes else ():
-            print(f"warning: {folder.metrics}, line {line} does not agree with its checksum; it is left out")
+        for fault in read_metrics(folder.path).faults if folder.resumes else ():
+            print(f"warning: {folder.metrics}: {fault}")
         for lost in lost_files(folder.path, *TABLES):
             print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
         train_in(folder, config, parts, run_start)

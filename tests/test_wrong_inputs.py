@@ -64,6 +64,12 @@ WRONG = [
         ["+experiment=four_sums", "task.max_response_tokens=1300", "policy.architecture.max_position_embeddings=2048"],
         "algorithm=dapo_paper takes the paper's share",
     ),
+    (
+        "train",
+        ["-m", "+experiment=ablate_clip_higher", "~regime", "task=file", "task.template=plain", "task.path=words.jsonl",
+         "policy=micro", "reward=number", "seed=range(0,6)"],
+        "is accuracy on held-out problems, and there are none",
+    ),
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl: no such file; set task.path"),
     ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl, line 1: has no `problem`"),

@@ -5,13 +5,13 @@ What only the run itself can show, such as a penalty that never fires, is named 
 (`unused_techniques`) and in the report of finished runs.
 """
 
-import json
 from collections.abc import Collection
 from operator import attrgetter
 from pathlib import Path
 
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.preflight.table import Finding
+from dapo_lit.run_files import read_row
 from dapo_lit.switches.algorithm import Objective, objective
 from dapo_lit.techniques import REGISTER
 
@@ -89,7 +89,8 @@ def unused_techniques(config: Config, metrics: Path) -> list[str]:
     One line for each, with the amount that was measured, the amount that is needed, and the key to change. A technique
     that its settings make idle is left out: the table before the first step has named it.
     """
-    rows = {row["step"]: row for row in map(json.loads, metrics.read_text().splitlines())}  # a resumed run repeats some
+    found = map(read_row, metrics.read_text().splitlines())
+    rows = {row["step"]: row for row in found if row}  # a resumed run repeats some, and a torn line is none
     lines = []
     for switch, technique in REGISTER.items():
         regime, on = technique.regime, getattr(config.algorithm.techniques, switch)

@@ -69,6 +69,12 @@ def _check_problems(parts: Parts) -> Finding:
             f"study.metric={study.metric} is not logged for task {parts.config.task.name}, which has {logged}; "
             "choose another, such as study.metric=rollout/accuracy"
         )
+    benchmarks = parts.config.evaluation.benchmarks
+    if study and study.metric.startswith("eval/") and not (heldout or benchmarks):
+        raise ConfigError(
+            f"study.metric={study.metric} is accuracy on held-out problems, and there are none; name a file of them as "
+            "task.eval_path, or compare the arms on study.metric=rollout/accuracy"
+        )
     parts.check_answers([*train, *heldout])
     warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
     return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings)

@@ -104,12 +104,20 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
         exported()
 
 
-def test_a_row_that_was_damaged_is_named_when_the_run_is_resumed(compose, run, capsys):
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"step": 1, "gradient_step": ', '"step": 1, "gradient_step": 1', "line 2 does not agree with its checksum"),
+        ('{"step": 0, ', '"step": 0, ', "line 1 is torn"),
+    ],
+)
+def test_a_row_that_was_damaged_is_named_when_the_run_is_resumed(compose, run, capsys, old, new, said):
     file = run / "metrics.jsonl"
-    file.write_text(file.read_text().replace('"step": 1, "gradient_step": ', '"step": 1, "gradient_step": 1'))
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
     capsys.readouterr()
     train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
-    assert "seed_0/metrics.jsonl, line 2 does not agree with its checksum" in capsys.readouterr().out
+    assert f"seed_0/metrics.jsonl: {said}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
