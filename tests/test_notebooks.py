@@ -8,7 +8,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-SHORT = {"tour": 'STEPS, SEEDS, MORE = 2, "0,1", ["study.underpowered=true"]'}
+SHORT = {"tour": 'STEPS, EARLY, SEEDS, MORE = 2, 2, "0,1", ["study.underpowered=true"]'}
 """What the cell tagged `parameters` becomes in the test: the tour trains."""
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
