@@ -158,6 +158,7 @@ class FakeServer:
         if guarded:
             app.add_middleware(TokenGuard)
         with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that was killed a moment ago
             free.bind((host, port))
             self.port = free.getsockname()[1]
         self.url = f"http://{host}:{self.port}"

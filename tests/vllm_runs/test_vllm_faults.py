@@ -1,5 +1,6 @@
 """Engines and servers of vLLM that are killed or stopped while a run trains: it ends equal in every bit, or by name."""
 
+import os
 import random
 import signal
 import socket
@@ -25,6 +26,8 @@ from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.command import write_config
 from dapo_lit.train import train
 
+CASES = [(hit, number) for hit in (1, 2) for number in (signal.SIGKILL, signal.SIGSTOP)]
+"""All of them in `make sweeps`; a stopped one of two servers, and both killed, in `make test-vllm`."""
 FAKE = Path(__file__).parents[1] / "gpu_contracts" / "fake_vllm_server.py"
 FIXED = (
     "policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32", "rollout=vllm", "rollout.max_batch_size=16",
@@ -73,8 +76,7 @@ class Server:
         self.process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("hit", [1, 2])
+@pytest.mark.parametrize(("hit", "number"), CASES if os.environ.get("DAPO_LIT_MATRIX") else CASES[1:3])
 def test_servers_killed_or_stopped_at_a_random_moment_change_no_bit(compose, tmp_path, monkeypatch, number, hit):
     """One of two: the run goes on. Both: it ends by name, and is resumed with servers that were started again."""
     monkeypatch.setattr(client, "ANSWER_S", 10.0)
