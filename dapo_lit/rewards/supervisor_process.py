@@ -33,8 +33,6 @@ MAX_FAILED_STARTS = 3
 """Workers that may die before they are ready, one after the other."""
 LONGEST = 20.0
 """No task takes more than this many times its deadline, however long it waits for a processor."""
-UNREAD_S = 0.1
-"""After the deadline, or the worker's end: its reply may lie unread, if this process had no processor either."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -166,7 +164,7 @@ class _Supervision:
             await asyncio.wait([reading, worker.exited], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             spared = min(_queued_s(worker.pid) - queued, (LONGEST - 1) * deadline_s)
             left = deadline_s + spared - (time.monotonic() - started)
-        await asyncio.wait([reading], timeout=UNREAD_S)
+        await asyncio.wait([reading], timeout=0.1 if worker.exited.done() else 0.0)  # its reply may lie unread
         if not reading.done():
             reading.cancel()
             return None
