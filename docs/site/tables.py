@@ -152,10 +152,10 @@ def _count(files: Iterator[Path]) -> tuple[int, int]:
 
 
 def calibration() -> str:
-    """Each technique in each calibrated regime: effect of its extreme setting, placebo, whether it is admitted."""
+    """Each technique in each calibrated regime: effects of its extreme setting and of the placebo."""
     lines = [
-        "| regime | technique | outcome | effect of the extreme setting | d | placebo | d | admitted |",
-        "|---" * 8 + "|",
+        "| regime | technique | outcome | extreme setting | d | placebo | d | admitted | held-out accuracy |",
+        "|---" * 9 + "|",
     ]
     for file in sorted((ROOT / "experiments").glob("calibrate_*/calibration.json")):
         found = json.loads(file.read_text())
@@ -164,13 +164,14 @@ def calibration() -> str:
             cells = [f"[{found['regime']}](../experiments/{file.parent.name})", REGISTER[row["technique"]].label]
             cells += [f"`{extreme['outcome']}`", _interval(extreme), f"{extreme['d']:.1f}"]
             cells += [_interval(placebo), f"{placebo['d']:.1f}", "yes" if row["admitted"] else "no"]
+            cells.append(_interval(row["accuracy"]) if row.get("accuracy") else "")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def _interval(effect: dict[str, Any]) -> str:
     """Mean and interval, of shares and accuracies in points."""
-    share = effect["outcome"].endswith(("_frac", "accuracy"))
+    share = effect["outcome"].endswith(("_frac", "accuracy")) or "/avg@" in effect["outcome"]
     digits, scale = (1, 100) if share else (2, 1)
     mean, low, high = (scale * effect[part] for part in ("mean", "low", "high"))
     return f"{mean:+.{digits}f}{' points' if share else ''} [{low:.{digits}f}, {high:.{digits}f}]"
