@@ -100,6 +100,7 @@ CHANGES = {
     "algorithm.dynamic_sampling.filter_on": Change("shaped_reward", "accepted"),
     "algorithm.dynamic_sampling.max_rounds": Change(2, "accepted", FEW_ROUNDS),
     "algorithm.dynamic_sampling.on_exhausted": Change("top_up", "accepted", FEW_ROUNDS),
+    "algorithm.dynamic_sampling.pass_rate_margin": Change(0.4, "accepted"),
     "algorithm.dynamic_sampling.carry_over": Change("finished", "accepted"),
     "algorithm.dynamic_sampling.request_groups": Change(16, "row:sampling/groups_generated"),
     "algorithm.dynamic_sampling.max_empty_steps": Change(1, "ended", NOTHING_RIGHT | {"budget.steps": 5}),

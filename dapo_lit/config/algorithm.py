@@ -51,14 +51,17 @@ class Overlong(Section):
 class DynamicSampling(Section):
     filter_on: Literal["correctness", "shaped_reward"]
     """What must differ within a group that is kept: the verdicts (Eq. 11), or the rewards that advantages see."""
+    pass_rate_margin: Annotated[float, Field(ge=0, lt=0.5)]
+    """Keep groups whose share of right answers lies between margin and 1 - margin; 0: Eq. 11, 0.2: PRIME."""
     max_rounds: PositiveInt
     """A step generates at most max_rounds * num_prompts groups."""
-    on_exhausted: Literal["error", "train_smaller", "top_up"]
-    """When these are used up: end with an error, train on fewer groups, or fill up with unmixed groups."""
+    on_exhausted: Literal["error", "train_smaller", "top_up", "replay"]
+    """When these are used up: end with an error, train on fewer groups, or fill up with unmixed groups or with mixed
+    ones of earlier steps."""
     carry_over: Literal["none", "finished", "all"]
     """Groups submitted after the last accepted one: drop all, keep finished mixed ones, or keep unfinished ones too."""
     max_staleness: Count
-    """Drop a carried-over group when one of its tokens was sampled more steps ago than this."""
+    """Drop a carried-over or replayed group when one of its tokens was sampled more steps ago than this."""
     request_groups: PositiveInt | None
     """Groups submitted at once; null: derived from the share of mixed groups so far."""
     max_empty_steps: PositiveInt

@@ -259,7 +259,8 @@ class RolloutDataModule(LightningDataModule):
     def _restore(self, state: dict[str, Any]) -> None:
         assert self.collector is not None
         self.collector.load_state_dict(state["collector"])
-        for completion in (c for group in self.collector.carried for c in group.scored.values()):
+        carried = [c for group in self.collector.carried for c in group.scored.values()]
+        for completion in carried + [c for group in self.collector.earlier for c in group.completions]:
             # A fork or a replay may shape rewards in another way than the run that saved them.
             completion.length_penalty, completion.reward_shaped = self.collector.setup.reward(
                 completion.score, completion.num_tokens, completion.truncated

@@ -34,6 +34,8 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "entropy.top_frac": (1,),
     "kl.beta": (0,),
     "correction.kind": ("none",),
+    "dynamic_sampling.pass_rate_margin": (0,),
+    "dynamic_sampling.on_exhausted": ("error", "train_smaller", "top_up"),
 }
 """Keys below `algorithm`, and the values that the page can compute with."""
 RATIO_UNIT = 2.0**-24

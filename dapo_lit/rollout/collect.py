@@ -6,7 +6,7 @@ leaves for the next is decided here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dapo_lit.data.order import ProblemOrder
@@ -40,6 +40,8 @@ class Collector:
     """Groups that come first in the next step."""
     returned: list[int] = field(default_factory=list)
     """Positions of problems whose groups were dropped: asked again before the order goes on."""
+    earlier: list[Group] = field(default_factory=list)
+    """With on_exhausted=replay: mixed groups of earlier steps, the newest last."""
     interrupted: UnfinishedStep | None = None
     """The groups of a step that was interrupted; None: no step was."""
 
@@ -76,8 +78,12 @@ class Collector:
             raise
         collection.drain()
         accepted, generated = collection.accepted, [g.group for g in collection.examined]
+        fresh = accepted
         if not collection.admission.full:
             accepted = self._fill(accepted, generated, step)
+        if self.setup.rules.on_exhausted == "replay":
+            # Those that the next step may replay.
+            self.earlier = [g for g in self.earlier + fresh if step - g.step < self.setup.rules.max_staleness]
         surplus = self._settle(collection)
         metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
@@ -110,7 +116,7 @@ class Collector:
         dropped: list[OpenGroup] = []
         self.carried = []
         for group in collection.leftover:
-            keeps = (mode != "none" and group.group.passes(rules.filter_on)) if group.finished else mode == "all"
+            keeps = (mode != "none" and group.group.passes(rules)) if group.finished else mode == "all"
             (self.carried if keeps else dropped).append(group)
         again = [g.position for g in dropped if mode == "none" or not g.finished]
         self.returned = again + self.returned
@@ -132,8 +138,10 @@ class Collector:
                 )
             case "train_smaller":
                 return accepted
+            case "replay":
+                return (accepted + self.earlier[::-1])[: rules.num_prompts]
             case "top_up":
-                unmixed = [g for g in generated if g.comparable and not g.passes(rules.filter_on)]
+                unmixed = [g for g in generated if g.comparable and not g.passes(rules)]
                 return accepted + unmixed[: rules.num_prompts - len(accepted)] if accepted else []
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,6 +150,7 @@ class Collector:
             "keep_rate": (self.keep_rate.kept, self.keep_rate.generated),
             "carried": [g.saved() for g in self.carried],
             "returned": list(self.returned),
+            "earlier": [replace(g, problem=g.problem.stub) for g in self.earlier],
             "interrupted": self.interrupted and self.interrupted.mapped(OpenGroup.saved),
         }
 
@@ -150,6 +159,9 @@ class Collector:
         self.keep_rate = KeepRate(*state["keep_rate"])
         self.carried = [self._restored(g) for g in state["carried"]]
         self.returned = list(state["returned"])
+        if state["earlier"]:
+            known = {prompt.problem.id: prompt.problem for prompt in self.setup.prompts}
+            self.earlier = [replace(g, problem=known[g.problem.id]) for g in state["earlier"]]
         self.interrupted = state["interrupted"] and state["interrupted"].mapped(self._restored)
 
     def _restored(self, saved: OpenGroup) -> OpenGroup:

@@ -65,15 +65,17 @@ class CollectionRules:
     samples_per_prompt: int = 1
     dynamic_sampling: bool = True
     """Only mixed groups are kept; off: every group is, and one round is submitted."""
-    on_exhausted: Literal["error", "train_smaller", "top_up"] = "error"
+    on_exhausted: Literal["error", "train_smaller", "top_up", "replay"] = "error"
     carry_over: Literal["none", "finished", "all"] = "none"
     """Groups after the last accepted one that go into the next step: none, the finished mixed ones, or those and all
     unfinished ones. Problems whose group is dropped unfinished, and under `none` all of them, are asked again first.
     """
     filter_on: Literal["correctness", "shaped_reward"] = "correctness"
     """The quantity that must differ within a group that is kept."""
+    pass_rate_margin: float = 0.0
+    """The share of right answers in a group that is kept lies between this and 1 minus this."""
     max_staleness: int = 2
-    """A group is dropped once any of its tokens is more than this many weight updates old."""
+    """A group is neither carried over nor replayed once any of its tokens is more than this many updates old."""
     margin: float = 1.0
     """Standard deviations in `groups_in_flight`."""
     window: float = 4.0

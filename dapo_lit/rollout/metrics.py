@@ -115,7 +115,7 @@ def sampling_metrics(
     rules = step.admission.rules
     used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
     unused = [group for group in step.groups if id(group.group) not in used]
-    filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.passes(rules.filter_on)]
+    filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.passes(rules)]
     filtered_tokens = sum(g.num_tokens for g in filtered)
     surplus_tokens = sum(g.num_tokens for g in [*unused, *step.expired]) - filtered_tokens
     ended = [g.group for g in step.groups if g.finished and not g.ended_earlier]
@@ -125,7 +125,7 @@ def sampling_metrics(
     metrics: dict[str, float | None] = {
         "sampling/rounds": submitted / rules.num_prompts,
         "sampling/groups_generated": submitted,
-        "sampling/groups_kept": sum(g.passes(rules.filter_on) or not rules.dynamic_sampling for g in ended),
+        "sampling/groups_kept": sum(g.passes(rules) or not rules.dynamic_sampling for g in ended),
         "sampling/groups_surplus": len(unused) - len(filtered),
         "sampling/groups_carried_in": sum(id(g) in carried_in for g in accepted),
         "sampling/groups_carried_out": len(carried_out),

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, SampleRequest, TokenIds
 from dapo_lit.rewards.score import Score
-
-FilterOn = Literal["correctness", "shaped_reward"]
+from dapo_lit.rollout.dynamic_sampling import CollectionRules
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +94,13 @@ class Group(ArrayRecord):
         rewards = [c.reward_shaped for c in self.completions]
         return not rewards or math.isclose(min(rewards), max(rewards))
 
-    def passes(self, filter_on: FilterOn) -> bool:
+    def passes(self, rules: CollectionRules) -> bool:
         """True if dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
         a group pass whose answers are all wrong and differ in length."""
-        return self.mixed if filter_on == "correctness" else not self.equal_rewards
+        if rules.filter_on == "shaped_reward":
+            return not self.equal_rewards
+        count, margin = len(self.completions), rules.pass_rate_margin * len(self.completions)
+        return self.mixed and margin < self.num_correct < count - margin
 
 
 IMPOSSIBLE = -60.0

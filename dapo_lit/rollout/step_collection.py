@@ -220,7 +220,7 @@ class StepCollection:
             self._resolve(place)
 
     def _resolve(self, place: int) -> None:
-        self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules.filter_on))
+        self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules))
 
     def _take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample]) -> None:
         """Takes the tokens of samples that were stopped before their end."""

@@ -234,6 +234,7 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         on_exhausted=sampling.on_exhausted,
         carry_over=sampling.carry_over,
         filter_on=sampling.filter_on,
+        pass_rate_margin=sampling.pass_rate_margin,
         max_staleness=sampling.max_staleness,
         request_groups=sampling.request_groups if algorithm.techniques.dynamic_sampling else None,
     )

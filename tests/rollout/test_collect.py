@@ -140,6 +140,37 @@ def test_after_max_rounds_the_step_goes_on_as_on_exhausted_says(on_exhausted, of
     assert (indices(step.accepted), [g.mixed for g in step.accepted]) == (of_one_mixed, mixed)
 
 
+def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first():
+    """Two of three groups of a step are mixed, so step 3 has two of its own and the later one of step 2."""
+    order = [f"p{i}" for i in ProblemOrder(20, seed=0).next(12)]
+    script = by_problem({order[2]: "w", order[5]: "w", order[8]: "r", order[11]: "w"})
+    rules = replace(RULES, max_rounds=1, on_exhausted="replay", max_staleness=1)
+    made = collector(script, rules, problems=20)
+    steps = [made.collect(1, 0), made.collect(2, 1)]
+    resumed = collector(script, rules, problems=20)
+    resumed.load_state_dict(made.state_dict())
+    steps.append(resumed.collect(3, 2))
+    assert [[(g.step, g.index) for g in s.accepted] for s in steps] == [
+        [(1, 0), (1, 1)],
+        [(2, 0), (2, 1), (1, 1)],
+        [(3, 0), (3, 1), (2, 1)],
+    ]
+    assert all(g.mixed for s in steps for g in s.accepted)
+    assert steps[2].accepted[2].problem.answer == "1"  # the whole problem, of which a checkpoint has the id
+    assert all(g.step == 3 for g in steps[2].generated)  # statistics are those of the step's own groups
+    made.setup.rules = replace(rules, max_staleness=0)
+    made.collect(3, 2)
+    assert indices(made.collect(4, 3).accepted) == [0, 1]  # no other is young enough
+
+
+@pytest.mark.parametrize(("margin", "kept"), [(0.0, [1, 2, 3, 4]), (0.2, [2, 3]), (0.4, [])])
+def test_a_margin_of_the_pass_rate_narrows_what_is_kept(margin, kept):
+    """Groups of five; a rate of exactly the margin, 1 of 5 at 0.2, is not between the bounds."""
+    rules = replace(RULES, samples_per_prompt=5, pass_rate_margin=margin, num_prompts=6, max_rounds=1)
+    made = collector(lambda key: answers(RIGHT if key.sample_index < int(key.problem_id[1:]) else WRONG), rules, 6)
+    assert sorted(g.num_correct for g in made.collect(1, 0).accepted) == kept
+
+
 def surplus_after_one_step(carry: Literal["none", "finished", "all"]) -> Collector:
     """The first group ends last and is mixed like all others, so those behind it wait for it."""
     ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
