@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,11 @@ def printable(text: str) -> str:
     'ared\\tbc'
     """
     return CONTROL.sub("", text)
+
+
+def indented(text: str, by: str = "  ", width: int = 80) -> str:
+    """A sentence in lines of at most 80 characters."""
+    return textwrap.fill(text, width, initial_indent=by, subsequent_indent=by, break_long_words=False)
 
 
 def print_table(

@@ -8,12 +8,21 @@ A new switch is off by default, and runs that were made before it existed read a
 file imports the standard library only, so that reading reports loads no framework.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Lookup = Callable[[str], Any]
 """The value of a key below `algorithm`, such as `clip.high`; None where it is not known."""
+
+
+def step_mean(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Mean of a metric, or of a ratio `a:b` of two, over rollout steps; None where no step has it."""
+    if ":" in key:
+        above, below = (step_mean(rows, part) for part in key.split(":"))
+        return above / below if above is not None and below else None
+    values = [row[key] for row in rows if row["step"] > 0 and row.get(key) is not None]
+    return float(sum(values) / len(values)) if values else None
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,15 @@ class Regime:
     """The metric of a run in which the switch is on; None: `metric`."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
+    source: str = "a choice, below the measurements of every study of docs/claims.yaml that decided an effect of it"
+    """Where `least` is from."""
+    like: tuple[str, ...] = ()
+    """Further metrics, and ratios `a:b` of two, in which runs have to resemble each other before an effect that was
+    found in one says something about the other."""
+
+    def mean(self, rows: Iterable[Mapping[str, Any]], on: bool) -> float | None:
+        """Mean of the metric over the steps of a run in which the switch is on or off; None: it was not logged."""
+        return step_mean(rows, (self.metric_while_on or self.metric) if on else self.metric)
 
     def measured(self, metric_mean: float) -> tuple[bool, str]:
         """True if the technique can act, and the number in words."""
@@ -117,8 +135,9 @@ REGISTER: dict[str, Technique] = {
             regime=Regime(
                 "rollout/truncated_frac",
                 "completions truncated",
-                0.05,
+                0.02,
                 lever="A lower task.max_response_tokens truncates more.",
+                like=("rollout/length_max:rollout/length_mean",),
             ),
             never_acted=("rollout/truncated_frac", "nothing was truncated"),
         ),
@@ -137,6 +156,7 @@ REGISTER: dict[str, Technique] = {
                 0.005,
                 metric_while_on="clip/symmetric_high_frac_last_epoch",
                 lever="More updates a step (a lower algorithm.minibatch_prompts) move the ratios further.",
+                like=("rollout/entropy",),
             ),
             idle=(
                 Idle(
@@ -166,8 +186,9 @@ REGISTER: dict[str, Technique] = {
             regime=Regime(
                 "rollout/truncated_frac",
                 "completions truncated",
-                0.05,
+                0.02,
                 lever="A lower task.max_response_tokens, or a higher algorithm.overlong.cache_tokens, punishes more.",
+                like=("rollout/length_max:rollout/length_mean",),
             ),
             never_acted=("reward/length_penalty", "the penalty never fired"),
             idle=(
@@ -192,6 +213,8 @@ REGISTER: dict[str, Technique] = {
                 0.5,
                 share=False,
                 lever="Responses differ more in length under a higher task.max_response_tokens, or in another task.",
+                like=("rollout/length_wrong:rollout/length_correct",),
+                source="a choice; no study of docs/claims.yaml has decided an effect of it",
             ),
             settings=(
                 OwnSetting("token_level_denominator", "minibatch"),
@@ -213,6 +236,7 @@ REGISTER: dict[str, Technique] = {
                 0.10,
                 inverted=True,
                 lever="Fewer algorithm.samples_per_prompt, or easier or harder problems, leave more groups unmixed.",
+                like=("rollout/groups_all_correct_frac", "rollout/groups_all_wrong_frac"),
             ),
             never_acted=("sampling/tokens_filtered_frac", "it never dropped a group"),
             idle=(

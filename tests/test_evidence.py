@@ -50,6 +50,7 @@ def test_the_page_of_claims_has_the_rows_and_verdicts_that_the_committed_studies
     statements = claims.judged(tree)
     assert [claim["verdict"] for claim in tree["claims"]] == [verdict for verdict, _ in statements]
     assert claims.page(text, claims.table(statements)) == text, "python docs/site/claims.py rewrites the table"
+    assert claims.findings(statements) == claims.FINDINGS.read_text(), "python docs/site/claims.py rewrites the file"
 
 
 def test_a_statement_is_decided_by_tests_of_one_sign_and_an_equivalence_needs_every_margin():

@@ -90,20 +90,19 @@ def unused_techniques(config: Config, metrics: Path) -> list[str]:
     that its settings make idle is left out: the table before the first step has named it.
     """
     found = map(read_row, metrics.read_text().splitlines())
-    rows = {row["step"]: row for row in found if row}  # a resumed run repeats some, and a torn line is none
+    rows = {row["step"]: row for row in found if row}.values()  # a resumed run repeats some, and a torn line is none
     lines = []
     for switch, technique in REGISTER.items():
         regime, on = technique.regime, getattr(config.algorithm.techniques, switch)
         if not on or any(idle(lambda key: attrgetter(key)(config.algorithm)) for idle in technique.idle):
             continue
-        metric = regime.metric_while_on or regime.metric
-        values = [row[metric] for step, row in rows.items() if step and row.get(metric) is not None]
-        if not values:
+        if (mean := regime.mean(rows, on)) is None:
             continue
-        acts, amount = regime.amount(sum(values) / len(values))
+        acts, amount = regime.amount(mean)
         if not acts:
+            steps = sum(row["step"] > 0 for row in rows)
             lines.append(
-                f"techniques.{switch} has had next to nothing to act on in {len(values)} steps: {metric} asks for "
-                f"{amount}. {regime.lever}".rstrip()
+                f"techniques.{switch} has had next to nothing to act on in {steps} steps: "
+                f"{regime.metric_while_on or regime.metric} asks for {amount}. {regime.lever}".rstrip()
             )
     return lines

@@ -1,11 +1,14 @@
 """The table of docs/claims.md: every effect of a committed study that tests a statement of docs/claims.yaml.
 
-`python docs/site/claims.py` rewrites it. The p-values are adjusted over all tests of the page.
+`python docs/site/claims.py` rewrites it, and the file of what was found where that `dapo_lit.advise` compares runs
+with. The p-values are adjusted over all tests of the page.
 """
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,14 @@ from dapo_lit.study.compare.statistics import holm, smallest_effect
 from dapo_lit.study.read.outcomes import amount, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load
+from dapo_lit.techniques import REGISTER, step_mean
 
 DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "claims.md"
+FINDINGS = DOCS.parent / "dapo_lit" / "study" / "compare" / "findings.json"
 START, END = "<!-- claims: made by docs/site/claims.py -->", "<!-- end of claims -->"
 ALPHA = 0.05
+load_once = cache(load)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def tests(tree: Mapping[str, Any]) -> list[Test]:
 
 def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> list[Test]:
     folder = DOCS.parent / "experiments" / study["folder"] / "runs"
-    runs, (plan, _) = load(folder).usable, read_plan(folder)
+    runs, (plan, _) = load_once(folder).usable, read_plan(folder)
     metric, reference = primary_metric(runs, plan.metric if plan else None), plan.reference if plan else None
     registered = registered_effects(runs, plan, reference, metric)
     margins = {family.name: family.margin for family in families_of(runs, plan, reference, metric)}
@@ -114,6 +120,34 @@ def table(statements: Judged) -> str:
     return "\n".join(lines) + "\n"
 
 
+def findings(statements: Judged) -> str:
+    """JSON: each technique's effect on held-out accuracy in each study, and what the runs without it measured."""
+    rows = []
+    for test, _ in (pair for _, group in statements for pair in group if pair[0].claim["outcome"] == "accuracy"):
+        estimate, technique = test.comparison.estimate, REGISTER.get(test.claim["contrast"])
+        if technique is None or estimate is None:
+            continue
+        runs = load_once(DOCS.parent / "experiments" / test.study["folder"] / "runs").usable
+        without = [r for r in runs if not r.techniques[technique.switch] and "@" not in r.arm]
+        steps = [run.metrics.reset_index().to_dict("records") for run in without]
+        measured = {}
+        for key in (technique.regime.metric, *technique.regime.like):
+            means = [mean for rows_of_run in steps if (mean := step_mean(rows_of_run, key)) is not None]
+            measured[key] = round(sum(means) / len(means), 4)
+        effect = [round(100 * float(value), 2) for value in (estimate.mean, estimate.low, estimate.high, estimate.sd)]
+        verdict = test.registered.verdict if test.registered else ""
+        rows.append(
+            {
+                "technique": technique.switch,
+                "study": test.study["name"].replace("`", ""),
+                "folder": test.study["folder"],
+            }
+            | {"measured": measured, "n": estimate.n, "verdict": verdict}
+            | dict(zip(("points", "low", "high", "sd"), effect, strict=True))
+        )
+    return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"
+
+
 def page(text: str, made: str) -> str:
     """The page with the table put between its two markers."""
     before, _, rest = text.partition(START)
@@ -121,4 +155,6 @@ def page(text: str, made: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(), table(judged(yaml.safe_load((DOCS / "claims.yaml").read_text())))))
+    found = judged(yaml.safe_load((DOCS / "claims.yaml").read_text()))
+    PAGE.write_text(page(PAGE.read_text(), table(found)))
+    FINDINGS.write_text(findings(found))

@@ -1,0 +1,90 @@
+"""Whether a technique can act in a run, and which studies the run resembles."""
+
+import pytest
+
+from dapo_lit.study.compare.advice import Found, advice, findings, resembling
+from dapo_lit.techniques import REGISTER, step_mean
+
+SETTINGS = {
+    "num_prompts": 8, "minibatch_prompts": 2, "epochs": 3, "old_logprobs": "recompute", "clip.low": 0.2,
+    "clip.high": 0.28, "techniques.clip_higher": True,
+}  # fmt: skip
+
+
+def rows(**metrics):
+    """Two steps with these metrics, behind a row before training that must not count."""
+    named = {key.replace("__", "/"): value for key, value in metrics.items()}
+    return [{"step": 0} | dict.fromkeys(named, 1e9), {"step": 1} | named, {"step": 2} | named]
+
+
+def found(n=3, technique="dynamic_sampling", **measured):
+    named = {key.replace("__", "/"): value for key, value in measured.items()}
+    return Found(technique, f"{n} bases", "folder", named, n, "up", 5.0, 4.0, 6.0, 1.0)
+
+
+def of(technique, rows, settings=SETTINGS, known=()):
+    return {each.technique: each for each in advice(rows, settings, known)}[technique]
+
+
+def test_a_mean_is_over_rollout_steps_that_have_the_metric_and_a_ratio_is_one_of_means():
+    table = [{"step": 0, "a": 50.0}, {"step": 1, "a": 2.0, "b": 1.0}, {"step": 2, "a": 4.0, "b": None}]
+    assert step_mean(table, "a") == 3.0
+    assert step_mean(table, "a:b") == 3.0
+    assert step_mean(table, "c") is None
+    assert step_mean(table, "a:c") is None
+
+
+@pytest.mark.parametrize(("mixed", "acts"), [(0.89, True), (0.91, False)])
+def test_a_technique_acts_from_the_threshold_of_its_register_on(mixed, acts):
+    assert of("dynamic_sampling", rows(rollout__groups_mixed_frac=mixed)).acts is acts
+
+
+def test_a_switch_that_is_on_is_judged_by_the_bound_that_it_would_have_without():
+    past = rows(clip__high_frac_last_epoch=0.0, clip__symmetric_high_frac_last_epoch=0.02)
+    assert of("clip_higher", past).acts
+    assert not of("clip_higher", past, SETTINGS | {"techniques.clip_higher": False}).acts
+    assert "12 updates a step" in of("clip_higher", past).facts
+
+
+def test_settings_that_make_a_technique_idle_are_named_before_any_measurement():
+    one_update = SETTINGS | {"minibatch_prompts": 8, "epochs": 1}
+    answer = of("clip_higher", rows(clip__symmetric_high_frac_last_epoch=0.02), one_update)
+    assert answer.acts is False
+    assert "minibatch_prompts" in answer.amount
+
+
+def test_what_was_not_logged_is_unknown():
+    assert {each.acts for each in advice([{"step": 1}], SETTINGS, ())} == {None}
+
+
+def test_a_run_resembles_studies_within_a_factor_of_two_in_every_metric_most_bases_first():
+    wide, near, far = found(12, a=0.19, b=0.1), found(3, a=0.1, b=0.1), found(20, a=0.21, b=0.1)
+    measured = {"a": 0.1, "b": 0.1}
+    assert resembling("dynamic_sampling", measured, [far, near, wide]) == (wide, near)
+    assert resembling("clip_higher", measured, [far, near, wide]) == ()
+    assert resembling("dynamic_sampling", {"a": 0.1}, [near]) == ()  # b was not logged
+    tiny = found(a=0.004, b=0.1)
+    assert resembling("dynamic_sampling", {"a": 0.0, "b": 0.1}, [tiny]) == (tiny,)  # both next to nothing
+
+
+def test_a_run_in_which_a_technique_cannot_act_resembles_no_study():
+    few = {"rollout__groups_mixed_frac": 0.95, "rollout__groups_all_wrong_frac": 0.05}
+    known = [found(**few)]
+    assert of("dynamic_sampling", rows(**few), known=known).like == ()
+    more = {"rollout__groups_mixed_frac": 0.89, "rollout__groups_all_wrong_frac": 0.05}
+    assert of("dynamic_sampling", rows(**more), known=known).like == tuple(known)
+
+
+def test_every_finding_measured_what_the_register_compares():
+    for each in findings():
+        regime = REGISTER[each.technique].regime
+        assert set(each.measured) == {regime.metric, *regime.like}
+        assert each.low <= each.points <= each.high
+    assert {each.technique for each in findings()} == set(REGISTER)
+
+
+def test_no_threshold_excludes_a_study_that_decided_an_effect():
+    for each in findings():
+        if each.verdict in ("up", "down"):
+            regime = REGISTER[each.technique].regime
+            assert regime.amount(each.measured[regime.metric])[0], each

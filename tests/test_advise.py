@@ -1,0 +1,36 @@
+"""`dapo_lit.advise` reads a run, and the command that it prints runs."""
+
+import shlex
+
+import pytest
+from command_line import SMALL, run_cli
+
+
+@pytest.fixture(scope="module")
+def folder(cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("advise")
+    done = run_cli(*SMALL, "replay.record=[2]", "budget.steps=3", "algorithm.optimizer.lr=1e-2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def advise(folder, *arguments):
+    return run_cli(*arguments, cwd=folder, module="dapo_lit.advise")
+
+
+def test_every_technique_has_an_answer_within_eighty_columns_and_a_fork_that_runs(folder):
+    done = advise(folder, "runs/four_sums/dapo/seed_0")
+    assert done.returncode == 0, done.stderr
+    commands = [line.strip() for line in done.stdout.splitlines() if "+study=fork" in line]
+    assert max(len(line) for line in done.stdout.splitlines() if line.strip() not in commands) <= 80
+    for label in ("overlong filtering", "clip-higher", "soft overlong punishment", "token-level loss"):
+        assert f"\n{label} (" in done.stdout
+    _, _, module, *arguments = shlex.split(commands[-1])
+    short = ("fork.horizon=1", "study.until=null", "study.seeds=[0]", "study.workers=1", "logger.progress=none")
+    assert run_cli(*arguments, *short, cwd=folder, module=module).returncode == 0
+
+
+def test_the_first_steps_are_enough_and_a_folder_without_a_run_is_refused(folder):
+    assert "steps 1 to 1," in advise(folder, "runs/four_sums/dapo/seed_0", "steps=1").stdout
+    done = advise(folder, "runs")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
