@@ -8,6 +8,8 @@ from dapo_lit.errors import suggestion
 
 COMMANDS = {
     "train": "train a policy, or the cells of a study with -m",
+    "ablate": "a technique on a model and problems of your own, in one command",
+    "advise": "what each technique could do in a run, and how to find out",
     "status": "list the cells of a study",
     "report": "write the report of a study",
     "evaluate": "sample a model on a benchmark",

@@ -10,9 +10,11 @@ from dapo_lit import screen
 class CommandParser(argparse.ArgumentParser):
     """Reads `output=DIR` like `--output DIR`; a mistake is one line and exit code 2."""
 
-    def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # type: ignore[override]
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str], namespace: None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         screen.install()
-        return super().parse_args([self._as_flag(argument) for argument in args], namespace)
+        return super().parse_known_args([self._as_flag(argument) for argument in args], namespace)
 
     def _as_flag(self, argument: str) -> str:
         """`key=value` as `--key=value` where `key` is a setting of this command; other arguments are unchanged.

@@ -81,7 +81,8 @@ class StudyHooks:
     """The parts of a study that are the command's."""
 
     before: Callable[[Iterable[Config]], int] = lambda configs: 0
-    """Gets the configs of the cells before several run side by side and print into logs; 0, or the exit code."""
+    """Gets the configs of the cells before the first of several runs, so that what is wrong with all of them is said
+    once; 0, or the exit code."""
     after: Callable[[Config], int] = lambda config: 0
     """Called once all cells were run; its result is the exit code if no cell failed."""
     decided: Callable[[Config], bool] = lambda config: False
@@ -202,7 +203,7 @@ def run_study(
 
     workers = workers_for(study.config, len(study.cells))
     configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
-    if workers > 1 and (code := hooks.before(configs)):
+    if len(study.cells) > 1 and (code := hooks.before(configs)):
         return code
 
     def run_cell(cell: Cell) -> int:

@@ -1,0 +1,74 @@
+"""One command ablates a technique on a model folder and a file of problems."""
+
+import json
+
+import pytest
+from command_line import SMALL, run_cli
+
+from dapo_lit.build.parts import Parts
+from dapo_lit.cli.command import compose
+
+SUMS = ((1, 2), (2, 2), (3, 1), (4, 3))
+SETTINGS = (
+    "task.max_prompt_tokens=8", "task.max_response_tokens=4", "algorithm.num_prompts=4",
+    "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "budget.steps=3", "study.until=null",
+    "study.seeds=[0,1]", "study.underpowered=true", "evaluation.every=0", "logger.progress=none",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(cache, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ablate")
+    (folder / "sums.csv").write_text("Query,target\n" + "".join(f"{a}+{b}=,{a + b}\n" for a, b in SUMS))
+    return folder, ("--model", str(Parts(compose("+experiment=four_sums")).policy_folder), "--data", "sums.csv")
+
+
+def ablate(folder, *arguments):
+    home, model_and_data = folder
+    return run_cli("clip_higher", *model_and_data, *SETTINGS, *arguments, cwd=home, module="dapo_lit.ablate")
+
+
+def test_it_finds_columns_probes_and_runs_the_study_which_the_same_command_continues(folder):
+    done = ablate(folder)
+    assert done.returncode == 0, done.stderr
+    assert "problem from `Query`, answer from `target`" in done.stdout
+    study = folder[0] / "runs" / "ablate_clip_higher_sums"
+    plan = json.loads((study / "study.json").read_text())[0]["plan"]
+    assert (plan["reference"], plan["metric"]) == ("dapo-clip_higher", "rollout/accuracy")
+    assert {run.parent.name for run in study.glob("*/seed_*/DONE.json")} == {"seed_0", "seed_1"}
+    assert len([*study.glob("dapo*/seed_*/DONE.json")]) == 4
+    before = {file: file.stat().st_mtime_ns for file in (folder[0] / "runs").rglob("metrics.jsonl")}
+    assert ablate(folder).returncode == 0
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+
+
+def test_a_technique_that_cannot_act_ends_the_command_before_a_study(folder):
+    done = ablate(folder, "algorithm.optimizer.lr=1e-9", "study_name=still")
+    assert done.returncode == 2
+    assert done.stdout.count("algorithm.epochs=") == 3  # each was tried
+    assert not (folder[0] / "runs" / "still").exists()
+
+
+def test_problems_that_the_policy_never_solves_end_the_command_with_one_of_its_responses(folder):
+    file = folder[0] / "hard.csv"
+    file.write_text("Query,target\n1+2=,1000001\n2+2=,1000002\n3+1=,1000003\n4+3=,1000004\n")
+    done = ablate(folder, "--data", "hard.csv", "study_name=hard")
+    assert done.returncode == 2
+    assert "One response" in done.stderr
+    assert not (folder[0] / "runs" / "hard").exists()
+
+
+def test_what_is_wrong_with_every_cell_is_said_once_and_before_the_study(folder):
+    wrong = ("study.metric=task/steps_frac", "study_name=wrong")
+    done = ablate(folder, *wrong)
+    assert (done.returncode, done.stderr.count("error:")) == (2, 1)
+    assert "registered" not in done.stdout
+    done = run_cli(*SMALL, *wrong, "-m", "+study=leave_one_out", "study.workers=1", cwd=folder[0])
+    assert (done.returncode, done.stderr.count("error:")) == (2, 1)
+
+
+@pytest.mark.parametrize("arguments", [["clip_hihger"], ["clip_higher", "--steps", "3"], ["clip_higher", "lr"]])
+def test_a_mistake_on_the_command_line_is_one_line(tmp_path, arguments):
+    given = [arguments[0], "--model", "m", "--data", "d.csv", *arguments[1:]]
+    done = run_cli(*given, cwd=tmp_path, module="dapo_lit.ablate")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
