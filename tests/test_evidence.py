@@ -7,8 +7,7 @@ import claims
 import pytest
 import yaml
 
-from dapo_lit.study.compare.contrasts import Comparison, difference
-from dapo_lit.study.compare.effects import Effect
+from dapo_lit.study.compare.contrasts import Effect, difference
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.techniques import REGISTER
 
@@ -58,7 +57,7 @@ def test_a_statement_is_decided_by_tests_of_one_sign_and_an_equivalence_needs_ev
         estimate = Estimate(mean, mean - 1, mean + 1, 12, 1.0)
         contrast = difference("f", "a", "a", "on", "off")
         own = Effect(contrast, "k", "k", estimate, 0.01, 0.01, "registered", verdict) if verdict else None
-        return claims.Test({"expect": expect}, {}, "k", Comparison(contrast, (), (), (), estimate, 0.01), own, None)
+        return claims.Test({"expect": expect}, {}, "k", Effect(contrast, "k", "k", estimate, 0.01), own, None)
 
     up, down = test(2.0, verdict="up"), test(-2.0, verdict="down")
     assert claims.verdict([up, down], [0.01, 0.9]) == "agrees"

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from dapo_lit.study.compare.contrasts import Comparison, compare_on, contrasts
-from dapo_lit.study.compare.effects import Effect, families_of, registered_effects
+from dapo_lit.study.compare.contrasts import Effect, compare_on, contrasts
+from dapo_lit.study.compare.effects import families_of, registered_effects
 from dapo_lit.study.compare.statistics import holm, smallest_effect
 from dapo_lit.study.read.outcomes import amount, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
@@ -37,7 +37,7 @@ class Test:
     claim: Mapping[str, Any]
     study: Mapping[str, Any]
     outcome: str
-    comparison: Comparison
+    comparison: Effect
     registered: Effect | None
     margin: float | None
 
@@ -61,7 +61,7 @@ def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> 
                 outcome = study["accuracy"] if claim["outcome"] == "accuracy" else claim["outcome"]
                 own = next((e for e in registered if (e.contrast.label, e.outcome) == (contrast.label, outcome)), None)
                 comparison = compare_on(runs, contrast, outcome)
-                if comparison.estimate is None:
+                if not comparison.seeds:
                     raise SystemExit(f"docs/claims.yaml: no pair of {study['folder']} has {outcome}")
                 margin = margins.get(own.contrast.family) if own else None
                 found.append(Test(claim, study, outcome, comparison, own, margin))
@@ -73,7 +73,7 @@ def verdict(of_claim: Sequence[Test], adjusted: Sequence[float]) -> str:
     expect = of_claim[0].claim["expect"]
     within = [test.registered is not None and test.registered.verdict == "within the margin" for test in of_claim]
     decided = [test for test, p in zip(of_claim, adjusted, strict=True) if p <= ALPHA]
-    signs = {"up" if test.comparison.estimate.mean > 0 else "down" for test in decided if test.comparison.estimate}
+    signs = {"up" if test.comparison.estimate.mean > 0 else "down" for test in decided}
     if not signs and all(within):
         return "agrees" if expect == "none" else "not reproduced in this setting"
     if len(signs) != 1:
@@ -103,7 +103,6 @@ def table(statements: Judged) -> str:
     for words, group in statements:
         for place, (test, p) in enumerate(group):
             estimate = test.comparison.estimate
-            assert estimate is not None
             key, least = test.outcome, smallest_effect(estimate.n)
             interval = "" if estimate.low is None else f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
             first = (f"{test.claim['id']} {test.claim['says']}", f"**{words}**") if place == 0 else ("", "")

@@ -55,7 +55,7 @@ def effects(folder: Path) -> list[Effect]:
             continue
         seen.add(weights)
         here, end, last = (compare(contrast, table, base_of) for table in (early, late, heldout))
-        if here.estimate is None or end.estimate is None or last.estimate is None or not any(here.differences):
+        if not end.seeds or not last.seeds or not any(here.differences):
             continue
         means = {"training": 100 * end.estimate.mean, "held-out": 100 * last.estimate.mean}
         clear = (clarity(here.differences), clarity(end.differences))

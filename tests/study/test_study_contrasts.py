@@ -32,7 +32,6 @@ ADDITIVE = {arm.name: {0: 0.4 + sum(EFFECTS[t] for t in arm.on)} for arm in CUBE
 def value(family: str, label: str, scores: dict[str, dict[int, float]], arms: tuple[str, ...]) -> float:
     found = next(c for c in contrasts(arms) if (c.family, c.label) == (family, label))
     estimate = compare(found, scores).estimate
-    assert estimate is not None
     return estimate.mean
 
 
@@ -93,7 +92,7 @@ def test_only_seeds_that_both_arms_have_are_compared() -> None:
     result = compare(contrast, {"a": {0: 0.5, 1: 0.6, 2: 9.0}, "b": {1: 0.5, 0: 0.5, 3: -9.0}})
     assert result.seeds == (0, 1)
     assert result.differences == pytest.approx((0, 0.1))
-    assert compare(contrast, {"a": {0: 1.0}}).estimate is None
+    assert compare(contrast, {"a": {0: 1.0}}).estimate.n == 0
 
 
 def test_base_policies_are_the_units() -> None:
@@ -134,7 +133,6 @@ def test_the_ladder_of_table_1_is_analysed_with_its_six_base_policies() -> None:
     }
     for technique, numbers in expected.items():
         estimate = found[technique].estimate
-        assert estimate is not None
         assert estimate.n == 6
         assert (estimate.mean, estimate.low, estimate.high) == pytest.approx([x / 100 for x in numbers], abs=6e-4)
 
@@ -153,7 +151,6 @@ def test_the_effects_that_synthetic_runs_were_given_are_recovered(table1: Path) 
     for result in (compare(contrast, scores) for contrast in contrasts(runs.arms)):
         technique = result.contrast.technique
         assert technique is not None
-        assert result.estimate is not None
         assert result.estimate.mean == pytest.approx(EFFECTS[technique], abs=0.006)
 
 

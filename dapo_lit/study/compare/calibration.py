@@ -6,7 +6,7 @@ difference, in the direction that was named, with an interval that excludes 0, a
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from dapo_lit.study.compare.statistics import pairs_needed, seeds_needed, smalle
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import Runs, StudyError
 
+Row = dict[str, Any]
+"""A paired difference of two arms, as calibration.json holds it."""
 CALIBRATE = "calibrate"
 """The study whose arms a regime names."""
 FILE = "calibration.json"
@@ -30,126 +32,77 @@ def calibration_arms(reference: str, doses: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([reference, reference + PLACEBO, *doses]))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A paired difference between two arms."""
+def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """A regime's sensitivity to each of its techniques: the content of calibration.json.
 
-    arms: tuple[str, str]
-    """Treated and control."""
-    outcome: str
-    n: int
-    mean: float
-    low: float | None
-    high: float | None
-    d: float | None
-    """The mean over the standard deviation of the differences between base policies."""
-
-    sd: float | None
-
-    def stands_out(self, least: float) -> bool:
-        """True for an interval on one side of 0, and a mean of at least so many standard deviations."""
-        one_side = self.low is not None and self.high is not None and self.low * self.high > 0
-        return one_side and (not least or (self.d is not None and abs(self.d) >= least))
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of a technique's positive control."""
-
-    technique: str
-    admitted: bool
-    reason: str
-    doses: tuple[Difference, ...]
-    """Each setting minus the first; the last is the extreme one."""
-    placebo: Difference | None
-    accuracy: Difference | None = None
-    """The extreme setting minus the first, on the primary metric, where the regime's studies claim it."""
-    accuracy_reason: str | None = None
-    """The reason why the regime is not sensitive to the technique on that metric; empty: it is; None: not asked."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A regime's sensitivity to each of its techniques."""
-
-    regime: str
-    reference: str
-    seeds: tuple[int, ...]
-    bases: tuple[str, ...]
-    steps: int
-    techniques: tuple[Verdict, ...]
-    metric: str
-    """The primary metric, for which the next three are given."""
-    sd: float | None
-    """Standard deviation of a paired difference between base policies, pooled over the placebo and the settings."""
-    smallest: Mapping[int, float]
-    """Pairs -> the smallest effect that they find with a power of 80 %."""
-    seeds_for_two_points: int | None
-
-
-def calibrate(runs: Runs, regime: Mapping[str, Any], metric: str) -> Calibration:
-    """Reads the runs of a calibration."""
+    `doses` are each setting minus the first, the last of them the extreme one. `sd` is the standard deviation of a
+    paired difference between base policies on the primary metric, pooled over the placebo and the settings.
+    """
     usable, reference = runs.usable, str(regime["reference"])
-    for arm in [reference, reference + PLACEBO, *(a for c in regime["techniques"].values() for a in c["doses"])]:
+    placebo, controls = (reference + PLACEBO, reference), regime["techniques"]
+    for arm in [*reversed(placebo), *(a for c in controls.values() for a in c["doses"])]:
         if not usable.of(arm):
             raise StudyError(f"the calibration of {regime['name']} has no finished run of {arm}")
-    verdicts = [_verdict(usable, reference, name, control) for name, control in regime["techniques"].items()]
-    nothing = _difference(usable, reference + PLACEBO, reference, metric)
+    rows = [_technique(usable, name, control, placebo) for name, control in controls.items()]
     if regime.get("accuracy"):
-        verdicts = [_on_accuracy(usable, verdict, nothing, metric) for verdict in verdicts]
-    pairs = sorted({(reference + PLACEBO, reference), *(e.arms for v in verdicts for e in v.doses)})
-    spreads = [e.sd for pair in pairs if (e := _difference(usable, *pair, metric)) and e.sd]
+        nothing = _difference(usable, placebo, metric)
+        for row in rows:
+            found = _difference(usable, row["doses"][-1]["arms"], metric) if row["doses"] else None
+            row |= {"accuracy": found, "accuracy_reason": _against(found, nothing, metric)}
+    pairs = sorted({placebo, *(e["arms"] for row in rows for e in row["doses"])})
+    spreads = [e["sd"] for pair in pairs if (e := _difference(usable, pair, metric)) and e["sd"]]
     sd = (sum(s**2 for s in spreads) / len(spreads)) ** 0.5 if spreads else None
     needed = seeds_needed(TWO_POINTS / sd) if sd else None
-    return Calibration(
-        regime=str(regime["name"]),
-        reference=reference,
-        seeds=usable.seeds,
-        bases=tuple(sorted(set(bases(usable).values()))),
-        steps=max(int(run.metrics.index.max()) for run in usable),
-        techniques=tuple(verdicts),
-        metric=metric,
-        sd=sd,
-        smallest={n: sd * (smallest_effect(n) or 0) for n in (6, 12, 20)} if sd else {},
-        seeds_for_two_points=max(needed, pairs_needed(1)) if needed else None,
-    )
+    return {
+        "regime": str(regime["name"]),
+        "reference": reference,
+        "seeds": usable.seeds,
+        "bases": sorted(set(bases(usable).values())),
+        "steps": max(int(run.metrics.index.max()) for run in usable),
+        "techniques": rows,
+        "metric": metric,
+        "sd": sd,
+        "smallest": {n: sd * (smallest_effect(n) or 0) for n in (6, 12, 20)} if sd else {},
+        "seeds_for_two_points": max(needed, pairs_needed(1)) if needed else None,
+    }
 
 
-def _verdict(runs: Runs, reference: str, technique: str, control: Mapping[str, Any]) -> Verdict:
+def _technique(runs: Runs, technique: str, control: Mapping[str, Any], placebo: tuple[str, str]) -> dict[str, Any]:
+    """The result of a technique's positive control."""
     key, steps = str(control["outcome"]), control.get("steps")
     first, *others = map(str, control["doses"])
-    doses = tuple(e for dose in others if (e := _difference(runs, dose, first, key, steps)))
-    placebo = _difference(runs, reference + PLACEBO, reference, key, steps)
-    reason = _against(doses[-1] if doses else None, placebo, key, LEAST_D, str(control["direction"]))
+    doses = [e for dose in others if (e := _difference(runs, (dose, first), key, steps))]
+    nothing = _difference(runs, placebo, key, steps)
+    reason = _against(doses[-1] if doses else None, nothing, key, LEAST_D, str(control["direction"]))
     good = f"its extreme setting changes {key} and the placebo does not"
-    return Verdict(technique, not reason, reason or good, doses, placebo)
+    return {
+        "technique": technique, "admitted": not reason, "reason": reason or good, "doses": doses, "placebo": nothing,
+        "accuracy": None, "accuracy_reason": None,
+    }  # fmt: skip
 
 
-def _on_accuracy(runs: Runs, verdict: Verdict, placebo: Difference | None, metric: str) -> Verdict:
-    """The same on the metric that studies claim: the control's interval excludes 0, and the placebo's does not."""
-    found = _difference(runs, *verdict.doses[-1].arms, metric) if verdict.doses else None
-    return replace(verdict, accuracy=found, accuracy_reason=_against(found, placebo, metric))
-
-
-def _against(
-    extreme: Difference | None, placebo: Difference | None, key: str, least: float = 0.0, direction: str = "either"
-) -> str:
+def _against(extreme: Row | None, placebo: Row | None, key: str, least: float = 0.0, direction: str = "either") -> str:
     """The reason not to admit a technique; empty where it is admitted."""
     if extreme is None or placebo is None:
         return f"no pair of runs logged {key}"
-    if not extreme.stands_out(least):
+    if not _stands_out(extreme, least):
         return f"its extreme setting does not change {key}" + (f" by {least:g} standard deviations" if least else "")
-    if direction != "either" and (extreme.mean > 0) != (direction == "up"):
+    if direction != "either" and (extreme["mean"] > 0) != (direction == "up"):
         return f"its extreme setting changes {key}, but not {direction}"
-    return f"the placebo changes {key} as well" if placebo.stands_out(least) else ""
+    return f"the placebo changes {key} as well" if _stands_out(placebo, least) else ""
 
 
-def _difference(
-    runs: Runs, treated: str, control: str, key: str, steps: tuple[int, int] | None = None
-) -> Difference | None:
-    e = compare_on(runs, difference("", "", None, treated, control), key, steps).estimate
-    d = e.mean / e.sd if e and e.sd else None
-    return Difference((treated, control), key, e.n, e.mean, e.low, e.high, d, e.sd) if e else None
+def _stands_out(row: Row, least: float) -> bool:
+    """True for an interval on one side of 0, and a mean of at least so many standard deviations."""
+    one_side = row["low"] is not None and row["low"] * row["high"] > 0
+    return one_side and (not least or (row["d"] is not None and abs(row["d"]) >= least))
+
+
+def _difference(runs: Runs, arms: tuple[str, str], key: str, steps: tuple[int, int] | None = None) -> Row | None:
+    """Treated minus control, with d, the mean over the standard deviation of the bases; None without a pair."""
+    e = compare_on(runs, difference("", "", None, *arms), key, steps).estimate
+    numbers = {"mean": e.mean, "low": e.low, "high": e.high, "d": e.mean / e.sd if e.sd else None, "sd": e.sd}
+    return {"arms": arms, "outcome": key, "n": e.n, **numbers} if e.n else None
 
 
 @dataclass(frozen=True)
@@ -171,22 +124,17 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
     below experiments/.
     """
     regime = next((run.config["regime"] for run in runs if run.config.get("regime")), None)
-    if regime is None:
-        return None
-    name = f"calibrate_{regime['name']}"
-    places = [study.resolve().parent, study.resolve().parent.parent, Path("experiments")]
+    name = f"calibrate_{regime['name']}" if regime else ""
+    places = [study.resolve().parent, study.resolve().parent.parent, Path("experiments")] if regime else []
     files = [place / name / inner / FILE for place in places for inner in ("", "runs")]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         return None
     try:
         tree = json.loads(file.read_text())
-        verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in tree["techniques"]}
-        accuracy = {
-            row["technique"]: row["accuracy_reason"]
-            for row in tree["techniques"]
-            if row.get("accuracy_reason") is not None
-        }
+        rows = tree["techniques"]
+        verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in rows}
+        accuracy = {row["technique"]: why for row in rows if (why := row.get("accuracy_reason")) is not None}
         return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy)
     except (ValueError, KeyError, TypeError) as error:
         raise StudyError(

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dapo_lit.study.compare.statistics import Estimate, per_base, sign_flip_p, t_interval
+from dapo_lit.study.compare.statistics import Estimate, per_base, tested
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder, read_arm
 from dapo_lit.study.read.outcomes import bases as bases_of
 from dapo_lit.study.read.outcomes import window_mean
@@ -35,32 +35,46 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A contrast with its value at each seed, and its mean over base policies."""
+class Effect:
+    """A row of the table of effects: a contrast on one outcome, over seeds and base policies."""
 
     contrast: Contrast
-    seeds: tuple[int, ...]
-    bases: tuple[str, ...]
-    """The base policy of each seed."""
-    differences: tuple[float, ...]
-    estimate: Estimate | None
-    """Over base policies; None without a seed that all arms of the contrast have."""
+    outcome: str
+    """The key of the metric."""
+    words: str
+    estimate: Estimate
+    """Over base policies, n = 0 without a seed that all arms have; of several looks, valid whenever a study stops."""
     p: float | None
     """Sign-flip test over base policies; None below two."""
+    adjusted: float | None = None
+    """Within the registered family, or over all metrics of the exploratory ones; None where several looks decide."""
+    kind: str = "exploratory"
+    """registered or exploratory."""
+    verdict: str = ""
+    """`up`, `down`, `within the margin`, `undecided` or `at 8 of 12`; empty for exploratory rows."""
+    alpha: float | None = None
+    """That of its family."""
+    seeds: tuple[int, ...] = ()
+    bases: tuple[str, ...] = ()
+    """The base policy of each seed."""
+    differences: tuple[float, ...] = ()
+
+    @property
+    def decided(self) -> bool:
+        return self.verdict.split(" ")[0] in ("up", "down")
 
     @property
     def units(self) -> str:
         """The unit of n: base policies; where all seeds share one, its runs, and the result is about this policy."""
-        return (
-            "base policies" if self.by_base or len(self.seeds) == 1 else "runs of one base policy, of which it speaks"
-        )
+        several = len(set(self.bases)) > 1 or len(self.seeds) == 1
+        return "base policies" if several else "runs of one base policy, of which it speaks"
 
     @property
     def by_base(self) -> dict[str, float]:
         """The mean difference at each base policy."""
-        means = per_base(self.differences, self.bases)
         names = list(dict.fromkeys(self.bases))
-        return dict(zip(names, map(float, means), strict=True)) if len(names) > 1 else {}
+        means = map(float, per_base(self.differences, self.bases))
+        return dict(zip(names, means, strict=True)) if len(names) > 1 else {}
 
 
 def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contrast]:
@@ -145,29 +159,31 @@ def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dic
 
 
 def compare(
-    contrast: Contrast, scores: Mapping[str, Mapping[int, float]], base_of: Mapping[int, str] | None = None
-) -> Comparison:
+    contrast: Contrast,
+    scores: Mapping[str, Mapping[int, float]],
+    base_of: Mapping[int, str] | None = None,
+    outcome: str = "",
+    words: str = "",
+) -> Effect:
     """One contrast over the seeds that all its arms have.
 
     base_of: the base policy of each seed; without it every seed counts as its own.
     """
-    differences = by_seed(contrast, scores)
-    seeds, values = tuple(differences), tuple(differences.values())
-    bases = tuple((base_of or {}).get(seed, str(seed)) for seed in seeds)
-    if not seeds:
-        return Comparison(contrast, (), (), (), None, None)
-    units = per_base(values, bases)
-    p = sign_flip_p(units) if 1 < len(units) <= 44 else None
-    return Comparison(contrast, seeds, bases, values, t_interval(units), p)
+    values = by_seed(contrast, scores)
+    bases = tuple((base_of or {}).get(seed, str(seed)) for seed in values)
+    estimate, p = tested(per_base(list(values.values()), bases))
+    return Effect(
+        contrast, outcome, words, estimate, p, seeds=tuple(values), bases=bases, differences=tuple(values.values())
+    )
 
 
-def compare_on(runs: Runs, contrast: Contrast, key: str, steps: tuple[int, int] | None = None) -> Comparison:
+def compare_on(runs: Runs, contrast: Contrast, key: str, steps: tuple[int, int] | None = None) -> Effect:
     """One contrast on a metric of these runs, over rollout steps or their last values, bases as they recorded them."""
     table = {
         arm: {run.seed: v for run in runs.usable.of(arm) if (v := window_mean(run, key, steps)) is not None}
         for arm in contrast.weights
     }
-    return compare(contrast, table, bases_of(runs))
+    return compare(contrast, table, bases_of(runs), key)
 
 
 def primary_family(found: Sequence[Contrast]) -> str | None:

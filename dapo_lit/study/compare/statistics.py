@@ -126,6 +126,13 @@ def sign_flip_p(differences: Sequence[float] | Array) -> float:
     return float(2 * np.sum(above) / 2.0 ** len(x))
 
 
+def tested(values: Sequence[float] | Array) -> tuple[Estimate, float | None]:
+    """Interval and sign-flip p of one value a base policy; no p below two values or above 44."""
+    if len(values) == 0:
+        return Estimate(float("nan"), None, None, 0, None), None
+    return t_interval(values), sign_flip_p(values) if 1 < len(values) <= 44 else None
+
+
 def _signed_sums(x: Array) -> Array:
     sums = np.zeros(1)
     for value in x:

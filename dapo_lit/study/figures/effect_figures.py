@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts
+from dapo_lit.study.compare.contrasts import Effect, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
@@ -34,32 +34,26 @@ def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: 
     return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure)
 
 
-def effects_figure(results: Sequence[Comparison], key: str, family: str) -> Drawing | None:
+def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing | None:
     """One row per comparison of a family, one dot per seed, with the mean, its interval and a line at zero."""
-    shown = [(r, r.estimate) for r in results if r.contrast.family == family and r.estimate is not None]
+    shown = [effect for effect in effects if effect.contrast.family == family and effect.seeds]
     if not shown:
         return None
+    switches = [effect.contrast.technique for effect in shown]
+    colours = [REGISTER[switch].colour if switch else PETROFF6[0] for switch in switches]
     dots = [
-        (
-            r.contrast.label.replace("_", " "),
-            r.differences,
-            REGISTER[r.contrast.technique].colour if r.contrast.technique else PETROFF6[0],
-            "o",
-            estimate,
-        )
-        for r, estimate in shown
+        (effect.contrast.label.replace("_", " "), effect.differences, colour, "o", effect.estimate)
+        for effect, colour in zip(shown, colours, strict=True)
     ]
     words = in_words(key).partition(" (")[0]
     figure = _dot_rows(dots, key, f"difference in {words}" + (f" ({unit(key)})" if unit(key) else ""), "D")
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
-    n = sorted({len(result.seeds) for result, _ in shown})
+    n = sorted({len(effect.seeds) for effect in shown})
     caption = (
         f"Effects on {key}, {family}: dots are differences paired by seed (n = {', '.join(map(str, n))}), "
         "the diamond their mean over base policies, the bar its 95 % t-interval."
     )
-    words = ", ".join(
-        f"{result.contrast.label} {amount(key, estimate.mean, signed=True)}" for result, estimate in shown
-    )
+    words = ", ".join(f"{e.contrast.label} {amount(key, e.estimate.mean, signed=True)}" for e in shown)
     name = "effects_" + family.replace(" ", "_").replace("=", "_")
     return Drawing(name, caption, f"Mean differences: {words}.", figure)
 
@@ -82,13 +76,10 @@ def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Fi
     return figure
 
 
-def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | None:
+def interactions_figure(effects: Sequence[Effect], key: str) -> Drawing | None:
     """Interactions of all pairs of techniques as a heat map."""
-    pairs = {
-        tuple(r.contrast.label.split(" x ")): r.estimate.mean
-        for r in results
-        if r.contrast.family == "interactions" and r.estimate
-    }
+    shown = [effect for effect in effects if effect.contrast.family == "interactions"]
+    pairs = {tuple(effect.contrast.label.split(" x ")): effect.estimate.mean for effect in shown}
     if not pairs:
         return None
     names = [switch for switch in REGISTER if any(switch in pair for pair in pairs)]
@@ -111,7 +102,7 @@ def interactions_figure(results: Sequence[Comparison], key: str) -> Drawing | No
     caption = (
         f"Interactions on {key}: the effect of one technique with the other on minus with it off"
         + (f", in {unit(key)}" if unit(key) else "")
-        + f"; mean over n = {max(r.estimate.n for r in results if r.estimate)} seeds."
+        + f"; mean over n = {max(effect.estimate.n for effect in effects)} seeds."
     )
     words = ", ".join(f"{a} with {b} {amount(key, mean, signed=True)}" for (a, b), mean in pairs.items())
     return Drawing("interactions", caption, f"Interactions: {words}.", figure)

@@ -106,9 +106,9 @@ def _repeats(own: Sequence[Run], parent: Path, steps: pd.DataFrame) -> str:
     return f"Under its own switches and noise the run was repeated exactly, in all {len(compared)} metrics."
 
 
-def _text(key: str, estimate: Estimate | None, scale: float = 1) -> str:
+def _text(key: str, estimate: Estimate, scale: float = 1) -> str:
     """`+2.5 ± 0.9`; with both ends where they are not at one distance, as of several looks."""
-    if estimate is None:
+    if estimate.n == 0:
         return "–"
     factor, form = (100 * scale, ".1f") if is_share(key) else (scale, ".3f" if "entropy" in key else ".2f")
     mean, low, high = factor * estimate.mean, estimate.low, estimate.high

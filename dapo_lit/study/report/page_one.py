@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from dapo_lit.study.compare.contrasts import Contrast
-from dapo_lit.study.compare.effects import Effect, effects_on_every_metric
+from dapo_lit.study.compare.contrasts import Contrast, Effect
+from dapo_lit.study.compare.effects import effects_on_every_metric
 from dapo_lit.study.compare.equal_budget import BUDGETS, Needed, costs, per_step_metric
 from dapo_lit.study.compare.statistics import smallest_effect
 from dapo_lit.study.figures.difference_figures import differences_figure
@@ -54,7 +54,7 @@ def _row(effect: Effect) -> list[str]:
 
 
 def _caption(results: Results, others: Sequence[Effect]) -> str:
-    units = "; ".join(sorted({result.units for result in results.comparisons if result.seeds}))
+    units = "; ".join(sorted({effect.units for effect in results.comparisons}))
     looked = f"{len({effect.outcome for effect in others})} metrics"
     rule = results.plan.rule if results.plan and results.plan.rule else "two-sided sign-flip test, Holm in each family"
     primary = {effect.words for effect in results.effects if effect.outcome == results.metric}
@@ -121,7 +121,7 @@ ALWAYS = ("rollout/entropy", "rollout/length_mean")
 
 def page_one(results: Results) -> list[Part]:
     """Section 1: sensitivity, the effects, their course in one figure, and their cost."""
-    found = [result.contrast for result in results.of(results.family) if result.seeds]
+    found = [effect.contrast for effect in results.of(results.family)]
     others = effects_on_every_metric(results.runs, found, bases(results.runs))
     parts: list[Part] = ["## 1. Findings", sensitivity(results, found), *effects_table(results, others)]
     if not found:

@@ -19,6 +19,9 @@ from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
 from dapo_lit.study.report.sections import arms_section, curves_section, runs_section
 
+OF_SEEDS = ("seeds", "bases", "differences")
+"""Fields of a comparison's values at each seed."""
+
 
 def make_report(
     folders: Sequence[Path],
@@ -69,7 +72,7 @@ def build(results: Results, command: str, late: str | None = None) -> Document:
     made_from = f" Base policies: {hash_of_bases(usable)}."
     kept = [part for part in parts if not is_empty(part)]
     named = [replace(part, caption=part.caption + made_from) if isinstance(part, Table) else part for part in kept]
-    found = [result.contrast for result in results.comparisons if result.seeds]
+    found = [effect.contrast for effect in results.comparisons]
     explored = exploration(usable, results.metric, found, results.family)
     return Document(title, named, as_json(results), lead[1:], explored)
 
@@ -110,8 +113,14 @@ def as_json(results: Results) -> dict[str, Any]:
             for run in usable
             if (reduced := outcome(run, results.metric))
         ],
-        "comparisons": [asdict(result) for result in results.comparisons],
-        "effects": [asdict(effect) | {"decided": effect.decided} for effect in results.effects],
+        "comparisons": [
+            {key: value for key, value in asdict(effect).items() if key in ("contrast", "estimate", "p", *OF_SEEDS)}
+            for effect in results.comparisons
+        ],
+        "effects": [
+            {key: value for key, value in asdict(effect).items() if key not in OF_SEEDS} | {"decided": effect.decided}
+            for effect in results.effects
+        ],
         "exercised": {
             technique: {"can_act": state, "measured": text} for technique, (state, text) in results.act.items()
         },

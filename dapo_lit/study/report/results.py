@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dapo_lit.study.compare.calibration import Admitted
-from dapo_lit.study.compare.contrasts import Comparison, compare, contrasts, primary_family
-from dapo_lit.study.compare.effects import Effect, exploratory_effects, registered_effects
+from dapo_lit.study.compare.contrasts import Effect, compare, contrasts, primary_family
+from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
 from dapo_lit.study.read.outcomes import bases, in_words, primary_metric, scores
@@ -22,7 +22,8 @@ class Results:
     edits: tuple[str, ...]
     metric: str
     scores: Mapping[str, Mapping[int, float]]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Effect, ...]
+    """Every contrast that has a pair, in the primary metric, whether it was registered or not."""
     family: str | None
     """The family of comparisons that the findings describe."""
     act: Mapping[str, tuple[bool | None, str]]
@@ -31,13 +32,9 @@ class Results:
     warnings: tuple[str, ...]
     """Reasons to refuse the comparison that were overruled."""
     effects: tuple[Effect, ...] = ()
-    """Registered, with verdicts, and the others in the primary metric."""
+    """Registered, with verdicts, and the other comparisons."""
     calibration: Admitted | None = None
     """The calibration of the study's regime; None without one."""
-
-    @property
-    def alpha(self) -> float:
-        return self.plan.alpha if self.plan else 0.05
 
     @property
     def idle(self) -> dict[str, str]:
@@ -45,7 +42,7 @@ class Results:
         admitted = {t for t, why in self.calibration.verdicts.items() if not why} if self.calibration else set()
         return {t: words for t, (state, words) in self.act.items() if state is False and t not in admitted}
 
-    def of(self, family: str | None) -> tuple[Comparison, ...]:
+    def of(self, family: str | None) -> tuple[Effect, ...]:
         return tuple(result for result in self.comparisons if result.contrast.family == family)
 
 
@@ -64,14 +61,16 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         raise StudyError("; ".join(reasons_against) + " (--allow-mixed reports nonetheless and says so)")
     metric = primary_metric(runs, plan.metric if plan else None)
     table = scores(runs, metric)
-    wanted, reference = _expected(runs, plan)
-    found, base_of = contrasts(runs.usable.arms, reference), bases(runs)
+    wanted = plan.arms if plan else ()
+    reference = (plan.reference if plan else None) or (runs.arms[0] if len(runs.arms) > 1 else None)
+    final = next((run.config.get("evaluation", {}).get("final_samples") for run in runs), None)
+    found, base_of, words = contrasts(runs.usable.arms, reference), bases(runs), in_words(metric, final)
+    comparisons = [one for c in found if (one := compare(c, table, base_of, metric, words)).seeds]
     registered = registered_effects(runs, plan, reference, metric)
     families = {contrast.family for contrast in found}
     named = [effect.contrast.family for effect in registered if effect.contrast.family in families]
-    family = next(iter(named), (plan.family if plan else None) or primary_family(found))
-    comparisons = [compare(contrast, table, base_of) for contrast in found]
-    final = next((run.config.get("evaluation", {}).get("final_samples") for run in runs), None)
+    known = {(e.contrast.label, e.contrast.family) for e in registered if e.outcome == metric}
+    others = [one for one in comparisons if (one.contrast.label, one.contrast.family) not in known]
     return Results(
         runs=runs,
         plan=plan,
@@ -79,11 +78,11 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
         metric=metric,
         scores=table,
         comparisons=tuple(comparisons),
-        family=family,
+        family=next(iter(named), (plan.family if plan else None) or primary_family(found)),
         act=exercised(runs),
         missing=runs.missing(wanted, _awaited(runs, plan, registered)),
         warnings=tuple(reasons_against),
-        effects=(*registered, *exploratory_effects(comparisons, registered, metric, in_words(metric, final))),
+        effects=(*registered, *others),
     )
 
 
@@ -91,9 +90,3 @@ def _awaited(runs: Runs, plan: Plan | None, registered: Sequence[Effect]) -> tup
     """The registered seeds; of a study that stopped because all is decided, those that it ran."""
     stopped = plan and "until" in (plan.stopping or {}) and all(effect.decided for effect in registered)
     return tuple(s for s in plan.seeds if not stopped or s <= max(runs.seeds)) if plan else ()
-
-
-def _expected(runs: Runs, plan: Plan | None) -> tuple[tuple[str, ...], str | None]:
-    """Arms that the study should have, and its reference: the registered ones, else the first there is."""
-    arms, reference = (plan.arms, plan.reference) if plan else ((), None)
-    return arms, reference or (runs.arms[0] if len(runs.arms) > 1 else None)
