@@ -33,7 +33,7 @@ COMPUTED = f"""(changes) => {{
             tokens.push([found.advantage[i], epoch.weight[i], epoch.ratio[t], epoch.clip[t], epoch.update[i]]);
     }}
     return {{ kept: found.kept.map(g => step.groups[g].id), rewards: found.rewards, tokens, loss: found.loss,
-        updates: found.updates, norm: combinationOf(step, ({STATE})(changes)).measured.norm_step }};
+        updates: found.updates, norm: combinationOf(step, ({STATE})(changes)).update.norm }};
 }}"""
 CLIPPED = ["no", "low", "high", "dual"]
 
@@ -175,7 +175,7 @@ HOSTILE = [
 
 def test_text_of_models_and_files_stays_text(page, browser, tmp_path):
     step = json.loads(re.search(r'id="step">(.*?)</script>', page.read_text(), re.S)[1])
-    step["title"] = HOSTILE[0]
+    step["task"] = HOSTILE[0]
     step["vocabulary"] = [HOSTILE[k % len(HOSTILE)] for k in range(len(step["vocabulary"]))]
     for k, group in enumerate(step["groups"]):
         group["problem"] = group["answer"] = HOSTILE[k % len(HOSTILE)]

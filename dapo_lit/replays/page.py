@@ -16,7 +16,7 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.replays.recorded_step import Recording, replay
-from dapo_lit.replays.tables import summary_row, token_table
+from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import counter_seed, token_batch
@@ -38,6 +38,8 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "dynamic_sampling.on_exhausted": ("error", "train_smaller", "top_up"),
 }
 """Keys below `algorithm`, and the values that the page can compute with."""
+FIELDS = ("switch", "label", "section", "equation", "on", "off", "colour")
+"""Of a technique."""
 RATIO_UNIT = 2.0**-24
 """A float32 between 0.5 and 2 is a whole number of these."""
 NATS_UNIT = 1e-3
@@ -63,7 +65,8 @@ def step_page(
     text_of: decodes token ids.
     """
     check_computed(recording.config)
-    recorded = replay(recording, recording.config)
+    own = recording.config
+    recorded = replay(recording, own)
     groups = recorded.generated
     ratios: dict[bytes, np.ndarray] = {}  # replays without a difference share theirs
     replays: dict[Any, dict[str, Any]] = {}
@@ -75,9 +78,11 @@ def step_page(
             table = token_table(arm, lambda ids: "")
             ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
             ratios.setdefault(ratio.tobytes(), ratio)
-            row = summary_row(arm, recorded, table)
-            row["norm_step"] = sum(float(g.double().square().sum()) for g in arm.log.summed or ()) ** 0.5
-            replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "measured": row}
+            update = {
+                "cosine": cosine(arm.log.summed, recorded.log.summed),
+                "norm": sum(float(g.double().square().sum()) for g in arm.log.summed or ()) ** 0.5,
+            }
+            replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "update": update}
         measured.append({"on": sorted(on)} | replays[effects])
     ids = np.concatenate([c.sample.response_ids for g in groups for c in g.completions])
     vocabulary, places = np.unique(ids, return_inverse=True)
@@ -85,9 +90,12 @@ def step_page(
     numbers += [(r - 1.0) / RATIO_UNIT for r in ratios.values()]
     return _filled(
         {
-            "title": _title(recording),
-            "settings": _settings(recording.config),
-            "techniques": [_technique(switch) for switch in REGISTER],
+            "step": recording.step,
+            "task": own.task.label,
+            "policy": Path(own.policy.path or own.policy.name).name,
+            "settings": own.algorithm.model_dump(mode="json")
+            | {"limit": own.task.max_response_tokens, "wrong_value": own.reward.wrong_value},
+            "techniques": [{name: getattr(technique, name) for name in FIELDS} for technique in REGISTER.values()],
             "groups": [_group(group) for group in groups],
             "combinations": measured,
             "orders": _orders(recording, len(groups)),
@@ -123,27 +131,6 @@ def entropies(recording: Recording, groups: Sequence[Group]) -> np.ndarray:
         with torch.no_grad():
             found[micro.tokens] = module.policy_forward.logprobs(micro)[1].cpu()
     return found.numpy()
-
-
-def _title(recording: Recording) -> str:
-    task, policy = recording.config.task, recording.config.policy
-    return f"task {task.label}, policy {Path(policy.path).name if policy.path else policy.name}, step {recording.step}"
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """What the arithmetic of the page depends on."""
-    algorithm = config.algorithm.model_dump()
-    names = ("techniques", "clip", "advantage", "overlong", "token_level_denominator", "completion_level_denominator")
-    sampling = {name: algorithm["dynamic_sampling"][name] for name in ("filter_on", "on_exhausted")}
-    sizes = {name: algorithm[name] for name in ("num_prompts", "minibatch_prompts", "epochs")}
-    limits = {"max_response_tokens": config.task.max_response_tokens, "wrong_value": config.reward.wrong_value}
-    return {name: algorithm[name] for name in names} | sampling | sizes | limits
-
-
-def _technique(switch: str) -> dict[str, str]:
-    technique = REGISTER[switch]
-    names = ("switch", "label", "section", "equation", "on", "off", "colour")
-    return {name: getattr(technique, name) for name in names}
 
 
 def _group(group: Group) -> dict[str, Any]:

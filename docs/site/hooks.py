@@ -124,13 +124,16 @@ def _original(file: File) -> Path | None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers draw without a library."""
+    """Formulas as MathML, which browsers draw without a library; keys in tables may break after a dot."""
     formula = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
 
     def mathml(found: re.Match[str]) -> str:
         display = "block" if found[1] == "div" else "inline"
         return latex2mathml.converter.convert(unescape(found[2]), display=display)
 
+    cell = re.compile(r"(?<=<code>)[^<\s]{20,}(?=</code>)")
+    tables = re.compile(r"<table>.*?</table>", re.S)
+    html = tables.sub(lambda found: cell.sub(lambda key: re.sub(r"([./,=])", r"\1<wbr>", key[0]), found[0]), html)
     return formula.sub(mathml, html)
 
 

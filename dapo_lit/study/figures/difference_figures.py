@@ -20,6 +20,7 @@ from dapo_lit.study.figures.style import (
     COLUMN_IN,
     FAINT,
     INK,
+    PAGE_IN,
     Look,
     contrast_looks,
     contrast_name,
@@ -70,7 +71,9 @@ TEXT = 7
 """Points."""
 
 
-def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
+def differences_figure(
+    runs: Runs, found: Sequence[Contrast], keys: Sequence[str], width: float = COLUMN_IN
+) -> Drawing | None:
     """The paired difference of each comparison in each metric over the steps; None where no seed has a pair.
 
     found: at most six are drawn.
@@ -90,7 +93,7 @@ def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str
     if not shown:
         return None
     lines = [c for c in found[:MOST_LINES] if any(c.label == label for _, label in bands)]
-    figure = _draw(bands, shown, lines)
+    figure = _draw(bands, shown, lines, width)
     pairs = sorted({int(band["n"].iloc[-1]) for band in bands.values()})
     caption = (
         f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, pairs))} pairs): mean and "
@@ -107,16 +110,18 @@ def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = No
     """`differences_figure` of every technique that these runs compare, with its caption, for notebooks."""
     known = [contrast for contrast in contrasts(runs.usable.arms, reference) if contrast.technique]
     family = primary_family(known)
-    drawing = differences_figure(runs, [c for c in known if c.family == family], keys)
+    drawing = differences_figure(runs, [c for c in known if c.family == family], keys, PAGE_IN)
     if drawing is None:
         raise StudyError(f"no pair of arms that differ in one technique, of {', '.join(runs.arms)}")
     return with_caption(drawing.figure, drawing.caption)
 
 
-def _draw(bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], lines: Sequence[Contrast]) -> Figure:
-    columns = min(2, len(keys))
+def _draw(
+    bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], lines: Sequence[Contrast], width: float
+) -> Figure:
+    columns = min(int(2 * width / COLUMN_IN), len(keys))
     rows = -(-len(keys) // columns)
-    figure, grid = new_figure(rows, columns, width=COLUMN_IN, height=1.2 * rows)
+    figure, grid = new_figure(rows, columns, width=width, height=0.74 * width * rows / columns)
     look = contrast_looks(lines)
     end = max(float(band["x"].iloc[-1]) for band in bands.values())
     for place, axes in enumerate(grid.flat):

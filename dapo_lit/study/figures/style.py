@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 from dapo_lit.study.compare.contrasts import Contrast
@@ -136,6 +136,8 @@ def title(axes: Axes, text: str, unit: str = "", x: str = "") -> None:
     axes.set_title(text, loc="left", fontsize=8.5, color=INK)
     axes.set_ylabel(unit)
     axes.set_xlabel(x)
+    if x.endswith("step"):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if x.endswith("tokens"):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 

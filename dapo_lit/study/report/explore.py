@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy import stats
 
 from dapo_lit.errors import DamagedError
@@ -34,7 +33,7 @@ def exploration(
         live: the page loads itself anew, because its run goes on.
     """
     logged = runs.keys()
-    keys = [key for key in logged if key not in AXES and (key == metric or _varies(runs, key))]
+    keys = [key for key in logged if key not in AXES]
     arm_looks, base_of, styles = looks(runs.arms), bases(runs), contrast_looks(found)
     return {
         "metric": metric,
@@ -56,14 +55,8 @@ def exploration(
     }
 
 
-def _varies(runs: Runs, key: str) -> bool:
-    values = np.concatenate([run.series(key).to_numpy(dtype=float) for run in runs])
-    return len(values) > 0 and values.min() < values.max()
-
-
 def _look(look: Look) -> dict[str, Any]:
-    dash = look.dash[1] if isinstance(look.dash, tuple) else ()
-    return {"colour": look.colour, "dash": [1.6 * length for length in dash]}
+    return {"colour": look.colour, "dash": look.dash}
 
 
 def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
