@@ -9,18 +9,15 @@ pair by pair, until the difference is decided. Again, the same command continues
 follow, such as task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import compose, reported
@@ -34,14 +31,9 @@ from dapo_lit.screen import indented
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
-if TYPE_CHECKING:
-    from dapo_lit.study.compare.advice import Advice
-
 PROBE_STEPS = 3
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
-SHOWN = 160
-"""Characters of a response."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -67,21 +59,26 @@ def ablate(options: argparse.Namespace, own: list[str], command: str) -> list[st
     Raises UserError: something is wrong, or the technique cannot act here.
     """
     check_overrides(own)
-    without = Arm(DAPO - {options.technique}).name
-    arms = [without, Arm(DAPO | {options.technique}).name]
+    technique, arm = options.technique, Arm(DAPO - {options.technique}).name
     settings = [
-        "+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out",
-        f"study.name=ablate_{options.technique}", f"study.arms=[{','.join(arms)}]", f"study.reference={without}",
+        "+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", f"study.name=ablate_{technique}",
+        f"study.arms=[{arm},{Arm(DAPO | {technique}).name}]", f"study.reference={arm}",
     ]  # fmt: skip
-    if not any(given.startswith("study.until=") for given in own):
-        settings.append("study.until=decided")
-    probed = probe(options.technique, settings, without)
-    print(f"probe     {PROBE_STEPS} steps without {REGISTER[options.technique].label}, at the full learning rate")
-    print("\n".join(map(indented, measured(probed))))
-    if not probed.advice.acts:
-        raise UserError(refusal(options.technique, settings, without, probed, command))
-    print("\n".join(cost(probed)), flush=True)
-    return ["-m", *settings, "preflight=false"]
+    config, record = compose(*settings, f"study.arm='{arm}'"), REGISTER[technique]
+    rows, acts = probe(technique, config, settings, 1)
+    if acts:
+        print("\n".join(cost(config, rows)), flush=True)
+        return ["-m", *settings, "preflight=false"]
+    reason = f"{record.label} would have next to nothing to act on, so no study is run."
+    if technique != "clip_higher":
+        raise UserError(f"{reason}\n{record.regime.lever}")
+    for times in EPOCHS:
+        if probe(technique, config, settings, times)[1]:
+            epochs = f"algorithm.epochs={config.algorithm.epochs * times}"
+            raise UserError(f"{reason}\nIt acts with {epochs}; to study it so:\n  {command} {epochs}")
+    raise UserError(
+        f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
+    )
 
 
 def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
@@ -90,29 +87,26 @@ def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
     from dapo_lit.data.sources import load_with_selection
     from dapo_lit.policy.load import load_tokenizer
 
-    named, label = {given.split("=")[0] for given in own}, Path(options.data).stem
+    named, label = {given.split("=")[0] for given in own}, re.sub(r"\W", "_", Path(options.data).stem)
     columns = {} if "task.columns" in named else find_columns(options.data)
     given = [f"policy.path={quoted(options.model)}", f"task.path={quoted(options.data)}"]
-    given += [f"task.columns={{{', '.join(f'{k}: {v}' for k, v in columns.items())}}}"] if columns else []
+    if columns:
+        given.append(f"task.columns={{problem: {columns['problem']}, answer: {columns['answer']}}}")
+        print(f"columns   problem from `{columns['problem']}`, answer from `{columns['answer']}`")
     problems = load_with_selection(options.data, "train", columns=columns)[0] if columns else []
     reward = options.reward or propose_reward(problem.answer for problem in problems)
     is_rule = (config_folder() / "reward" / f"{reward}.yaml").is_file()
-    given += [f"reward={reward}" if is_rule else f"reward.function={reward}"]
-    defaults = {
-        "task.label": "".join(c if c.isalnum() else "_" for c in label),
-        "study_name": f"ablate_{options.technique}_{label}",
-        "study.metric": "" if "task.eval_path" in named else "rollout/accuracy",
-    }
-    given += [f"{key}={value}" for key, value in defaults.items() if value and key not in named]
+    given.append(f"reward={reward}" if is_rule else f"reward.function={reward}")
+    defaults = {"task.label": label, "study_name": f"ablate_{options.technique}_{label}", "study.until": "decided"}
+    if "task.eval_path" not in named:
+        defaults["study.metric"] = "rollout/accuracy"
+    given += [f"{key}={value}" for key, value in defaults.items() if key not in named]
     config = compose("+experiment=hf", *given, *own, "+study=leave_one_out", "study.arm=dapo")
+    print(f"reward    {reward} (reads {config.reward.extraction}; your own: --reward)")
     if "task.template" not in named:
-        is_chat = bool(load_tokenizer(config.policy.path or "").chat_template)
-        template = propose_template(config.reward.extraction, is_chat)
-        given.append(f"task.template={template}")
-        print(f"prompt    the template {template} (your own: task.template=FILE.yaml)")
-    if columns:
-        print(f"columns   problem from `{columns['problem']}`, answer from `{columns['answer']}`")
-    print(f"reward    {reward} (reads {config.reward.extraction})")
+        is_chat = bool(load_tokenizer(options.model).chat_template)
+        given.append(f"task.template={propose_template(config.reward.extraction, is_chat)}")
+        print(f"prompt    {given[-1]} (your own: task.template=FILE.yaml)")
     return given
 
 
@@ -121,155 +115,81 @@ def quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w./-]+", text) else f"'{text}'"
 
 
-@dataclass(frozen=True)
-class Probed:
-    """A few steps without the technique."""
+def probe(technique: str, study: Config, settings: Sequence[str], times: int) -> tuple[list[dict[str, Any]], bool]:
+    """Trains a few steps without the technique, in a process of its own; the rows, and whether it could act there.
 
-    study: Config
-    """A run of the study."""
-    updates: int
-    """A step of the probe."""
-    rows: list[dict[str, Any]]
-    advice: Advice
-
-
-def probe(technique: str, settings: Sequence[str], arm: str, epochs: int = 1) -> Probed:
-    """Checks the run and trains a few steps in a process of its own, whose output goes into a log.
-
-    epochs: times those of the run; the checks are made for the run's own only.
-    """
-    from dapo_lit.study.compare.advice import advice_on, findings, updates_of
-
-    own = compose(*settings, f"study.arm='{arm}'")
-    epochs *= own.algorithm.epochs
-    overrides = [
-        *settings, f"study.arm='{arm}'", f"study_name={own.study_name}_probe/epochs_{epochs}", "study.until=null",
-        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.num_problems=1",
-        "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
-    ]  # fmt: skip
-    if epochs > own.algorithm.epochs:
-        overrides.append("preflight=false")
-    config = compose(*overrides)
-    if code := in_child(lambda: reported(lambda: train_probe(config, overrides))):
-        raise SystemExit(code)
-    rows = read_metrics(run_folder(config, arm)).rows
-    algorithm = flatten(config.model_dump(mode="json")["algorithm"])
-    return Probed(own, updates_of(algorithm), rows, advice_on(technique, rows, algorithm, findings()))
-
-
-def run_folder(config: Config, arm: str) -> Path:
-    from dapo_lit.runs.run_folder import run_path
-
-    return run_path(config, arm)
-
-
-def train_probe(config: Config, overrides: list[str]) -> None:
-    """The checks of a training, once and on the screen, then the training itself.
+    times: those of the epochs of the run; the checks are made for the run's own only.
 
     Raises UserError: no group had both right and wrong answers, so neither arm of a study would learn from any.
     """
-    from dapo_lit.train import arm_of, check_study, train
+    from dapo_lit.runs.run_folder import run_path
+    from dapo_lit.study.compare.advice import advice, findings, updates_of
+
+    assert study.study is not None
+    arm, epochs = str(study.study.arm), study.algorithm.epochs * times
+    overrides = [
+        *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
+        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.num_problems=1",
+        "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
+    ]  # fmt: skip
+    config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
+    if code := in_child(lambda: reported(lambda: train_probe(config, overrides))):
+        raise SystemExit(code)
+    rows = read_metrics(run := run_path(config, arm)).rows
+    algorithm = flatten(config.model_dump(mode="json")["algorithm"])
+    found = advice(technique, rows, algorithm, findings())
+    print(f"probe     {PROBE_STEPS} steps of {updates_of(algorithm)} updates without {REGISTER[technique].label}")
+    keys = ("accuracy", "groups_mixed_frac", "truncated_frac", "length_mean")
+    right, mixed, truncated, length = (step_mean(rows, f"rollout/{key}") or 0.0 for key in keys)
+    shares = f"{right:.1%} right, {mixed:.0%} of the groups mixed, {truncated:.1%} truncated, {length:.0f} tokens"
+    like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
+    print("\n".join(map(indented, (shares, found.amount, *like))), flush=True)
+    if not mixed:
+        table = read_table(min((run / "rollouts").glob("*.parquet")), ["response"])
+        raise UserError(
+            "no group had both right and wrong answers, so there is nothing to learn. Take problems nearer the "
+            "policy's level, a prompt with a worked example (task.template=FILE.yaml), another --reward, or a longer "
+            f"task.max_response_tokens. One response: {shorten(str(table['response'].iloc[0]), 160)!r}"
+        )
+    return rows, bool(found.acts)
+
+
+def train_probe(config: Config, overrides: list[str]) -> None:
+    """The checks of a training, on the screen, then the training itself, whose output goes into a log."""
+    from dapo_lit.train import check_study, train
 
     check_study([config])
-    folder = Path(config.runs_dir) / config.study_name
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"training {config.budget.steps} steps; what they print is in {folder}/probe.log", flush=True)
-    with (folder / "probe.log").open("a") as log, redirect_stdout(log):
+    log = Path(config.runs_dir) / config.study_name / "probe.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
+    with log.open("a") as opened, redirect_stdout(opened):
         train(config.model_copy(update={"preflight": False}), overrides)
-    run = run_folder(config, arm_of(config))
-    rows = read_metrics(run).rows
-    if not step_mean(rows, "rollout/groups_mixed_frac"):
-        table = read_table(next(iter(sorted((run / "rollouts").glob("*.parquet")))), ["response"])
-        response = shorten(str(table["response"].iloc[0]), SHOWN, placeholder=" ...")
-        raise UserError(
-            "no group of the probe had both right and wrong answers "
-            f"({step_mean(rows, 'rollout/accuracy'):.0%} right), so there is nothing to learn. Take problems "
-            "nearer the policy's level, a prompt with a worked example (task.template=FILE.yaml), another --reward, or "
-            "a longer task.max_response_tokens "
-            f"({step_mean(rows, 'rollout/truncated_frac'):.0%} are truncated). One response: {response!r}"
-        )
 
 
-def measured(probed: Probed) -> list[str]:
-    """What the probe measured, a line each."""
-    means = dict[str, float]()
-    for key in ("rollout/accuracy", "rollout/groups_mixed_frac", "rollout/truncated_frac", "rollout/length_mean"):
-        means[key] = step_mean(probed.rows, key) or 0.0
-    accuracy, mixed, truncated, length = means.values()
-    updates = probed.updates
-    lines = [
-        f"accuracy {accuracy:.1%}; {mixed:.0%} of the groups mixed; {truncated:.1%} truncated; {length:.0f} tokens",
-        f"{probed.advice.amount}, {updates} update{'' if updates == 1 else 's'} a step",
-    ]
-    like = [f"like the study {found.study}, which found {found.words}" for found in probed.advice.like[:1]]
-    return [*lines, *(like or ["no study of this project resembles it"])]
-
-
-def refusal(technique: str, settings: Sequence[str], arm: str, probed: Probed, command: str) -> str:
-    """Why there is no study; for clip-higher, with the epochs that would let it act, which are tried."""
-    record, epochs = REGISTER[technique], probed.study.algorithm.epochs
-    lines = [f"{record.label} would have next to nothing to act on, so no study is run."]
-    if technique != "clip_higher":
-        return "\n".join([*lines, record.regime.lever])
-    for times in EPOCHS:
-        print(f"probe     the same with algorithm.epochs={epochs * times}", flush=True)
-        other = probe(technique, settings, arm, times)
-        print("\n".join(map(indented, measured(other)[:2])), flush=True)
-        if other.advice.acts:
-            lines += [f"It acts with {epochs * times} epochs a step. To study it so:"]
-            return "\n".join([*lines, f"  {command} algorithm.epochs={epochs * times}"])
-    return "\n".join(
-        [*lines, f"Nor with {epochs * EPOCHS[-1]} epochs; a higher algorithm.optimizer.lr moves ratios too."]
-    )
-
-
-def cost(probed: Probed) -> list[str]:
-    """Pairs, time and tokens of the study, and the effect that it can show, a line each."""
-    from dapo_lit.study.compare.advice import findings
+def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin."""
     from dapo_lit.study.compare.sequential import planned_looks
     from dapo_lit.study.compare.statistics import smallest_effect
     from dapo_lit.study.read.outcomes import in_words
 
-    config, last, steps = probed.study, probed.rows[-1], probed.study.budget.steps
-    study = config.study
+    study, algorithm, evaluation, steps = config.study, config.algorithm, config.evaluation, config.budget.steps
     assert study is not None
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
-    seconds, tokens = (last[key] / last["step"] for key in ("wall_s", "tokens_generated"))
-    workers = workers_for(config, 2 * looks[0])
-
-    def of(pairs: int) -> str:
-        runs = 2 * pairs
-        hours = runs * steps * seconds / workers / 3600
-        time = f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.0f} hours"
-        count = f"{pairs} pair{'' if pairs == 1 else 's'}"
-        return f"{count}: about {time} and {runs * steps * tokens / 1e6:.2g} million tokens"
-
-    noise = 100 * sampling_noise(config, probed.rows)
-    ends = sorted({looks[0], looks[-1]})
-    least = " and ".join(f"{noise * (smallest_effect(n) or 0):.1f} with {n} pairs" for n in ends)
-    toy = [row.sd * (smallest_effect(12) or 0) for row in findings() if row.n >= 12]
-    return [
-        f"study     pairs of runs of {steps} steps, with and without it; looks after {', '.join(map(str, looks))}",
-        *(f"  {of(pairs)}" for pairs in ends),
-        f"  ({seconds:.0f} s a step, {workers} runs at a time; evaluations are not counted)",
-        f"  smallest effect on {in_words(study.metric)} that it finds, in points:",
-        f"  {least}, if sampling were the only noise;",
-        f"  {min(toy):.1f} to {max(toy):.1f} with 12 pairs in this project's studies of small tasks",
-    ]
-
-
-def sampling_noise(config: Config, rows: Sequence[Mapping[str, Any]]) -> float:
-    """Standard deviation of a paired difference in accuracy if every completion were a coin of the probe's accuracy."""
-    from dapo_lit.data.sources import load_heldout
-
-    algorithm, evaluation, steps = config.algorithm, config.evaluation, config.budget.steps
+    seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
     points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages
     completions = algorithm.num_prompts * algorithm.samples_per_prompt * points
     if config.task.eval_path:
-        problems = len(load_heldout(config.task.eval_path, {str(k): v for k, v in (config.task.columns or {}).items()}))
-        completions = min(problems, evaluation.num_problems) * (evaluation.final_samples or evaluation.samples)
-    accuracy = step_mean(rows, "rollout/accuracy") or 0.0
-    return float((2 * accuracy * (1 - accuracy) / completions) ** 0.5)
+        completions = evaluation.num_problems * (evaluation.final_samples or evaluation.samples)
+    right = step_mean(rows, "rollout/accuracy") or 0.0
+    noise, workers = 100 * (2 * right * (1 - right) / completions) ** 0.5, workers_for(config, 2 * looks[0])
+    lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {', '.join(map(str, looks))}"]
+    for pairs in sorted({looks[0], looks[-1]}):
+        minutes = 2 * pairs * steps * seconds / workers / 60
+        text = f"{pairs} pairs: about {minutes:,.0f} minutes and {2 * pairs * steps * tokens:,.0f} tokens; they find"
+        least = noise * (smallest_effect(pairs) or 0)
+        lines.append(indented(f"{text} {least:.1f} points of {in_words(study.metric)} if sampling is the only noise"))
+    rate = f"{seconds:.0f} s a step, {workers} at a time"
+    return [*lines, indented(f"({rate}, evaluations not counted; training adds noise of its own)")]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -275,19 +275,19 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "refusals"),
+    "arguments",
     [
-        (("-m", "study.workers=2"), 1),  # the cells would refuse it as well, each in the log of its worker
-        (("-m", "study.workers=1"), 4),
-        ((f"study.arm={OTHER}", "seed=0"), 1),
+        ("-m", "study.workers=2"),  # the cells would refuse it as well, each in the log of its worker
+        ("-m", "study.workers=1"),
+        (f"study.arm={OTHER}", "seed=0"),
     ],
 )
-def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_nothing(tmp_path, cache, arguments, refusals):
+def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_nothing(tmp_path, cache, arguments):
     done = run_cli("+study=placebo", *TINY, *arguments, "reward.function=json.no_such_function", cwd=tmp_path)
     assert done.returncode == 2, done.stdout
-    assert done.stdout.count("before the first step") == refusals
+    assert done.stdout.count("before the first step") == 1
     assert "  tokenizer  " in done.stdout
-    assert done.stderr.count("error: a reward function failed") == refusals
+    assert done.stderr.count("error: a reward function failed") == 1
     assert "no attribute 'no_such_function'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 

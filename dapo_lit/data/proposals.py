@@ -1,7 +1,6 @@
-"""Proposals for data of one's own: the columns of problem and answer, and a prompt. A proposal is printed before it is
-used, and task.columns or task.template overrides it.
-"""
+"""Proposals for data of one's own: the columns of problem and answer, a reward and a prompt."""
 
+import re
 from collections.abc import Iterable
 
 from dapo_lit.data.hub import resolve_files
@@ -25,29 +24,21 @@ def find_columns(path: str) -> dict[str, str]:
     if first is None or is_published_schema(first):
         return {}
     spelled = {name.lower(): name for name in first.fields}
-    found = {field: next((spelled[w] for w in words if w in spelled), None) for field, words in COLUMNS.items()}
-    if lacking := [field for field, name in found.items() if name is None]:
+    found = {field: next((spelled[w] for w in words if w in spelled), "") for field, words in COLUMNS.items()}
+    if lacking := [field for field, name in found.items() if not name]:
         raise DataError(
             f"{path}: which of its columns ({', '.join(first.fields)}) is the {' and the '.join(lacking)}? Name both: "
             "'task.columns={problem: ..., answer: ...}'"
         )
-    return {field: str(name) for field, name in found.items()}
+    return found
+
+
+def propose_reward(answers: Iterable[str]) -> str:
+    """`number`, the last number of a response, where every answer is one; else `math`, a line `Answer: ...`."""
+    return "number" if all(re.fullmatch(r"[-+]?[\d,]*\.?\d+", answer) for answer in answers) else "math"
 
 
 def propose_template(extraction: str, is_chat: bool) -> str:
     """The shipped template without worked examples that fits the reward's reading and the policy's tokenizer."""
     fitting = {("answer_line", True): "dapo", ("answer_line", False): "dapo_base", ("boxed", True): "boxed"}
     return fitting.get((extraction, is_chat), "chat" if is_chat else "plain")
-
-
-def propose_reward(answers: Iterable[str]) -> str:
-    """`number`, the last number of a response, where every answer is one; else `math`, a line `Answer: ...`."""
-    return "number" if all(map(_is_number, answers)) else "math"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", ""))
-    except ValueError:
-        return False
-    return True

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.study.read.outcomes import in_words
 from dapo_lit.techniques import REGISTER, step_mean
 
 FILE = Path(__file__).with_name("findings.json")
 """Made by docs/site/claims.py of the studies in docs/claims.yaml."""
-FACTOR = 2.0
-FLOOR = 0.005
-
-Rows = Sequence[Mapping[str, Any]]
+FACTOR, FLOOR = 2.0, 0.005
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A technique's effect on held-out accuracy in one study."""
+    """A technique's effect on held-out accuracy in one study, in points."""
 
     technique: str
     study: str
@@ -41,14 +39,13 @@ class Found:
     low: float
     high: float
     sd: float
-    """Standard deviation of a paired difference, in points."""
+    """Standard deviation of a paired difference."""
 
-    @property
-    def words(self) -> str:
+    def __str__(self) -> str:
         verdict = {"up": "a gain", "down": "a loss", "": "exploratory", "undecided": "not decided"}
         return (
-            f"{self.points:+.1f} points of accuracy [{self.low:.1f}, {self.high:.1f}] on {self.n} base policies, "
-            f"{verdict.get(self.verdict, self.verdict)}"
+            f"{self.study} (experiments/{self.folder}): {self.points:+.1f} points of accuracy [{self.low:.1f}, "
+            f"{self.high:.1f}] on {self.n} base policies, {verdict.get(self.verdict, self.verdict)}"
         )
 
 
@@ -63,54 +60,39 @@ class Advice:
     """None: the run did not log what the condition needs."""
     amount: str
     """What was measured and what is needed, or why there is nothing."""
-    facts: tuple[str, ...]
-    """What else bears on it."""
-    like: tuple[Found, ...]
+    like: tuple[Found, ...] = ()
     """The studies that the run resembles, most base policies first; none where it cannot act."""
 
 
-def findings(file: Path = FILE) -> tuple[Found, ...]:
+def findings() -> tuple[Found, ...]:
     """Every finding, one a technique and study."""
-    return tuple(Found(**row) for row in json.loads(file.read_text()))
+    return tuple(Found(**row) for row in json.loads(FILE.read_text()))
 
 
-def advice(rows: Rows, settings: Mapping[str, Any], found: Iterable[Found]) -> list[Advice]:
-    """Each technique in a run.
+def advice(
+    technique: str, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], found: Iterable[Found]
+) -> Advice:
+    """One technique in a run.
 
     rows: of metrics.jsonl, or the first of them.
     settings: the run's values below `algorithm`, by key (`clip.high`).
     """
-    known = list(found)
-    return [advice_on(technique, rows, settings, known) for technique in REGISTER]
-
-
-def advice_on(technique: str, rows: Rows, settings: Mapping[str, Any], found: Iterable[Found]) -> Advice:
-    """One technique in a run."""
     record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}"))
-    regime = record.regime
-    mean = regime.mean(rows, on)
     if idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None):
-        return Advice(technique, on, False, idle, (), ())
-    if mean is None:
-        metric = (regime.metric_while_on or regime.metric) if on else regime.metric
-        return Advice(technique, on, None, f"{metric} was not logged", (), ())
-    acts, amount = regime.measured(mean)
-    measured = {regime.metric: mean} | {
-        key: value for key in regime.like if (value := step_mean(rows, key)) is not None
-    }
-    facts = _facts(technique, rows, updates_of(settings))
-    return Advice(technique, on, acts, amount, facts, resembling(technique, measured, found) if acts else ())
-
-
-def updates_of(settings: Mapping[str, Any]) -> int:
-    """Updates a step."""
-    return int(settings["num_prompts"] // settings["minibatch_prompts"] * settings["epochs"])
+        return Advice(technique, on, False, idle)
+    if (mean := record.regime.mean(rows, on)) is None:
+        return Advice(technique, on, None, f"{record.regime.words}: not logged")
+    acts, amount = record.regime.measured(mean)
+    others = {key: value for key in record.regime.like if (value := step_mean(rows, key)) is not None}
+    words = [f"{' over '.join(map(in_words, key.split(':')))} {value:.3g}" for key, value in others.items()]
+    near = resembling(technique, {record.regime.metric: mean} | others, found) if acts else ()
+    return Advice(technique, on, acts, "; ".join([amount, *words]), near)
 
 
 def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Found]) -> tuple[Found, ...]:
     """The studies of the technique with similar measurements, most base policies first and then the nearest."""
     distances = {
-        each: max(_distance(measured[key], value) for key, value in each.measured.items())
+        each: max(abs(math.log(max(measured[key], FLOOR) / max(value, FLOOR))) for key, value in each.measured.items())
         for each in found
         if each.technique == technique and set(each.measured) <= set(measured)
     }
@@ -118,28 +100,6 @@ def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Fo
     return tuple(sorted(near, key=lambda each: (-each.n, distances[each])))
 
 
-def _distance(a: float, b: float) -> float:
-    """Of two non-negative values, on a logarithmic scale."""
-    return abs(math.log(max(a, FLOOR) / max(b, FLOOR)))
-
-
-def _facts(technique: str, rows: Rows, updates: int) -> tuple[str, ...]:
-    """Measurements that the condition does not hold and that bear on the technique."""
-
-    def mean(key: str, words: str, form: str = ".0f") -> str | None:
-        value = step_mean(rows, key)
-        return None if value is None else words.format(format(value, form))
-
-    of_each: dict[str, list[str | None]] = {
-        "clip_higher": [f"{updates} update{'' if updates == 1 else 's'} a step"],
-        "dynamic_sampling": [
-            mean("rollout/groups_all_wrong_frac", "{} of the groups all wrong", ".1%"),
-            mean("rollout/groups_all_correct_frac", "{} all right", ".1%"),
-        ],
-        "token_level_loss": [
-            mean("rollout/length_wrong", "wrong answers have {} tokens"),
-            mean("rollout/length_correct", "right ones {}"),
-        ],
-    }
-    lengths = [mean("rollout/length_mean", "mean length {} tokens"), mean("rollout/length_max", "longest {}")]
-    return tuple(fact for fact in of_each.get(technique, lengths) if fact)
+def updates_of(settings: Mapping[str, Any]) -> int:
+    """Updates a step."""
+    return int(settings["num_prompts"] // settings["minibatch_prompts"] * settings["epochs"])

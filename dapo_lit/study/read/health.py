@@ -4,7 +4,7 @@ import pandas as pd
 
 from dapo_lit.config.identity import flatten
 from dapo_lit.study.read.runs import Run, Runs
-from dapo_lit.techniques import REGISTER, Regime
+from dapo_lit.techniques import REGISTER
 
 TRUNCATED_LIMIT = 0.15
 
@@ -117,12 +117,6 @@ def idle_switches(run: Run) -> list[str]:
     return found
 
 
-def _logged(run: Run, regime: Regime) -> pd.Series:
-    """The metric of the problem that a technique solves, by step."""
-    series = run.series(regime.metric)
-    return series[series.index > 0]
-
-
 def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     """True where a technique has something to act on, averaged over the runs without it, with the number in words.
 
@@ -132,7 +126,7 @@ def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     for switch in runs.techniques:
         regime = REGISTER[switch].regime
         without = [run for run in runs.usable if run.techniques and not run.techniques[switch]]
-        curves = [_logged(run, regime) for run in without]
+        curves = [run.series(regime.metric).loc[1:] for run in without]
         means = [series.mean() for series in curves if len(series)]
         if means:
             table[switch] = regime.measured(float(pd.Series(means).mean()))
