@@ -1,6 +1,7 @@
 """Writes the report of a finished study and prints its first page.
 
     python -m dapo_lit.report runs/table1 [output=DIR] [formats=png,pdf,svg]
+    python -m dapo_lit.report --from trl logs [--metric rewards/accuracy/mean]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
 """
@@ -17,6 +18,9 @@ from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
 from dapo_lit.screen import printable
 
+SYSTEMS = ("trl", "verl", "csv")
+"""Names of the files in study/read/key_maps."""
+
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
@@ -25,6 +29,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
+    parser.add_argument(
+        "--from", dest="system", choices=SYSTEMS, help="the folders hold logs that another trainer wrote"
+    )
+    parser.add_argument("--metric", help="with --from: the primary metric, as the trainer calls it")
     parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
     parser.add_argument(
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
@@ -44,20 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.output or options.folders[0] / "report"
     from dapo_lit.study.report.report import make_report  # loads matplotlib, so only once the command line is checked
 
+    metric: str | None = None
+    notes: list[str] = []
     try:
+        if options.system:
+            from dapo_lit.study.read.foreign import import_runs
+
+            metric, notes = import_runs(options.system, options.folders, out / "imported", options.metric)
+            options.folders = [out / "imported"]
         with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
             results, found = make_report(
-                options.folders, out, command, options.formats, options.allow_mixed, status.update
+                options.folders, out, command, options.formats, options.allow_mixed, status.update, metric, notes
             )
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    print("\n".join(found), f"report: {out / 'report.html'}", sep="\n")
+    print("\n".join([*found, *notes]), f"report: {out / 'report.html'}", sep="\n")
     for warning in results.runs.warnings:
         print(warning, file=sys.stderr)
-    for (arm, seed), why in results.missing.items():
+    missing = {} if options.system else results.missing  # elsewhere nobody planned every seed of every arm
+    for (arm, seed), why in missing.items():
         print(printable(f"missing: {arm}/seed_{seed}: {why}"), file=sys.stderr)
-    return 3 if results.missing or results.runs.unreadable else 0
+    return 3 if missing or results.runs.unreadable else 0
 
 
 if __name__ == "__main__":

@@ -30,11 +30,15 @@ def make_report(
     formats: Sequence[str] = ("svg",),
     allow_mixed: bool = False,
     progress: Callable[[str], None] = lambda line: None,
+    metric: str | None = None,
+    notes: Sequence[str] = (),
 ) -> tuple[Results, list[str]]:
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
     Args:
         progress: called with a line of text at each stage.
+        metric: the primary metric of runs without a plan; None: held-out accuracy, else the training accuracy.
+        notes: sentences for the head of the page.
 
     Raises:
         StudyError: the runs cannot be read or may not be compared.
@@ -43,15 +47,15 @@ def make_report(
     progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
     home = study_folder(folders[0])
     plan, edits = read_plan(home)
-    results = replace(analyse(runs, plan, tuple(edits), allow_mixed), calibration=read_calibration(runs, home))
+    results = replace(analyse(runs, plan, tuple(edits), allow_mixed, metric), calibration=read_calibration(runs, home))
     progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
-    document = build(results, command, late_registration(home, runs))
+    document = build(results, command, late_registration(home, runs), notes)
     write(document, out, formats, progress)
     write_html(document, out / "report.html")
     return results, in_terminal(document.lead)
 
 
-def build(results: Results, command: str, late: str | None = None) -> Document:
+def build(results: Results, command: str, late: str | None = None, notes: Sequence[str] = ()) -> Document:
     """The report's parts in their order."""
     usable = results.runs.usable
     first = (
@@ -61,6 +65,7 @@ def build(results: Results, command: str, late: str | None = None) -> Document:
     lead = page_one(results)
     parts = [
         first,
+        bullets(notes),
         bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]),
         *lead,
         *arms_section(results),

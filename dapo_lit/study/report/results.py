@@ -46,7 +46,13 @@ class Results:
         return tuple(result for result in self.comparisons if result.contrast.family == family)
 
 
-def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), allow_mixed: bool = False) -> Results:
+def analyse(
+    runs: Runs,
+    plan: Plan | None = None,
+    edits: tuple[str, ...] = (),
+    allow_mixed: bool = False,
+    metric: str | None = None,
+) -> Results:
     """Analyses the runs of one study.
 
     allow_mixed: compare despite mixed code or undeclared differences; the report then says so at the top.
@@ -59,7 +65,7 @@ def analyse(runs: Runs, plan: Plan | None = None, edits: tuple[str, ...] = (), a
     reasons_against = refusals(runs.usable, plan.declared if plan else ())
     if reasons_against and not allow_mixed:
         raise StudyError("; ".join(reasons_against) + " (--allow-mixed reports nonetheless and says so)")
-    metric = primary_metric(runs, plan.metric if plan else None)
+    metric = primary_metric(runs, plan.metric if plan else metric)
     table = scores(runs, metric)
     wanted = plan.arms if plan else ()
     reference = (plan.reference if plan else None) or (runs.arms[0] if len(runs.arms) > 1 else None)

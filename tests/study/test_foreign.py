@@ -1,0 +1,113 @@
+"""Logs of other trainers. TRL 1.16 wrote trl_logs/ on a CPU: 8 rollout steps of 2 updates, two bounds, three seeds."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dapo_lit.report import main
+from dapo_lit.study.read.foreign import import_runs
+from dapo_lit.study.read.run import StudyError
+from dapo_lit.study.read.runs import load
+
+TRL = Path(__file__).with_name("trl_logs")
+ACCURACY = "rewards/accuracy/mean"
+
+
+def test_a_run_of_trl_has_a_row_for_each_rollout_step(tmp_path):
+    metric, notes = import_runs("trl", [TRL], tmp_path, ACCURACY)
+    runs = load(tmp_path)
+    assert (metric, runs.arms, runs.seeds) == ("reward/accuracy", ("clip_0.2", "clip_0.28"), (0, 1, 2))
+    log = json.loads((TRL / "clip_0.28/seed_1/trainer_state.json").read_text())["log_history"]
+    sampled = [row for row in log if "completions/mean_length" in row]
+    run = runs.of("clip_0.28")[1]
+    assert len(sampled) == len(run.metrics) == 8
+    assert run.series("gradient_step").to_list() == [row["step"] for row in sampled] == [1, 3, 5, 7, 9, 11, 13, 15]
+    for ours, theirs in (
+        ("reward/accuracy", ACCURACY),
+        ("rollout/entropy", "entropy"),
+        ("rollout/length_mean", "completions/mean_length"),
+        ("rollout/truncated_frac", "completions/clipped_ratio"),
+        ("tokens_generated", "num_tokens"),
+    ):
+        assert run.series(ours).to_list() == pytest.approx([row[theirs] for row in sampled], rel=1e-6)
+    assert run.series("rollout/groups_mixed_frac").iloc[0] == pytest.approx(1 - sampled[0]["frac_reward_zero_std"])
+    seconds = [row["step_time"] for row in log if "step_time" in row]
+    assert run.series("wall_s").iloc[1] == pytest.approx(sum(seconds[:3]))  # the update between the two counts
+    assert any("6 pairs" in note for note in notes)
+
+
+def test_its_report_decides_nothing_and_says_what_was_not_compared(tmp_path, capsys):
+    assert main(["--from", "trl", str(TRL), "--metric", ACCURACY, "--output", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["study"] == "trl"
+    assert "no settings" in (tmp_path / "report.html").read_text()
+    shown = capsys.readouterr().out
+    assert "exploratory" in shown
+    assert "Decided: nothing." in shown
+
+
+def test_an_offline_run_of_wandb_has_its_metrics_name_and_settings(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for name, high in (("a_seed_0", 0.2), ("b_seed_0", 0.28), ("a_seed_1", 0.3)):
+        settings = {"epsilon_high": high, "seed": int(name[-1]), "output_dir": name}
+        with wandb.init(mode="offline", dir=tmp_path / "logs", project="p", name=name, config=settings) as run:
+            for step in range(1, 40):  # with text, so that a record goes over the end of a block
+                row = {"train/completions/mean_length": 2.0 * step, "train/reward": step / 8, "text": "x" * 2000}
+                run.log({**row, "train/global_step": step})
+    with pytest.raises(StudyError, match="epsilon_high"):  # a/seed_0 and a/seed_1
+        import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
+    for folder in (tmp_path / "logs").glob("wandb/offline-run-*"):
+        if b"a_seed_1" in next(folder.glob("*.wandb")).read_bytes():
+            next(folder.glob("*.wandb")).unlink()
+    metric, notes = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
+    assert metric == "rollout/reward"
+    assert "The arms differ in epsilon_high." in notes
+    (run,) = load(tmp_path / "out").of("b")
+    assert run.series("rollout/reward").to_list() == [step / 8 for step in range(1, 40)]
+
+
+def csv(folder: Path, table: dict[str, list]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(table).to_csv(folder / "runs.csv", index=False)
+    return folder
+
+
+def test_a_table_names_arm_and_seed_in_its_columns_and_unequal_seeds_are_not_paired(tmp_path):
+    numbers = [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    table = {"arm": [*"xxxxxxyyyyyy"], "seed": numbers, "step": [1, 2] * 6, "rollout/reward": numbers}
+    metric, notes = import_runs("csv", [csv(tmp_path / "logs", table)], tmp_path / "out", None)
+    assert metric == "rollout/reward"
+    # Means 5 and 2, standard error sqrt(2/3), 4 degrees of freedom: 3 +- 2.776 * 0.8165; 2 of 20 orders are as extreme.
+    assert any("+3 [+0.733, +5.27]" in note and "p = 0.1" in note for note in notes)
+    assert load(tmp_path / "out").missing().keys() == {("x", s) for s in (4, 5, 6)} | {("y", s) for s in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("table", "folder", "named"),
+    [
+        ({"step": [1], "rollout/reward": [1.0], "rollout/reward__MAX": [1.0]}, "x/seed_0", "__MAX"),
+        ({"step": [1], "rollout/reward": [1.0]}, "x", "runs.csv"),
+        ({"rollout/reward": [1.0]}, "x/seed_0", "step"),
+        ({"step": [1], "score": [1.0]}, "x/seed_0", "score"),
+        ({"arm": ["x", "x"], "seed": [1, 1], "step": [1, 1], "rollout/reward": [1.0, 2.0]}, "x", "step 1"),
+    ],
+    ids=["a mean over runs", "no arm and seed", "no step", "no known metric", "a step twice"],
+)
+def test_what_cannot_be_compared_is_refused_by_name(tmp_path, table, folder, named):
+    csv(tmp_path / folder, table)
+    with pytest.raises(StudyError, match=named):
+        import_runs("csv", [tmp_path / folder.split("/")[0]], tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_logs_of_one_cell_and_a_torn_line_are_refused(tmp_path):
+    for place in ("first/x/seed_0", "second/x/seed_0"):
+        csv(tmp_path / place, {"step": [1], "rollout/reward": [1.0]})
+    with pytest.raises(StudyError, match="x/seed_0"):
+        import_runs("csv", [tmp_path / "first", tmp_path / "second"], tmp_path / "out", None)
+    (tmp_path / "x_seed_0.jsonl").write_text('{"step": 1, "data": {"response_length/mean": 2}}\n{"step": 2, "da')
+    with pytest.raises(StudyError, match="line 2"):
+        import_runs("verl", [tmp_path / "x_seed_0.jsonl"], tmp_path / "out", None)
