@@ -1,7 +1,7 @@
 """Estimates what a run needs: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
 
 Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, the nearest change that fits if the
-run does not, and the error of the time model on published runs. Needs no GPU and launches nothing.
+run does not, and the error of the time model on published steps. Needs no GPU and launches nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.status import Status
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import PlanConfig
-from dapo_lit.forecast.duration import FITTED, PREDICTED, Phase, Shape, Step, fitted, phases, seconds
+from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
 from dapo_lit.screen import print_table
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
+VLLM_MEMORY_FRAC = 0.92
+"""Of a GPU's memory that a server of vLLM takes by default."""
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:
@@ -34,7 +36,6 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
     print_memory(config, memory)
     found = step_phases(config, memory)
     print_time(config, found, gpus)
-    print_anchors()
 
 
 def progress(doing: str) -> Status:
@@ -46,24 +47,49 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
     """The phases of a rollout step of this config."""
     assert config.policy.architecture is not None
     algorithm = config.algorithm
-    groups: float | None = None if algorithm.techniques.dynamic_sampling else float(algorithm.num_prompts)
-    at_once = algorithm.dynamic_sampling.request_groups
-    if groups is None and at_once is not None:  # in whole requests
-        needed = algorithm.num_prompts / max(config.workload.keep_frac, 1e-3)
-        groups = float(-(-needed // at_once) * at_once)
+    groups = float(algorithm.num_prompts)
+    if algorithm.techniques.dynamic_sampling:
+        groups /= max(config.workload.keep_frac, 1e-3)
+        if at_once := algorithm.dynamic_sampling.request_groups:  # in whole requests
+            groups = float(-(-groups // at_once) * at_once)
+    critic = algorithm.critic is not None
     step = Step(
         num_prompts=algorithm.num_prompts,
         samples=algorithm.samples_per_prompt,
         limit_tokens=config.task.max_response_tokens,
-        epochs=algorithm.epochs,
         groups_generated=groups,
-        rescored=algorithm.old_logprobs == "recompute",
+        epochs=algorithm.epochs,
+        scored=(algorithm.old_logprobs == "recompute") + bool(algorithm.kl.beta) + critic,
         recomputes=RECOMPUTES[config.trainer.activation_checkpointing],
-        critic=algorithm.critic is not None,
+        trained_models=1 + critic,
     )
     gpus = config.trainer.devices * config.trainer.num_nodes
     shape = Shape.of(config.policy.architecture)
-    return phases(shape, step, config.workload, config.hardware, gpus, fitted(), memory.state)
+    return phases(shape, step, config.workload, config.hardware, gpus, engines(config, memory), link_bytes_s(config))
+
+
+def engines(config: PlanConfig, memory: Memory) -> Engines:
+    """The inference engines that the config starts: a server's on GPUs of its own, others on those of the trainer."""
+    rollout, vllm = config.rollout, config.rollout.vllm
+    slots, gpus = rollout.max_batch_size, config.trainer.devices * config.trainer.num_nodes
+    capacity, weights = config.hardware.memory_gb * 1e9, 2.0 * memory.parameters
+    if rollout.engine == "torch":
+        return Engines(gpus, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
+    if vllm.placement == "colocated":
+        return Engines(
+            gpus / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.kv_cache_gb * 2**30 * vllm.tensor_parallel
+        )
+    cache = VLLM_MEMORY_FRAC * capacity * vllm.tensor_parallel - weights
+    return Engines(len(vllm.server.urls), vllm.tensor_parallel, slots, max(cache, 1.0))
+
+
+def link_bytes_s(config: PlanConfig) -> float:
+    """The way of the weights to an engine."""
+    server = config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server"
+    if server and config.rollout.vllm.server.transfer == "folder":
+        return FOLDER_BYTES_S / 2  # written, then read
+    across = server or config.trainer.num_nodes > 1
+    return 1e9 * (config.hardware.network_gb_s if across else config.hardware.nvlink_gb_s)
 
 
 def print_memory(config: PlanConfig, memory: Memory) -> None:
@@ -74,30 +100,36 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
     sizes = memory.training | memory.engine | {"peak of training": memory.peak}
     sizes |= {"engine weights (rollouts)": weights, "keys and values (rollouts)": max(cache, 0.0)}
     rows = [(part, f"{size:.1f}") for part, size in sizes.items()]
-    print_table(("part", "GiB"), rows, left=("part",), title="memory a GPU (GiB), one training micro-batch")
-    if memory.peak <= capacity and cache > 0 and spare >= 0:
+    print_table(
+        ("part", "GiB"), rows, left=("part",), title="memory a GPU (GiB), from the second micro-batch of an update on"
+    )
+    if memory.peak <= capacity and spare >= 0:
         print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
         return
-    what = "training" if memory.peak > capacity else "engine weights and cache next to the training state"
-    print(f"does not fit into {config.hardware.memory_gb:.0f} GB: {what}")
+    if memory.peak <= capacity:
+        print(
+            f"does not fit into {config.hardware.memory_gb:.0f} GB: engine weights and cache next to the training state"
+        )
+        print(f"rollout.vllm.kv_cache_gb is at most {max(cache + spare, 0.0):.1f} there")
+        return
+    print(f"does not fit into {config.hardware.memory_gb:.0f} GB: training")
     with progress("looking for a change that fits") as status:
         change = nearest_fit(config, memory, capacity, lambda name: status.update(f"would {name} fit?"))
     print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
 
 
 def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
-    """GiB of the engine's weights and cache on a GPU during rollouts, and what is left.
-
-    vLLM in the trainer's processes has the cache that the config gives it; any other engine what the workload assumes.
-    """
+    """GiB of the engine's weights and cache on a GPU of the trainer during rollouts, and what is left."""
     from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, engine_weights
 
-    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "colocated":
-        weights, cache = engine_weights(config, memory.parameters), config.rollout.vllm.kv_cache_gb
-        graphs = 0.0 if config.rollout.vllm.eager else GRAPHS_GIB
-        return weights, cache, capacity - memory.state - weights - cache - graphs
-    weights = 2 * memory.parameters / min(config.workload.engine_tensor_parallel, config.trainer.devices) / GIB
-    return weights, capacity * config.workload.engine_memory_frac - memory.state - weights, 0.0
+    rollout = config.rollout
+    if rollout.engine == "vllm" and rollout.vllm.placement == "server":
+        return 0.0, 0.0, capacity - memory.state
+    weights = engine_weights(config, memory.parameters)
+    if rollout.engine == "torch":
+        return weights, engines(config, memory).cache_bytes / GIB, 0.0
+    graphs, cache = 0.0 if rollout.vllm.eager else GRAPHS_GIB, rollout.vllm.kv_cache_gb
+    return weights, cache, capacity - memory.state - weights - cache - graphs
 
 
 def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
@@ -109,22 +141,11 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     price = config.price_per_hour
     cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
     print(f"{config.runs} x {config.budget.steps} steps: {hours:,.0f} GPU-hours{cost}")
-
-
-def print_anchors() -> None:
-    """Prints the error of the time model on the run that it was fitted to, and on others."""
-    efficiency = fitted()
-    rows = []
-    for kind, anchors in (("fitted", (FITTED,)), ("predicted", PREDICTED)):
-        for anchor in anchors:
-            modelled = seconds(anchor, efficiency)
-            for name, published in anchor.published.items():
-                error = modelled[name] / published - 1
-                numbers = f"{published:.0f}", f"{modelled[name]:.0f}", f"{error:+.0%}"
-                rows.append((f"{kind}: {anchor.name}", name, *numbers))
-    columns = ("run", "", "published s", "modelled s", "error")
-    print_table(columns, rows, left=("run", ""), title="the model of time against published runs")
-    print("assumptions where the sources say nothing: docs/plan.md")
+    (low, high), (least, most) = HELD_OUT_ERROR["step"], HELD_OUT_ERROR["phase"]
+    print(
+        f"error of this model on published steps, to which it is not fitted: {low:+.0%} to {high:+.0%}, "
+        f"on their phases {least:+.0%} to {most:+.0%} (docs/plan.md)"
+    )
 
 
 def main() -> None:
