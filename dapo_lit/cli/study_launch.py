@@ -24,7 +24,7 @@ from dapo_lit.config.shipped import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
-from dapo_lit.study.designs import Arm, Design, find_arm, read_arms
+from dapo_lit.study.designs import Arm, Design, read_arms
 from dapo_lit.study.read.guard import composed_refusals
 
 ARM, SEED = "study.arm", "seed"
@@ -78,19 +78,17 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
-    tree = composed_tree([*(str(o.input_line) for o in others if not _of_hydra(o)), *last])
-    multirun = "-m" in arguments or "--multirun" in arguments
-    config = parse(resolved(tree))
+    plain = [str(o.input_line) for o in others if not _of_hydra(o)]
+    tree = composed_tree([*plain, *last])
+    config, kept = parse(resolved(tree)), list[str]()
     assert config.study is not None
-    kept: list[str] = []
     if (packed := config.study.packed) is not None:
         if not Path(packed).is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
-        plain = [str(o.input_line) for o in others if not _of_hydra(o)]
         kept = protocol(Path(packed), plain, last, {o.key_or_group for o in others})
         tree = composed_tree([*plain, *kept, *last])
         config = parse(resolved(tree))
-    assert config.study is not None
+    multirun = "-m" in arguments or "--multirun" in arguments
     study = study_design(config)
     arms, seeds = _cells(study, config, given, multirun)
     check_arms(study, tree)
@@ -116,7 +114,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
 def _cells(study: Design, config: Config, given: Sequence[Override], multirun: bool) -> tuple[list[Arm], list[int]]:
     """The arms and seeds that the command line names, or the study's file."""
     assert config.study is not None
-    arms = [find_arm_of(study, name) for name in _values(given, ARM)]
+    arms = [find_arm(study, name) for name in _values(given, ARM)]
     seeds = [_seed(value) for value in _values(given, SEED)]
     if multirun:
         arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds)
@@ -125,7 +123,7 @@ def _cells(study: Design, config: Config, given: Sequence[Override], multirun: b
         if config.study.until:
             seeds = list(range(min(seeds), min(seeds) + config.study.max_pairs))
     elif config.study.arm and not arms:
-        arms = [find_arm_of(study, config.study.arm)]
+        arms = [find_arm(study, config.study.arm)]
     elif len(arms) != 1 or len(seeds) > 1:
         raise ConfigError(
             f"+study={study.name} without -m runs one cell: name its arm, study.arm={study.reference}, "
@@ -152,7 +150,7 @@ def with_arm(tree: DictConfig) -> DictConfig:
     assert config.study is not None
     if config.study.arm is None:
         raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
-    return with_values(tree, find_arm_of(study_design(config), config.study.arm))
+    return with_values(tree, find_arm(study_design(config), config.study.arm))
 
 
 def composed_arm(tree: DictConfig, arm: Arm) -> Config:
@@ -198,7 +196,7 @@ def study_design(config: Config) -> Design:
     if config.fork:
         check_changes(arms)
     made = Design(study.name, reference or arms[0].name, arms)
-    find_arm_of(made, made.reference)
+    find_arm(made, made.reference)
     return made
 
 
@@ -211,12 +209,12 @@ def check_arms(study: Design, tree: DictConfig) -> None:
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 
 
-def find_arm_of(study: Design, name: str) -> Arm:
-    """The arm of that name, or a ConfigError with the nearest."""
-    try:
-        return find_arm(study, name)
-    except ValueError as error:
-        raise ConfigError(f"study.arm: {error}") from None
+def find_arm(study: Design, name: str) -> Arm:
+    """The arm of that name; the nearest one is named where the study has no such arm."""
+    arm = next((arm for arm in study.arms if arm.name == name), None)
+    if arm is None:
+        raise ConfigError(f"study.arm: study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")
+    return arm
 
 
 def _check_choice(choice: Override) -> None:

@@ -16,18 +16,18 @@ from dapo_lit.cli.fork import fork_families
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, identity, put
 from dapo_lit.config.shipped import base_of
+from dapo_lit.config.study import Control
 from dapo_lit.errors import suggestion
 from dapo_lit.files import make_folder, remove_empty
 from dapo_lit.imports import names_code
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
-from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import contrasts, primary_family
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.designs import Design
 from dapo_lit.study.read.outcomes import in_words
 from dapo_lit.study.read.packed_cells import read_packed
 from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, last_plan, register
-from dapo_lit.study.read.runs import StudyError
 
 SEEDED = ("seed", "task.base_seed")
 
@@ -87,19 +87,23 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
     found = contrasts(study.names, study.reference)
     first = primary_family(found)
     asked = section.families or ({} if first is None or section.event else {first: section.alpha})
-    named = dict.fromkeys(contrast.family for contrast in found)
+    controls = config.regime.techniques if config.regime else {}
+    words = in_words(section.metric, config.evaluation.final_samples)
     made = []
     for name, alpha in asked.items():
+        members = [
+            Registered(c.label, c.technique, dict(c.weights), section.metric, words) for c in found if c.family == name
+        ]
         if name == OF_THE_REGIME:
-            members, margin = _of_the_regime(found, first, config), None
-        else:
-            words = in_words(section.metric, config.evaluation.final_samples)
-            members = tuple(_registered(c, section.metric, words) for c in found if c.family == name)
-            margin = section.margin
+            members = [
+                _on_its_outcome(c.label, c.technique, c.weights, controls[c.technique])
+                for c in found
+                if c.family == first and c.technique in controls
+            ]
         if not members:
-            hint = suggestion(name, [*named, OF_THE_REGIME])
+            hint = suggestion(name, [*dict.fromkeys(contrast.family for contrast in found), OF_THE_REGIME])
             raise ConfigError(f"study.families: study {study.name} has no comparisons {name!r}; {hint}")
-        made.append(Family(name, alpha, members, margin))
+        made.append(Family(name, alpha, tuple(members), None if name == OF_THE_REGIME else section.margin))
     return tuple(made)
 
 
@@ -108,42 +112,22 @@ def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
     assert config.study is not None
     assert config.regime is not None
     metric, words = config.study.metric, in_words(config.study.metric, config.evaluation.final_samples)
-    reference, controls = study.reference, config.regime.techniques
-    outcomes = dict.fromkeys((c.outcome, in_words(c.outcome), c.steps) for c in controls.values())
+    controls, placebo = config.regime.techniques, {study.reference + PLACEBO: 1.0, study.reference: -1.0}
     extremes = {name: {control.doses[-1]: 1.0, control.doses[0]: -1.0} for name, control in controls.items()}
-    doses = [
-        Registered(name, name, extremes[name], c.outcome, in_words(c.outcome), c.direction, c.steps)
-        for name, c in controls.items()
-    ]
-    pair = {reference + PLACEBO: 1.0, reference: -1.0}
-    nulls = [Registered("placebo", None, pair, key, text, "either", steps) for key, text, steps in outcomes]
+    doses = [_on_its_outcome(name, name, extremes[name], control) for name, control in controls.items()]
+    outcomes = dict.fromkeys((dose.outcome, dose.words, dose.steps) for dose in doses)
+    nulls = [Registered("placebo", None, placebo, key, text, "either", steps) for key, text, steps in outcomes]
     if config.regime.accuracy:
         doses += [Registered(name, name, weights, metric, words) for name, weights in extremes.items()]
-        nulls.append(Registered("placebo", None, pair, metric, words))
+        nulls.append(Registered("placebo", None, placebo, metric, words))
     half = config.study.alpha / 2
     return Family("controls", half, tuple(doses)), Family("placebo", half, tuple(nulls))
 
 
-def _registered(contrast: Contrast, outcome: str, words: str) -> Registered:
-    return Registered(contrast.label, contrast.technique, dict(contrast.weights), outcome, words)
-
-
-def _of_the_regime(found: Sequence[Contrast], first: str | None, config: Config) -> tuple[Registered, ...]:
-    """The first family's comparisons, each on the outcome, direction and steps of its technique in the regime."""
-    controls = config.regime.techniques if config.regime else {}
-    return tuple(
-        Registered(
-            contrast.label,
-            contrast.technique,
-            dict(contrast.weights),
-            control.outcome,
-            in_words(control.outcome),
-            control.direction,
-            control.steps,
-        )
-        for contrast in found
-        if contrast.family == first and contrast.technique and (control := controls.get(contrast.technique))
-    )
+def _on_its_outcome(label: str, technique: str | None, weights: Mapping[str, float], control: Control) -> Registered:
+    """A comparison on the outcome, direction and steps that the regime names for its technique."""
+    key = control.outcome
+    return Registered(label, technique, dict(weights), key, in_words(key), control.direction, control.steps)
 
 
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
@@ -246,10 +230,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             declared=tuple(sorted(declared_keys(study, config))),
             event=section.event.model_dump() if section.event else None,
         )
-        try:
-            register(folder, plan, Path(section.packed) if section.packed else None)
-        except StudyError as error:
-            raise ConfigError(str(error)) from None
+        register(folder, plan, Path(section.packed) if section.packed else None)
         decides = "; ".join(f"{f.name} ({len(f.contrasts)} at {f.alpha:g})" for f in plan.families)
         return Registration(folder, made, content, file.read_text(), _runs(folder), decides, plan.digest)
 
@@ -261,12 +242,9 @@ def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
 
 def _registered_plan(config: Config) -> Plan | None:
     """The plan that the study's folder has, or that is packed with the cells that it extends."""
-    try:
-        packed = config.study.packed if config.study else None
-        own = last_plan(Path(config.runs_dir) / config.study_name)
-        return own or (last_plan(Path(packed)) if packed else None)
-    except StudyError as error:
-        raise ConfigError(str(error)) from None
+    packed = config.study.packed if config.study else None
+    own = last_plan(Path(config.runs_dir) / config.study_name)
+    return own or (last_plan(Path(packed)) if packed else None)
 
 
 def declared_keys(study: Design, config: Config) -> set[str]:

@@ -211,17 +211,6 @@ def settings_of(name: str) -> frozenset[str]:
         return frozenset()
 
 
-def find_arm(study: Design, name: str) -> Arm:
-    """The arm of a study by its name.
-
-    Raises ValueError: the study has no such arm; with the nearest one, or all.
-    """
-    for arm in study.arms:
-        if arm.name == name:
-            return arm
-    raise ValueError(f"study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")
-
-
 def _setting(name: str, text: str) -> tuple[str, Setting]:
     key, equals, value = text.partition("=")
     if not equals:

@@ -3,7 +3,7 @@
 import pytest
 from shipped import DESIGNS, design
 
-from dapo_lit.study.designs import find_arm, in_order, ladder, read_arm, read_arms
+from dapo_lit.study.designs import in_order, ladder, read_arm, read_arms
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -40,8 +40,3 @@ def test_what_is_no_name_of_an_arm_is_refused_with_how_it_is_written(name: str, 
     with pytest.raises(ValueError, match=r".") as caught:
         read_arm(name)
     assert message in str(caught.value)
-
-
-def test_an_arm_that_a_study_lacks_is_told_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"did you mean dapo-clip_higher\?"):
-        find_arm(design("leave_one_out"), "dapo-clip_high")

@@ -9,10 +9,9 @@ import pytest
 from synthetic_runs import write_run
 
 from dapo_lit.cli.command import StudyHooks, run_study
-from dapo_lit.cli.study_launch import prepare, study_design
+from dapo_lit.cli.study_launch import find_arm, prepare, study_design
 from dapo_lit.config import Config
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
-from dapo_lit.study.designs import find_arm
 from dapo_lit.study.read.runs import load
 from dapo_lit.train import is_decided
 

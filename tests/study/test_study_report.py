@@ -13,12 +13,10 @@ from synthetic_runs import write_run, write_study
 from dapo_lit.report import main as report
 from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.outcomes import hash_of_bases
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Table, in_terminal, is_empty
 from dapo_lit.study.report.page_one import page_one, panels
-from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
@@ -182,16 +180,3 @@ def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
     page.feed((tmp_path / "x" / "report" / "report.html").read_text())
     assert page.tags.count("script") == 3
     assert page.fetched == []
-
-
-def test_every_table_names_the_base_policies_by_their_weights(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1), steps=4, every=2))
-    assert hash_of_bases(runs) == "not recorded"
-    for run in runs:
-        dict.update(run.record, base_weights=f"weights{run.seed}")  # type: ignore[arg-type]
-    tables = [part for part in build(analyse(runs), "").parts if isinstance(part, Table)]
-    assert tables
-    assert all(part.caption.endswith(f" Base policies: {hash_of_bases(runs)}.") for part in tables)
-    before = hash_of_bases(runs)
-    dict.update(runs.runs[0].record, base_weights="others")  # type: ignore[arg-type]
-    assert hash_of_bases(runs) != before

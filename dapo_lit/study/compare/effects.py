@@ -112,11 +112,13 @@ def effects_on_every_metric(
     count, so that one flip of signs means the same for all. A metric that some run lacks, or whose pairs all differ by
     the same amount, is left out.
     """
-    effects: list[tuple[Contrast, str, dict[int, float]]] = []
-    for key in filter(is_outcome, runs.usable.keys()):
-        table = scores(runs, key)
-        effects += [(contrast, key, by_seed(contrast, table)) for contrast in found]
-    seeds = sorted(set.union(*(set(pairs) for _, _, pairs in effects))) if effects else []
+    effects = [
+        (contrast, key, by_seed(contrast, table))
+        for key in filter(is_outcome, runs.usable.keys())
+        for table in [scores(runs, key)]
+        for contrast in found
+    ]
+    seeds = sorted({seed for _, _, pairs in effects for seed in pairs})
     effects = [entry for entry in effects if len(entry[2]) == len(seeds) and _spread(entry[2])]
     if len(seeds) < 2 or not effects:
         return []

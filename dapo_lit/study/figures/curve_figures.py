@@ -34,9 +34,6 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
     Args:
         x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.
         smooth: rows of a centred moving mean, applied to every seed alike and named in the title.
-
-    Raises:
-        StudyError: no usable run logged the metric, or the axis is unknown.
     """
     logged, runs = runs.keys(), runs.usable
     arms = [arm for arm in runs.arms if any(len(run.series(key)) for run in runs.of(arm))]

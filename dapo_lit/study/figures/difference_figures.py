@@ -34,6 +34,12 @@ from dapo_lit.study.read.curves import curve
 from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit, with_interval
 from dapo_lit.study.read.runs import Runs, StudyError
 
+MOST_LINES = 6
+TEXT = 7
+"""Points."""
+Bands = dict[str, dict[str, pd.DataFrame]]
+"""Metric -> label of a comparison -> its band."""
+
 
 def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> pd.DataFrame:
     """A comparison's value at every step that all its runs of a seed logged [steps, seeds]; empty without a pair.
@@ -65,12 +71,6 @@ def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None
     return mean_band([pd.Series(value, index=whole.index) for value in values])
 
 
-MOST_LINES, MOST_BANDS, BARS = 6, 2, 5
-"""Lines of a panel; with more than two, intervals are bars at five steps instead of bands."""
-TEXT = 7
-"""Points."""
-
-
 def differences_figure(
     runs: Runs, found: Sequence[Contrast], keys: Sequence[str], width: float = COLUMN_IN
 ) -> Drawing | None:
@@ -79,31 +79,27 @@ def differences_figure(
     found: at most six are drawn.
     keys: the metrics, a panel each.
     """
-    usable, base_of = runs.usable, bases(runs)
+    usable, base_of, lines = runs.usable, bases(runs), found[:MOST_LINES]
     window = max(1, int(max((run.metrics.index.max() for run in usable), default=0)) // 10)
-    bands = {}
+    bands: Bands = {}
     for key in keys:
-        for contrast in found[:MOST_LINES]:
+        for contrast in lines:
             smooth = 1 if key.startswith("eval/") else window
             band = difference_band(paired_differences(usable, contrast, key, smooth), base_of)
-            band = band[band["x"] > 0]
-            if len(band):
-                bands[key, contrast.label] = band * [1, *[100 if is_share(key) else 1] * 3, 1]
-    shown = [key for key in keys if any(key == k for k, _ in bands)]
-    if not shown:
+            if len(band := band[band["x"] > 0]):
+                bands.setdefault(key, {})[contrast.label] = band
+    if not bands:
         return None
-    lines = [c for c in found[:MOST_LINES] if any(c.label == label for _, label in bands)]
-    figure = _draw(bands, shown, lines, width)
-    pairs = sorted({int(band["n"].iloc[-1]) for band in bands.values()})
+    lines = [c for c in lines if any(c.label in panel for panel in bands.values())]
+    pairs = sorted({int(band["n"].iloc[-1]) for panel in bands.values() for band in panel.values()})
     caption = (
         f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, pairs))} pairs): mean and "
-        f"95 % t-interval, {'bands' if len(lines) <= MOST_BANDS else 'bars'} not adjusted and cut where they leave the "
-        f"panel; above 0, more with it. Shares in points"
+        "95 % t-interval, not adjusted and cut where it leaves the panel; above 0, more with it. Shares in points"
     )
     caption += f"; training metrics as a moving mean of {window} steps." if window > 1 else "."
     if len(found) > len(lines):
         caption += f" {len(lines)} of {len(found)} comparisons; the tables have all."
-    return Drawing("differences", caption, _in_words(bands), figure)
+    return Drawing("differences", caption, _in_words(bands), _draw(bands, lines, width))
 
 
 def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = None) -> Figure:
@@ -116,64 +112,46 @@ def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = No
     return with_caption(drawing.figure, drawing.caption)
 
 
-def _draw(
-    bands: Mapping[tuple[str, str], pd.DataFrame], keys: Sequence[str], lines: Sequence[Contrast], width: float
-) -> Figure:
-    columns = min(int(2 * width / COLUMN_IN), len(keys))
-    rows = -(-len(keys) // columns)
+def _draw(bands: Bands, lines: Sequence[Contrast], width: float) -> Figure:
+    columns = min(int(2 * width / COLUMN_IN), len(bands))
+    rows = -(-len(bands) // columns)
     figure, grid = new_figure(rows, columns, width=width, height=0.74 * width * rows / columns)
     look = contrast_looks(lines)
-    end = max(float(band["x"].iloc[-1]) for band in bands.values())
-    for place, axes in enumerate(grid.flat):
-        if place >= len(keys):
-            axes.remove()
-            continue
-        key = keys[place]
-        _panel(axes, {c.label: bands[key, c.label] for c in lines if (key, c.label) in bands}, look)
+    for place, (axes, (key, panel)) in enumerate(zip(grid.flat, bands.items(), strict=False)):
+        _panel(axes, panel, look, 100 if is_share(key) else 1)
         text = in_words(key) + (f" ({unit(key)})" if unit(key) else "")
         axes.set_title("\n".join(textwrap.wrap(text, 28)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
-        axes.set_xlim(0, 1.04 * end)
-        if place >= len(keys) - columns:
+        if place >= len(bands) - columns:
             axes.set_xlabel("rollout step", fontsize=TEXT)
+    for axes in grid.flat[len(bands) :]:
+        axes.remove()
     legend(figure, {contrast_name(c): look[c.label] for c in lines}, fontsize=TEXT)
     return figure
 
 
-def _panel(axes: Axes, bands: Mapping[str, pd.DataFrame], look: Mapping[str, Look]) -> None:
+def _panel(axes: Axes, bands: Mapping[str, pd.DataFrame], look: Mapping[str, Look], scale: float) -> None:
     axes.axhline(0, color=FAINT, lw=0.8, zorder=1)
-    for place, (label, whole) in enumerate(bands.items()):
-        style = look[label]
-        apart = 0.015 * float(whole["x"].iloc[-1]) * (place - (len(bands) - 1) / 2)
-        band = whole.assign(x=whole["x"] + apart) if len(whole) <= BARS else whole  # else bars have steps of their own
-        every = max(1, len(band) // BARS)
-        start = (place * every) // max(1, len(bands))
-        axes.plot(band["x"], band["mean"], **style.line, ms=2.6, lw=1.2, markevery=(start, every))
-        if len(bands) <= MOST_BANDS:
-            draw_band(axes, band["x"], band["low"], band["high"], style.colour)
-        else:
-            bars = band.iloc[start::every]
-            axes.vlines(bars["x"], bars["low"], bars["high"], color=style.colour, lw=0.8, alpha=0.8)
-    axes.set_ylim(*_limits(bands))
+    for label, band in bands.items():
+        every = max(1, len(band) // 5)
+        axes.plot(band["x"], scale * band["mean"], **look[label].line, ms=2.6, lw=1.2, markevery=every)
+        draw_band(axes, band["x"], scale * band["low"], scale * band["high"], look[label].colour)
+    table = scale * pd.concat([band[["mean", "low", "high"]] for band in bands.values()])
+    # zero, all means, and most of the intervals: the t-interval of two pairs reaches far beyond all that was seen
+    low = np.nanmin([0.0, table["mean"].min(), table["low"].quantile(0.25)])
+    high = np.nanmax([0.0, table["mean"].max(), table["high"].quantile(0.75)])
+    margin = 0.08 * ((high - low) or 1.0)
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_xlim(left=0)
     axes.tick_params(labelsize=TEXT, pad=2, length=2)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def _limits(bands: Mapping[str, pd.DataFrame]) -> tuple[float, float]:
-    """All means and zero, and half of the intervals' ends."""
-    means = np.concatenate([band["mean"] for band in bands.values()])
-    lows, highs = (np.concatenate([band[end] for band in bands.values()]) for end in ("low", "high"))
-    lows, highs = lows[np.isfinite(lows)], highs[np.isfinite(highs)]
-    low = min(0.0, means.min(), np.quantile(lows, 0.25) if len(lows) else 0.0)
-    high = max(0.0, means.max(), np.quantile(highs, 0.75) if len(highs) else 0.0)
-    margin = 0.08 * ((high - low) or 1.0)
-    return float(low - margin), float(high + margin)
-
-
-def _in_words(bands: Mapping[tuple[str, str], pd.DataFrame]) -> str:
+def _in_words(bands: Bands) -> str:
     """The last difference of every line as text."""
     parts = []
-    for (key, label), band in bands.items():
-        last = band.iloc[-1] / (100 if is_share(key) else 1)
-        parts.append(f"{label}, {in_words(key)}: {with_interval(key, *map(float, last[['mean', 'low', 'high']]))}")
+    for key, panel in bands.items():
+        for label, band in panel.items():
+            ends = with_interval(key, *map(float, band.iloc[-1][["mean", "low", "high"]]))
+            parts.append(f"{label}, {in_words(key)}: {ends}")
     return "At the last step: " + "; ".join(parts) + "."

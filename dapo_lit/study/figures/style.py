@@ -80,8 +80,8 @@ def numbered(place: int) -> Look:
 
 def technique_look(switch: str) -> Look:
     """The look of a technique in every figure: its colour in the register, a dash and a marker of its own for grey."""
-    place = list(REGISTER).index(switch)
-    return Look(REGISTER[switch].colour, numbered(place).dash, numbered(place).marker)
+    look = numbered(list(REGISTER).index(switch))
+    return Look(REGISTER[switch].colour, look.dash, look.marker)
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
@@ -90,13 +90,10 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     names = {f"{reference}{sign}{t}": t for t in REGISTER for reference in ("dapo", "naive_grpo") for sign in "+-"}
     switches = [names[arm] for arm in arms if arm in names]
     chosen = {arm: technique_look(names[arm]) for arm in arms if arm in names and switches.count(names[arm]) == 1}
-    place = 0
-    for arm in (arm for arm in arms if arm not in chosen):
-        used = {(look.dash, look.marker) for look in chosen.values()}
-        while place < 36 and (numbered(place).dash, numbered(place).marker) in used:
-            place += 1
-        chosen[arm] = numbered(place)
-        place += 1
+    used = {(look.dash, look.marker) for look in chosen.values()}
+    free = [look for look in map(numbered, range(36)) if (look.dash, look.marker) not in used]
+    others = (arm for arm in arms if arm not in chosen)
+    chosen |= {arm: free[place] if place < len(free) else numbered(place) for place, arm in enumerate(others)}
     return {arm: chosen[arm] for arm in arms}
 
 

@@ -13,10 +13,15 @@ from dapo_lit.study.read.runs import Runs
 from dapo_lit.techniques import REGISTER
 
 
-def refusals(runs: Runs, declared: Collection[str] = ()) -> list[str]:
-    """Reasons why these runs may not be compared, empty if they may."""
-    allowed = declared_keys(runs, declared)
-    found = _mixed_code(runs) + _twice(runs) + _undeclared(config_differences(runs), allowed)
+def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
+    """Reasons why these runs may not be compared, empty if they may.
+
+    registered: config keys in which the arms may differ, beside the switches; if none, those that their names set.
+    """
+    declared = {f"algorithm.techniques.{t}" for t in REGISTER}.union(
+        registered or set[str]().union(*map(settings_of, runs.arms))
+    )
+    found = _mixed_code(runs) + _twice(runs) + _undeclared(config_differences(runs), declared)
     return found + _within_arm(runs) + _unequal_bases(runs)
 
 
@@ -33,12 +38,6 @@ def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collec
         if twin != arm:
             reasons.append(f"{twin} and {arm} are the same config under two names")
     return reasons
-
-
-def declared_keys(runs: Runs, registered: Collection[str] = ()) -> set[str]:
-    """Config keys in which the arms may differ: the switches, and what was registered or else what their names set."""
-    keys = {f"algorithm.techniques.{t}" for t in REGISTER} | set(registered)
-    return keys if registered else keys.union(*map(settings_of, runs.arms))
 
 
 def config_differences(runs: Runs) -> dict[str, dict[str, Any]]:

@@ -21,39 +21,33 @@ def ends(run: Run, key: str) -> tuple[float, float] | None:
 
 def findings(run: Run) -> list[str]:
     """Everything about a run that a reader of its results should know, in words; empty for a healthy run."""
-    found = list(run.faults)
-    for check in (_entropy, _truncation, _groups, _gradient, _length_against_evaluation, _verifier, _updates):
-        found += check(run)
-    return found + idle_switches(run)
-
-
-def _entropy(run: Run) -> list[str]:
-    pair = ends(run, "rollout/entropy")
-    if pair is None:
-        return []
-    start, end = pair
-    if end < 0.1 * start and end < 0.05:
-        return [f"entropy collapsed: {start:.3f} to {end:.4f} nats"]
-    if end > 2 * start and end > 0.1:
-        return [f"entropy too high: it rose from {start:.3f} to {end:.3f} nats"]
-    return []
-
-
-def _truncation(run: Run) -> list[str]:
-    pair = ends(run, "rollout/truncated_frac")
-    if pair and pair[1] > TRUNCATED_LIMIT:
-        return [f"{pair[1]:.0%} of completions truncated at the end (limit {TRUNCATED_LIMIT:.0%})"]
-    return []
-
-
-def _groups(run: Run) -> list[str]:
-    found = []
-    pair = ends(run, "rollout/groups_mixed_frac")
-    if pair and pair[1] < 0.02:
-        found.append(f"no mixed groups left to learn from: {pair[1]:.1%} at the end")
+    found = [*run.faults, *_at_the_ends(run)]
     empty = run.series("sampling/empty_steps")
     if len(empty) and empty.max() > 0:
         found.append(f"{int(empty.max())} steps without any mixed group (no update)")
+    found += _gradient(run) + _length_against_evaluation(run)
+    for kind in ("error", "timeout"):
+        share = run.series(f"reward/verifier_{kind}_frac")
+        if len(share) and share.max() > 0.01:
+            found.append(f"verifier {kind}s: up to {share.max():.1%} of the completions of a step")
+    if not run.usable and run.status != "running":
+        found.append(f"ended as {run.status}")
+    return found + idle_switches(run)
+
+
+def _at_the_ends(run: Run) -> list[str]:
+    """What the first and the last tenth of the steps say."""
+    found = []
+    if pair := ends(run, "rollout/entropy"):
+        start, end = pair
+        if end < 0.1 * start and end < 0.05:
+            found.append(f"entropy collapsed: {start:.3f} to {end:.4f} nats")
+        elif end > 2 * start and end > 0.1:
+            found.append(f"entropy too high: it rose from {start:.3f} to {end:.3f} nats")
+    if (pair := ends(run, "rollout/truncated_frac")) and pair[1] > TRUNCATED_LIMIT:
+        found.append(f"{pair[1]:.0%} of completions truncated at the end (limit {TRUNCATED_LIMIT:.0%})")
+    if (pair := ends(run, "rollout/groups_mixed_frac")) and pair[1] < 0.02:
+        found.append(f"no mixed groups left to learn from: {pair[1]:.1%} at the end")
     return found
 
 
@@ -87,19 +81,6 @@ def _length_against_evaluation(run: Run) -> list[str]:
         if fall >= 0.03 and growth >= 0.1:
             return [f"length up {growth:.0%} while {key} fell {100 * fall:.1f} points after step {middle}"]
     return []
-
-
-def _verifier(run: Run) -> list[str]:
-    found = []
-    for kind in ("error", "timeout"):
-        share = run.series(f"reward/verifier_{kind}_frac")
-        if len(share) and share.max() > 0.01:
-            found.append(f"verifier {kind}s: up to {share.max():.1%} of the completions of a step")
-    return found
-
-
-def _updates(run: Run) -> list[str]:
-    return [] if run.usable or run.status == "running" else [f"ended as {run.status}"]
 
 
 def idle_switches(run: Run) -> list[str]:

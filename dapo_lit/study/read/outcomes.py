@@ -1,6 +1,5 @@
 """One number a run for comparisons, its base policy, and how metrics are named and printed (see docs/metrics.md)."""
 
-import hashlib
 from dataclasses import dataclass
 
 from dapo_lit.study.read.runs import Run, Runs, StudyError
@@ -189,21 +188,10 @@ def unit(key: str) -> str:
     return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""
 
 
-UNKNOWN = "not recorded"
-
-
 def weights_by_base(runs: Runs) -> dict[str, str]:
     """The hash of each base policy's weights; the path of a policy of your own."""
     found = {}
     for run in runs.usable:
         path = (run.config.get("policy") or {}).get("path")
-        found[run.base] = str(path or run.record.get("base_weights") or UNKNOWN)
+        found[run.base] = str(path or run.record.get("base_weights") or "not recorded")
     return dict(sorted(found.items()))
-
-
-def hash_of_bases(runs: Runs) -> str:
-    """One hash for all base policies of a study, or that some are not recorded."""
-    by_base = weights_by_base(runs)
-    if UNKNOWN in by_base.values():
-        return UNKNOWN
-    return hashlib.sha256(repr(sorted(by_base.items())).encode()).hexdigest()[:8]

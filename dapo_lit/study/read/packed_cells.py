@@ -30,11 +30,7 @@ SAMPLE = ["problem_id", "sample_index", "correct"]
 
 
 def read_packed(folder: Path) -> list[Run]:
-    """The runs that are packed in this folder.
-
-    Raises:
-        StudyError: a table is missing or cannot be read.
-    """
+    """The runs that are packed in this folder."""
     try:
         cells = read_table(folder / CELLS)
         metrics, samples = _by_cell(read_table(folder / METRICS)), _by_cell(read_table(folder / SAMPLES))

@@ -79,11 +79,7 @@ class Plan:
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Plan":
-        """A plan from the JSON of an entry.
-
-        Raises:
-            StudyError: unknown keys, or no `study`.
-        """
+        """A plan from the JSON of an entry."""
         unknown = set(tree) - set(cls.__dataclass_fields__)
         if unknown or "study" not in tree:
             raise StudyError(f"a study's plan: unknown keys {sorted(unknown)}, study={tree.get('study')!r}")
@@ -122,9 +118,6 @@ def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
 
     Args:
         packed: the packed cells that the study extends; their registration is taken over.
-
-    Raises:
-        StudyError: the folder has another registration, or it cannot be read.
     """
     own = read_entries(folder)
     entries, tree = own or (read_entries(packed) if packed else []), as_tree(plan)
@@ -140,13 +133,10 @@ def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
                 "this one a name of its own: study_name=..."
             )
         tree = {**registered, "seeds": tree["seeds"]}
-        if tree == registered:
-            if not own:
-                write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
-            return
-    write_text(
-        folder / FILE, json.dumps([*entries, {"at": now, "digest": digest(tree), "plan": tree}], indent=1) + "\n"
-    )
+    if not entries or tree != entries[-1]["plan"]:
+        entries = [*entries, {"at": now, "digest": digest(tree), "plan": tree}]
+    if entries != own:
+        write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
 
 
 def _short(value: Any) -> str:
@@ -155,11 +145,7 @@ def _short(value: Any) -> str:
 
 
 def read_entries(folder: Path) -> list[dict[str, Any]]:
-    """The entries of study.json, first the registration; none where there is no file.
-
-    Raises:
-        StudyError: the file cannot be read, or a plan was changed by hand: it does not have its digest.
-    """
+    """The entries of study.json, first the registration; none where there is no file."""
     file = folder / FILE
     if not file.is_file():
         return []
@@ -177,29 +163,21 @@ def read_entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_plan(folder: Path) -> tuple[Plan | None, list[str]]:
-    """The plan as it was first registered, and what was added or edited after that (one sentence a changed key).
-
-    Raises:
-        StudyError: study.json is there and cannot be read.
-    """
+    """The plan as it was first registered, and what was added or edited after that (one sentence a changed key)."""
     entries = read_entries(folder)
     if not entries:
         return None, []
-    edits = []
-    for before, after in itertools.pairwise(entries):
-        for key in sorted(set(before["plan"]) | set(after["plan"])):
-            old, new = before["plan"].get(key), after["plan"].get(key)
-            if old != new:
-                edits.append(f"{key} was changed at {after['at']} from {old} to {new}")
+    edits = [
+        f"{key} was changed at {after['at']} from {before['plan'].get(key)} to {after['plan'].get(key)}"
+        for before, after in itertools.pairwise(entries)
+        for key in sorted({*before["plan"], *after["plan"]})
+        if before["plan"].get(key) != after["plan"].get(key)
+    ]
     return Plan.read(entries[0]["plan"]), edits
 
 
 def last_plan(folder: Path) -> Plan | None:
-    """The plan as it was last registered; None where there is none.
-
-    Raises:
-        StudyError: study.json is there and cannot be read.
-    """
+    """The plan as it was last registered; None where there is none."""
     entries = read_entries(folder)
     return Plan.read(entries[-1]["plan"]) if entries else None
 

@@ -9,9 +9,8 @@ Packed cells are three tables for a study (packed_cells.py).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,19 +79,16 @@ class Runs:
 
     def keys(self) -> tuple[str, ...]:
         """Every metric that any run logged."""
-        return tuple(sorted({str(key) for run in self.runs for key in run.metrics.columns}))
+        return tuple(sorted({str(key) for run in self.runs for key in run.metrics}))
 
     def frame(self, kind: Literal["metrics", "rollouts", "tokens"] = "metrics") -> pd.DataFrame:
         """All rows of all runs: columns study, arm, seed, step and every metric.
 
         `rollouts` gives a row a recorded completion instead; `tokens` a row a response token of every replayed step,
         with `replayed` (the arm whose switches were replayed) and the columns of docs/replay.md.
-
-        Raises:
-            StudyError: no run recorded rollouts, or no step was replayed.
         """
         if kind != "metrics":
-            return pd.concat(recorded_tables(self.runs, kind), ignore_index=True)
+            return pd.concat(_recorded(self.runs, kind), ignore_index=True)
         parts = [run.metrics.reset_index().assign(study=run.study, arm=run.arm, seed=run.seed) for run in self.runs]
         table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["step"])
         first = ["study", "arm", "seed", "step"]
@@ -126,22 +122,17 @@ def _why_unusable(run: Run) -> str:
     return f"{reason}{last}" + (f": {error}" if error else "")
 
 
-def recorded_tables(runs: Iterable[Run], kind: Literal["rollouts", "tokens"]) -> list[pd.DataFrame]:
-    """The completions that runs recorded, or the tokens of steps that were replayed; a table a file.
-
-    Raises:
-        StudyError: there is no such file.
-    """
+def _recorded(runs: Sequence[Run], kind: str) -> list[pd.DataFrame]:
+    """The completions that runs recorded, or the tokens of steps that were replayed; a table a file."""
     pattern = "rollouts/step_*.parquet" if kind == "rollouts" else "replay/step_*/*.parquet"
-    tables = []
-    for run in runs:
-        for file in sorted(run.folder.glob(pattern)):
-            labels: dict[str, Any] = {"study": run.study, "arm": run.arm, "seed": run.seed}
-            labels["step"] = int((file if kind == "rollouts" else file.parent).stem.removeprefix("step_"))
-            if kind == "tokens":
-                labels["replayed"] = file.stem
-            table = read_table(file).assign(**labels)
-            tables.append(table[[*labels, *(name for name in table.columns if name not in labels)]])
+    files, tables = [(run, file) for run in runs for file in sorted(run.folder.glob(pattern))], []
+    for run, file in files:
+        step = int((file if kind == "rollouts" else file.parent).stem.removeprefix("step_"))
+        labels: dict[str, Any] = {"study": run.study, "arm": run.arm, "seed": run.seed, "step": step}
+        if kind == "tokens":
+            labels["replayed"] = file.stem
+        table = read_table(file).assign(**labels)
+        tables.append(table[[*labels, *(name for name in table.columns if name not in labels)]])
     if not tables:
         raise StudyError(
             "no run recorded rollouts; logger.rollouts_every=10 keeps those of every tenth step"
@@ -155,9 +146,6 @@ def load(*paths: str | Path) -> Runs:
     """Reads every run below the given folders (a study, an arm, a run, or folders of packed cells).
 
     A cell found twice with one config hash is read once, from the first folder.
-
-    Raises:
-        StudyError: a folder does not exist or holds no run, or a cell was found twice with different configs.
     """
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
@@ -165,18 +153,24 @@ def load(*paths: str | Path) -> Runs:
     unverified: set[str] = set()
     for path in map(Path, paths):
         folders, tables = run_folders(path), packed_folders(path)
-        home_of = {folder: folder.parent.parent for folder in folders} | {folder: folder for folder in tables}
-        homes |= set(home_of.values())
-        unverified |= {str(home) for folder, home in home_of.items() if not (folder / MANIFEST).is_file()}
         if not folders and not tables:
             raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json or {CELLS} below it")
-        for run in chain(_readable(folders, unreadable), *map(read_packed, tables)):
-            cell = (run.study, run.arm, run.seed)
-            twin = found.setdefault(cell, run)
-            if not same_experiment(twin.record, twin.config, run.record, run.config):
-                raise StudyError(
-                    f"{twin.folder} and {run.folder} are the same cell with different configs; name one of them"
-                )
+        for folder in (*folders, *tables):
+            home = folder if folder in tables else folder.parent.parent
+            homes.add(home)
+            if not (folder / MANIFEST).is_file():
+                unverified.add(str(home))
+            try:
+                read = read_packed(folder) if folder in tables else [read_run(folder)]
+            except (DamagedError, OSError) as error:
+                unreadable[str(folder)] = str(error)
+                continue
+            for run in read:
+                twin = found.setdefault((run.study, run.arm, run.seed), run)
+                if not same_experiment(twin.record, twin.config, run.record, run.config):
+                    raise StudyError(
+                        f"{twin.folder} and {run.folder} are the same cell with different configs; name one of them"
+                    )
     if not found:
         reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())
         raise StudyError(f"none of the run folders can be read: {reasons}")
@@ -184,15 +178,6 @@ def load(*paths: str | Path) -> Runs:
     order = in_order((run.arm for run in found.values()), [arm for plan in plans if plan for arm in plan.arms])
     runs = sorted(found.values(), key=lambda run: (run.study, order.index(run.arm), run.seed))
     return Runs(tuple(runs), unreadable, tuple(sorted(unverified)))
-
-
-def _readable(folders: Iterable[Path], unreadable: dict[str, str]) -> Iterator[Run]:
-    """The runs of these folders; why others cannot be read goes into `unreadable`."""
-    for folder in folders:
-        try:
-            yield read_run(folder)
-        except (DamagedError, OSError) as error:
-            unreadable[str(folder)] = str(error)
 
 
 def packed_folders(path: Path) -> list[Path]:
@@ -209,11 +194,7 @@ def study_folder(path: Path) -> Path:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Run folders at or below `path`, sorted.
-
-    Raises:
-        StudyError: there is no such folder.
-    """
+    """Run folders at or below `path`, sorted."""
     if not path.is_dir():
         raise StudyError(f"{path}: no such folder")
     folders = [path] if is_run(path) else path.rglob("seed_*")
@@ -221,11 +202,7 @@ def run_folders(path: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads one run folder.
-
-    Raises:
-        DamagedError: run.json or config.yaml cannot be read, or run.json does not name the run.
-    """
+    """Reads one run folder."""
     record, config, metrics = read_record(folder), read_config(folder), read_metrics(folder)
     if not {"arm", "seed"} <= record.keys():
         reason = "names no arm and seed" if record else "is missing"
@@ -247,11 +224,7 @@ def read_run(folder: Path) -> Run:
 
 
 def load_first(*paths: str | Path) -> Runs:
-    """The usable runs of the first folder that holds any: a study of your own before a small one that is shipped.
-
-    Raises:
-        StudyError: none of them does.
-    """
+    """The usable runs of the first folder that holds any: a study of your own before a small one that is shipped."""
     reasons = []
     for path in paths:
         try:

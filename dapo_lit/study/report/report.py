@@ -9,10 +9,10 @@ from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.read.guard import code_versions
 from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.outcomes import hash_of_bases, outcome, weights_by_base
+from dapo_lit.study.read.outcomes import outcome, weights_by_base
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan
 from dapo_lit.study.read.runs import Runs, load, study_folder
-from dapo_lit.study.report.document import Document, Table, bullets, in_terminal, is_empty, write
+from dapo_lit.study.report.document import Document, bullets, in_terminal, is_empty, write
 from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import page_one
@@ -39,9 +39,6 @@ def make_report(
         progress: called with a line of text at each stage.
         metric: the primary metric of runs without a plan; None: held-out accuracy, else the training accuracy.
         notes: sentences for the head of the page.
-
-    Raises:
-        StudyError: the runs cannot be read or may not be compared.
     """
     runs = load(*folders)
     progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
@@ -74,12 +71,10 @@ def build(results: Results, command: str, late: str | None = None, notes: Sequen
         f"This report: `{command}`",
     ]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
-    made_from = f" Base policies: {hash_of_bases(usable)}."
     kept = [part for part in parts if not is_empty(part)]
-    named = [replace(part, caption=part.caption + made_from) if isinstance(part, Table) else part for part in kept]
     found = [effect.contrast for effect in results.comparisons]
     explored = exploration(usable, results.metric, found, results.family)
-    return Document(title, named, as_json(results), lead[1:], explored)
+    return Document(title, kept, as_json(results), lead[1:], explored)
 
 
 def _budget_text(runs: Runs, plan: Plan | None) -> str:
