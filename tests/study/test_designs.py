@@ -10,11 +10,6 @@ from dapo_lit.study.designs import Arm, arm_name, half_fraction, ladder, switche
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 
-def test_the_name_does_not_depend_on_the_order_in_which_switches_are_given() -> None:
-    vector = switches({"clip_higher", "overlong_filtering"})
-    assert arm_name(dict(reversed(vector.items()))) == arm_name(vector) == "naive_grpo+overlong_filtering+clip_higher"
-
-
 def test_references_and_single_differences_are_named_as_documented() -> None:
     assert Arm(DAPO).name == "dapo"
     assert Arm(NAIVE_GRPO).name == "naive_grpo"
@@ -53,10 +48,3 @@ def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() ->
     assert columns.shape == (16, 16)
     np.testing.assert_array_equal(columns.T @ columns, 16 * np.eye(16))
     assert {"dapo", "naive_grpo"} <= set(design("factorial_half").names)
-
-
-def test_settings_stand_in_the_name_and_in_the_overrides() -> None:
-    arm = Arm(DAPO, {"algorithm.clip.high": 0.5})
-    assert arm.name == "dapo@clip.high=0.5"
-    assert "algorithm.clip.high=0.5" in arm.overrides()
-    assert "algorithm.techniques.overlong_filtering=false" in arm.overrides()

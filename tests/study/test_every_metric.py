@@ -1,7 +1,5 @@
 """Effects on every metric, and the paired difference over steps: exact on small numbers, calibrated on noise."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +7,8 @@ from synthetic_runs import write_study
 
 from dapo_lit.study.compare.contrasts import difference
 from dapo_lit.study.compare.effects import effects_on_every_metric
-from dapo_lit.study.compare.statistics import max_t_p, standardised, t_interval
+from dapo_lit.study.compare.statistics import max_t_p, t_interval
 from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
-from dapo_lit.study.read.outcomes import WORDS, in_words, is_outcome
 from dapo_lit.study.read.runs import Runs, load
 
 CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dapo-clip_higher")
@@ -37,10 +34,6 @@ def test_noise_is_called_an_effect_in_at_most_one_study_of_twenty() -> None:
     rng = np.random.default_rng(1)
     found = [float(np.min(max_t_p(rng.standard_t(3, (8, 12))))) <= 0.05 for _ in range(300)]
     assert np.mean(found) < 0.08  # 3.3 % of 300 is the most that 2^8 flips can give
-
-
-def test_an_effect_is_standardised_by_the_spread_of_its_values() -> None:
-    assert standardised(np.array([[1.0, 5.0], [2.0, 5.2], [3.0, 5.4]])) == pytest.approx([2, 5.2 / 0.2])
 
 
 def test_the_effects_of_a_technique_are_sorted_and_leave_out_what_a_switch_reports_of_itself(runs: Runs) -> None:
@@ -75,12 +68,3 @@ def test_bases_weigh_the_same_in_a_band_however_many_seeds_they_have() -> None:
     assert band["n"][0] == 2
     assert difference_band(pd.DataFrame()).empty
     assert np.isnan(difference_band(pd.DataFrame({0: [1.0]}, index=[1]))["low"][0])
-
-
-def test_metrics_have_names_in_words() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-    assert [key for key in WORDS if f"| `{key}` |" not in page] == []
-    outcomes = [key for key in page.split("| `") if is_outcome(key.split("`")[0])]
-    named = [key.split("`")[0] for key in outcomes]
-    assert len(named) > 25
-    assert [key for key in named if in_words(key) == key] == []

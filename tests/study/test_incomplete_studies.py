@@ -35,11 +35,6 @@ def test_one_run_gives_a_report_that_compares_nothing(tmp_path: Path) -> None:
     assert "nothing is compared" in text
 
 
-def test_one_seed_has_no_interval_anywhere_in_its_findings(tmp_path: Path) -> None:
-    text = text_of(write_study(tmp_path, "emergence", seeds=(0,), steps=6, every=3))
-    assert re.search(r"points +– +– +– +– +exploratory", text)
-
-
 def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
@@ -109,10 +104,3 @@ def test_a_registered_event_is_decided_by_the_runs_that_have_it_within_the_horiz
     assert plan is not None
     early = replace(plan, event={**event, "horizon": 9})
     assert analyse(load(tmp_path / "emergence"), early).effects[0].words.endswith("by step 9: 5 of 6 and 0 of 6")
-
-
-@pytest.mark.parametrize("name", ["factorial_half", "clip_dose"])
-def test_other_designs_are_reported_too(tmp_path: Path, name: str) -> None:
-    text = text_of(write_study(tmp_path, name, seeds=(0, 1), steps=4, every=2))
-    assert ("interactions" in text) == (name == "factorial_half")
-    assert ("settings" in text) == (name == "clip_dose")

@@ -53,12 +53,6 @@ def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) 
         plot_metric(runs, "rollout/entropy", x="epoch")
 
 
-def test_more_than_four_arms_are_drawn_without_bands_which_would_hide_them(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "table1", seeds=(0, 1), steps=4, every=2))
-    axes = plot_metric(runs, "rollout/entropy").axes[0]
-    assert not any(isinstance(c, PolyCollection) for c in axes.collections)
-
-
 def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     runs = load(write_run(tmp_path, steps=6, every=3))
     files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]

@@ -15,8 +15,8 @@ from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.document import Table, in_terminal, is_empty
-from dapo_lit.study.report.page_one import page_one, panels
+from dapo_lit.study.report.document import Table, in_terminal
+from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
@@ -150,24 +150,14 @@ def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(tmp_path: P
     assert looked["adjusted p"] == "–"
 
 
-def test_a_primary_metric_that_is_always_shown_has_one_panel() -> None:
-    assert panels("rollout/entropy", ()) == ["rollout/entropy", "rollout/length_mean"]
-
-
-def test_what_is_found_reads_in_a_terminal() -> None:
-    lines = in_terminal(["## 1. A\n\n- **b** `c`", Table("t", "", ["x", "yy"], [["1", "2"], ["333", "4"]])])
-    assert lines == ["1. A", "", "- b c", "  x    yy", "  1    2", "  333  4"]
-    assert in_terminal(["a b c"], width=4) == ["a b", "  c"]
-    folded = in_terminal([Table("t", "", ["metric", "difference"], [["length", "+1.5 [0.5, 2.5] tokens"]])], width=24)
-    assert folded == ["  metric  difference", "  length  +1.5 [0.5,", "          2.5] tokens"]
+def test_a_table_in_a_narrow_terminal_cuts_no_word() -> None:
+    assert in_terminal([Table("t", "", ["x", "yy"], [["1", "2"], ["333", "4"]])]) == [
+        "  x    yy",
+        "  1    2",
+        "  333  4",
+    ]
     narrow = in_terminal([Table("t", "", ["comparison", "outcome", "p"], [["clip-higher", "entropy", "–"]])], width=20)
-    assert narrow == ["  comparison", "    clip-higher,", "    outcome entropy"]  # no word is cut
-
-
-def test_tables_of_dashes_are_left_out() -> None:
-    assert is_empty(Table("t", "", ["arm", "a"], [["x", "–"], ["y", "–"]]))
-    assert is_empty(Table("t", "", ["arm", "a"], []))
-    assert not is_empty(Table("t", "", ["arm", "a"], [["x", "–"], ["y", "1"]]))
+    assert narrow == ["  comparison", "    clip-higher,", "    outcome entropy"]
 
 
 def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:

@@ -104,20 +104,17 @@ def difference(family: str, label: str, technique: str | None, treated: str, con
 
 def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
     """The three views of a technique: its rung of the ladder, added to GRPO, and left out of DAPO."""
-    found = []
-
-    def add(view: str, label: str, technique: str, treated: Arm, control: Arm) -> None:
-        if {treated.name + at, control.name + at} <= names:
-            found.append(difference(view + where, label, technique, treated.name + at, control.name + at))
-
-    for technique, (below, above) in zip(LADDER, itertools.pairwise(ladder()), strict=True):
-        add("ladder", f"+ {technique}", technique, above, below)
-    for technique in REGISTER:
-        add("alone on GRPO", technique, technique, Arm(NAIVE_GRPO | {technique}), Arm(NAIVE_GRPO))
-    for technique in REGISTER:
-        label = technique if technique in DAPO else f"{technique} (added)"
-        add("left out of DAPO", label, technique, Arm(DAPO | {technique}), Arm(DAPO - {technique}))
-    return found
+    rungs = zip(LADDER, itertools.pairwise(ladder()), strict=True)
+    views = [("ladder", f"+ {technique}", technique, above, below) for technique, (below, above) in rungs]
+    views += [("alone on GRPO", t, t, Arm(NAIVE_GRPO | {t}), Arm(NAIVE_GRPO)) for t in REGISTER]
+    for t in REGISTER:
+        label = t if t in DAPO else f"{t} (added)"
+        views.append(("left out of DAPO", label, t, Arm(DAPO | {t}), Arm(DAPO - {t})))
+    return [
+        difference(view + where, label, technique, treated.name + at, control.name + at)
+        for view, label, technique, treated, control in views
+        if {treated.name + at, control.name + at} <= names
+    ]
 
 
 FEWEST_FACTORS = 5

@@ -83,9 +83,8 @@ def _on_axis(sides: Sequence[Sequence[Sequence[Run]]], key: str, axis: str) -> C
             bases.append(control[0].base)
     if not pairs:
         return None
-    met = [(_difference(*pair), base) for pair, base in zip(pairs, bases, strict=True)]
-    differences, of = [value for value, _ in met if value is not None], [b for value, b in met if value is not None]
-    at_equal = t_interval(per_base(differences, of)) if differences else None
+    met = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}
+    at_equal = t_interval(per_base(list(met.values()), [bases[place] for place in met])) if met else None
     return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal)
 
 

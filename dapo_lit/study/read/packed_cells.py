@@ -60,7 +60,11 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         {
             "arm": run.arm,
             "seed": run.seed,
-            "run": json.dumps({**run.record, **_oddities(run)}),
+            "run": json.dumps(
+                {**run.record}
+                | ({"faults": list(run.faults)} if run.faults else {})
+                | ({"not_finite": sorted(run.not_finite)} if run.not_finite else {})
+            ),
             "config": json.dumps(run.config),
             "overrides": "\n".join(run.overrides),
         }
@@ -73,15 +77,12 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    _write(_numeric(pd.concat(metrics, ignore_index=True)), folder / METRICS)
+    table = pd.concat(metrics, ignore_index=True)
+    numbers = [key for key in table if key not in {*CELL, *AXES}]  # the axes stay exact
+    _write(table.assign(**table[numbers].apply(pd.to_numeric).astype("float32")), folder / METRICS)
     _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
     _write(pd.DataFrame(cells), folder / CELLS)
     write_manifest(folder, {"files": {name: sum_of(folder / name) for name in (CELLS, METRICS, SAMPLES)}})
-
-
-def _oddities(run: Run) -> dict[str, list[str]]:
-    found = {"faults": list(run.faults), "not_finite": sorted(run.not_finite)}
-    return {key: value for key, value in found.items() if value}
 
 
 def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
@@ -93,16 +94,12 @@ def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
 
 
 def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], samples: dict[Any, pd.DataFrame]) -> Run:
-    record, cell = json.loads(row["run"]), (row["arm"], row["seed"])
-    own = samples.get(cell)
-    return Run(
-        folder=folder / row["arm"] / f"seed_{row['seed']}",
-        study=str(record.get("study", "")),
-        arm=row["arm"],
-        seed=int(row["seed"]),
-        status=str(record.get("status", "unknown")),
-        record=record,
-        config=json.loads(row["config"]),
+    cell = row["arm"], int(row["seed"])
+    record, own = json.loads(row["run"]) | {"arm": cell[0], "seed": cell[1]}, samples.get(cell)
+    return Run.of(
+        folder / cell[0] / f"seed_{cell[1]}",
+        record,
+        json.loads(row["config"]),
         metrics=metrics[cell].set_index("step"),
         faults=tuple(record.get("faults", ())),
         not_finite=frozenset(record.get("not_finite", ())),
@@ -117,14 +114,6 @@ def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:
 
 def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
     return table.assign(arm=run.arm, seed=run.seed)
-
-
-def _numeric(table: pd.DataFrame) -> pd.DataFrame:
-    """Metrics as float32; labels and the five axes as they are."""
-    exact = {*CELL, *AXES}
-    return pd.DataFrame(
-        {key: table[key] if key in exact else pd.to_numeric(table[key]).astype("float32") for key in table.columns}
-    )
 
 
 def _write(table: pd.DataFrame, file: Path) -> None:

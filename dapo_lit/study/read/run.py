@@ -56,6 +56,13 @@ class Run:
     named_base: str = ""
     """The base policy by the file bases.json beside packed cells, which recorded no hash of its weights."""
 
+    @classmethod
+    def of(cls, folder: Path, record: Mapping[str, Any], config: Mapping[str, Any], **read: Any) -> "Run":
+        """A run whose run.json names it; `read`: the other fields."""
+        names: dict[str, Any] = {"study": str(record.get("study", "")), "seed": int(record["seed"])}
+        names |= {"arm": str(record["arm"]), "status": str(record.get("status", "unknown"))}
+        return cls(folder, **names, record=record, config=config, **read)
+
     @property
     def name(self) -> str:
         return f"{self.arm}/seed_{self.seed}"
@@ -111,7 +118,7 @@ class Run:
     @cached_property
     def benchmarks(self) -> tuple[str, ...]:
         """Benchmarks whose samples were kept."""
-        files = {p.name for p in (self.folder / "eval").glob("*") if any(p.glob("step_*.parquet"))}
+        files = {file.parent.name for file in self.folder.glob("eval/*/step_*.parquet")}
         return tuple(sorted(files | self.packed_samples.keys()))
 
     def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:

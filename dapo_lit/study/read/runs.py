@@ -208,14 +208,10 @@ def read_run(folder: Path) -> Run:
         reason = "names no arm and seed" if record else "is missing"
         raise DamagedError(f"{folder / RECORD} {reason}; {RESTORE}")
     file = folder / "overrides.txt"
-    return Run(
-        folder=folder,
-        study=str(record.get("study", "")),
-        arm=str(record["arm"]),
-        seed=int(record["seed"]),
-        status=str(record.get("status", "unknown")),
-        record=record,
-        config=config,
+    return Run.of(
+        folder,
+        record,
+        config,
         metrics=metrics.table,
         faults=(*metrics.faults, *lost_files(folder, *TABLES)),
         not_finite=metrics.not_finite,

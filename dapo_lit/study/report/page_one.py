@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from dapo_lit.study.compare.calibration import Admitted
 from dapo_lit.study.compare.contrasts import Contrast, Effect
 from dapo_lit.study.compare.effects import effects_on_every_metric
 from dapo_lit.study.compare.equal_budget import BUDGETS, Needed, costs, per_step_metric
@@ -132,31 +133,36 @@ def page_one(results: Results) -> list[Part]:
 
 def sensitivity(results: Results, compared: Sequence[Contrast]) -> str:
     """The regime's calibration for each technique, and the switches that had next to nothing to act on."""
-    start, found, runs = "**Sensitivity.**", results.calibration, results.runs.usable
-    if found is None:
-        text = f"{start} Not calibrated: without a positive control, what is undecided here may be beyond this regime."
+    found, runs = results.calibration, results.runs.usable
+    text = "**Sensitivity.** "
+    if found:
+        text += _calibrated(found, results, [c.technique for c in compared if c.technique])
     else:
-        names: dict[str, list[str]] = {"yes": [], "no": [], "decided": []}
-        decided = {effect.contrast.technique for effect in results.effects if effect.decided}
-        claimed = found.on_accuracy if results.metric.startswith("eval/") else {}
-        for switch, why in {**found.verdicts, **claimed}.items():
-            label = REGISTER[switch].label if switch in REGISTER else switch
-            place = "yes" if not why else "decided" if switch in decided else "no"
-            names[place].append(f"{label} ({why})" if why else label)
-        text = f"{start} Regime {found.regime}, calibrated with {found.pairs} pairs an arm: "
-        text += f"sensitive to {', '.join(names['yes'])}." if names["yes"] else "sensitive to no technique."
-        text += f" Not sensitive to {'; '.join(names['no'])}." if names["no"] else ""
-        if names["decided"]:
-            text += (
-                f" Decided here although the control fell short: {'; '.join(names['decided'])}. The control "
-                f"asks for two standard deviations in {found.pairs} pairs; this study has its own test."
-            )
-        others = [c.technique for c in compared if c.technique and c.technique not in found.verdicts]
-        text += f" Not calibrated for {', '.join(REGISTER[t].label for t in dict.fromkeys(others))}." if others else ""
+        text += "Not calibrated: without a positive control, what is undecided here may be beyond this regime."
     if untaught := sum(not learned(run) for run in runs):
         text += f" Nothing was learned in {untaught} of {len(runs)} runs: no update had a gradient."
     idle = [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]
     return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
+
+
+def _calibrated(found: Admitted, results: Results, compared: Sequence[str]) -> str:
+    names: dict[str, list[str]] = {"yes": [], "no": [], "decided": []}
+    decided = {effect.contrast.technique for effect in results.effects if effect.decided}
+    claimed = found.on_accuracy if results.metric.startswith("eval/") else {}
+    for switch, why in {**found.verdicts, **claimed}.items():
+        label = REGISTER[switch].label if switch in REGISTER else switch
+        place = "yes" if not why else "decided" if switch in decided else "no"
+        names[place].append(f"{label} ({why})" if why else label)
+    text = f"Regime {found.regime}, calibrated with {found.pairs} pairs an arm: "
+    text += f"sensitive to {', '.join(names['yes'])}." if names["yes"] else "sensitive to no technique."
+    text += f" Not sensitive to {'; '.join(names['no'])}." if names["no"] else ""
+    if names["decided"]:
+        text += (
+            f" Decided here although the control fell short: {'; '.join(names['decided'])}. The control "
+            f"asks for two standard deviations in {found.pairs} pairs; this study has its own test."
+        )
+    others = [REGISTER[t].label for t in dict.fromkeys(compared) if t not in found.verdicts]
+    return text + (f" Not calibrated for {', '.join(others)}." if others else "")
 
 
 def panels(metric: str, effects: Sequence[Effect]) -> list[str]:

@@ -53,13 +53,8 @@ def runs_section(results: Results, late: str | None) -> list[Part]:
     """Section 4: the registration and what was edited since; missing and unhealthy runs."""
     plan, lines = results.plan, []
     if plan:
-        promised = {
-            "primary metric": plan.metric,
-            "reference": plan.reference,
-            "seeds": ", ".join(map(str, plan.seeds)) or None,
-            "alpha": plan.alpha,
-            "event": plan.event,
-        }
+        promised = {"primary metric": plan.metric, "reference": plan.reference}
+        promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}", "event": plan.event}
         lines.append("Registered: " + "; ".join(f"{key} {value}" for key, value in promised.items() if value) + ".")
     lines += [f"**Note:** {late}."] if late else []
     lines += [f"**Edited after registration:** {edit}." for edit in results.edits]
