@@ -53,7 +53,7 @@ def runs_section(results: Results, late: str | None) -> list[Part]:
     """Section 4: the registration and what was edited since; missing and unhealthy runs."""
     plan, lines = results.plan, []
     if plan:
-        promised = {"primary metric": plan.metric, "reference": plan.reference}
+        promised: dict[str, object] = {"primary metric": plan.metric, "reference": plan.reference}
         promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}", "event": plan.event}
         lines.append("Registered: " + "; ".join(f"{key} {value}" for key, value in promised.items() if value) + ".")
     lines += [f"**Note:** {late}."] if late else []
