@@ -186,7 +186,7 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
     for pairs in sorted({looks[0], looks[-1]}):
         minutes = 2 * pairs * steps * seconds / workers / 60
         text = f"{pairs} pairs: about {minutes:,.0f} minutes and {2 * pairs * steps * tokens:,.0f} tokens; they find"
-        least = noise * (smallest_effect(pairs) or 0)
+        least = noise * (smallest_effect(pairs) or float("inf"))  # one pair shows nothing
         lines.append(indented(f"{text} {least:.1f} points of {in_words(study.metric)} if sampling is the only noise"))
     rate = f"{seconds:.0f} s a step, {workers} at a time"
     return [*lines, indented(f"({rate}, evaluations not counted; training adds noise of its own)")]
