@@ -107,22 +107,23 @@ lint: $(READY)  ## check format, lint and types
 
 # uv resolves from the metadata of packages and downloads none; the lock's own versions are preferred.
 # No setuptools: vLLM for GPUs and for the CPU pin different ones.
-UV := build/uv/bin/uv
+LOCK := .venv-lock
+UV := $(LOCK)/bin/uv
 RESOLVE = echo vllm==0.32.0 | $(UV) pip compile -q pyproject.toml - --extra vllm --extra dev --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --no-emit-package setuptools --output-file
 
 $(UV):
-	$(PYTHON) -m venv build/uv
-	build/uv/bin/pip install -q --disable-pip-version-check uv==0.13.9
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
 
 lock: $(UV)  ## resolve the GPU environment again, near the versions of requirements.lock
 	test -f requirements.gpu.lock || cp requirements.lock requirements.gpu.lock
-	$(RESOLVE) requirements.gpu.lock > build/resolved.log
+	$(RESOLVE) requirements.gpu.lock > $(LOCK)/resolved.log
 
 check-lock: $(UV)  ## check that requirements.gpu.lock is a solution of what this package and its vLLM ask for
-	cp requirements.gpu.lock build/checked.lock
-	$(RESOLVE) build/checked.lock > build/resolved.log
-	diff requirements.gpu.lock build/checked.lock
+	cp requirements.gpu.lock $(LOCK)/checked.lock
+	$(RESOLVE) $(LOCK)/checked.lock > $(LOCK)/resolved.log
+	diff requirements.gpu.lock $(LOCK)/checked.lock
 
 format: $(READY)  ## format in place
 	$(BIN)/ruff format .
