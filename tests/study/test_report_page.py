@@ -191,7 +191,7 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("")
     assert write_run_page(run) is None
-    for rows in (6, 13):
+    for rows in (1, 6, 13):
         write_text(run / "metrics.jsonl", "".join(lines[:rows]))
         page = write_run_page(run)
         assert page == run / "run.html"

@@ -120,7 +120,7 @@ def _draw(bands: Bands, lines: Sequence[Contrast], width: float) -> Figure:
     for place, (axes, (key, panel)) in enumerate(zip(grid.flat, bands.items(), strict=False)):
         _panel(axes, panel, look, 100 if is_share(key) else 1)
         text = in_words(key) + (f" ({unit(key)})" if unit(key) else "")
-        axes.set_title("\n".join(textwrap.wrap(text, 28)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
+        axes.set_title("\n".join(textwrap.wrap(text, 24)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
         if place >= len(bands) - columns:
             axes.set_xlabel("rollout step", fontsize=TEXT)
     for axes in grid.flat[len(bands) :]:

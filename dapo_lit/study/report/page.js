@@ -86,7 +86,8 @@ class Explorer {
     this.data = data;
     data.cells = new Map(data.runs.map((run) => [`${run.arm}/${run.seed}`, run]));
     const varies = (key) => new Set(data.runs.flatMap((run) => (run.values[key] || []).filter((x) => x != null))).size > 1;
-    data.metrics = data.metrics.filter((m) => m.key === data.metric || varies(m.key));
+    const varying = data.metrics.filter((m) => m.key === data.metric || varies(m.key));
+    if (varying.length) data.metrics = varying; // a run has none before its second row
     for (const one of [...data.arms, ...data.comparisons]) one.dash = Array.isArray(one.dash) ? one.dash[1].map((length) => 1.6 * length) : [];
     data.baseOf = new Map(data.runs.map((run) => [run.seed, run.base]));
     this.seeds = [...new Set(data.runs.map((run) => run.seed))].sort((a, b) => a - b);
