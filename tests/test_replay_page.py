@@ -155,9 +155,9 @@ def test_keys_flip_switches_and_the_numbers_and_the_equation_follow(recording, p
 def test_the_page_names_the_switches_that_change_nothing(page, browser):
     browser.open(page)
     named = "document.getElementById('idle').textContent"
-    assert "punishment" not in browser.evaluate(named)
-    browser.evaluate("set({ cache: 0 })")
-    assert "soft overlong punishment" in browser.evaluate(named)
+    assert "dynamic sampling" not in browser.evaluate(named)
+    browser.evaluate("step.settings.num_prompts = 0; set({})")
+    assert "dynamic sampling" in browser.evaluate(named)
 
 
 def test_a_slider_off_its_recorded_value_leaves_no_angle_on_the_page(page, browser):
