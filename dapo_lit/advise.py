@@ -44,7 +44,7 @@ def lines(run: Path, steps: int | None) -> Iterator[str]:
     if not any(each.like for each in given):
         yield "\nNothing here resembles your run."
     sources = dict.fromkeys(REGISTER[each.technique].regime.source for each in given)
-    yield "\n" + indented(f"What a technique needs is {'; or '.join(sources)}.", "")
+    yield "\n" + indented(f"Thresholds are {', and '.join(sources)}.", "")
     yield indented("The studies are of policies with 0.5M parameters; their effects are not your run's.", "")
     if settings["family"] != "dapo":
         yield f"No fork: algorithm.family={settings['family']}, and a fork toggles the switches of DAPO."

@@ -42,7 +42,7 @@ class Regime:
     """The metric of a run in which the switch is on; None: `metric`."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
-    source: str = "a choice, below the measurements of every study of docs/claims.yaml that decided an effect of it"
+    source: str = "chosen below what every study that decided its effect measured (docs/claims.yaml)"
     """Where `least` is from."""
     like: tuple[str, ...] = ()
     """Further metrics, and ratios `a:b` of two, in which runs have to resemble each other before an effect that was
@@ -214,7 +214,7 @@ REGISTER: dict[str, Technique] = {
                 share=False,
                 lever="Responses differ more in length under a higher task.max_response_tokens, or in another task.",
                 like=("rollout/length_wrong:rollout/length_correct",),
-                source="a choice; no study of docs/claims.yaml has decided an effect of it",
+                source="chosen freely for the token-level loss, whose effect no study has decided",
             ),
             settings=(
                 OwnSetting("token_level_denominator", "minibatch"),
