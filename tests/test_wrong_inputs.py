@@ -114,6 +114,12 @@ WRONG = [
     ("check_rewards", ["none.jsonl"], "none.jsonl"),
     ("check_rewards", ["bad.jsonl"], "bad.jsonl, line 2: not valid JSON"),
     ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact: a rule is one of dapo, numeric, sympy"),
+    ("report", ["runs", "--from", "trl"], "no logs here"),
+    ("advise", ["runs/none"], "runs/none: no config.yaml"),
+    ("advise", ["runs/none", "steps=x"], "x"),
+    ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "did you mean clip_higher?"),
+    ("ablate", ["clip_higher", "model=micro"], "data"),
+    ("ablate", ["clip_higher", "model=micro", "data=none.jsonl"], "none.jsonl"),
     ("__main__", ["trian"], "trian: no such command; did you mean train?"),
 ]  # fmt: skip
 if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
