@@ -38,6 +38,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
     )
     options = parser.parse_args(arguments)
+    if options.metric and not options.system:
+        parser.error("--metric goes with --from; a study names its own metric (study.metric)")
     options.formats = options.formats.split(",")
     if unknown := [kind for kind in options.formats if kind not in ("png", "pdf", "svg")]:
         parser.error(f"--formats: {', '.join(unknown)} is not one of png, pdf, svg")

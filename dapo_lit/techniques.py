@@ -247,7 +247,10 @@ REGISTER: dict[str, Technique] = {
                     "dynamic_sampling.max_rounds=1 with on_exhausted=top_up trains on every group that is generated",
                 ),
             ),
-            settings=(OwnSetting("dynamic_sampling.carry_over", "none"),),
+            settings=(
+                OwnSetting("dynamic_sampling.carry_over", "none"),
+                OwnSetting("dynamic_sampling.pass_rate_margin", 0.0),
+            ),
         ),
     )
 }

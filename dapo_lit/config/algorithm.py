@@ -180,6 +180,17 @@ class Algorithm(Section):
                 f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
                 f"use one of {divisors}"
             )
+        sampling, count = self.dynamic_sampling, self.samples_per_prompt
+        margin = sampling.pass_rate_margin * count
+        if margin and sampling.filter_on != "correctness":
+            yield "dynamic_sampling.pass_rate_margin counts right answers: set dynamic_sampling.filter_on=correctness"
+        elif margin and not any(margin < right < count - margin for right in range(1, count)):
+            yield (
+                f"dynamic_sampling.pass_rate_margin={sampling.pass_rate_margin} keeps no group of {count}: lower it, "
+                "or raise samples_per_prompt"
+            )
+        if sampling.on_exhausted == "replay" and not sampling.max_staleness:
+            yield "dynamic_sampling.on_exhausted=replay takes groups of earlier steps, and max_staleness=0 forbids them"
         compares = self.advantage.estimator in ("group", "leave_one_out")
         if self.samples_per_prompt == 1 and (compares or self.techniques.dynamic_sampling):
             key = f"advantage.estimator={self.advantage.estimator}" if compares else "techniques.dynamic_sampling=true"

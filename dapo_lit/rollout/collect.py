@@ -19,6 +19,8 @@ from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Group, OpenGroup
 from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, StopRequestedError, UnfinishedStep
 
+SAME_DATA = "use the same data and filters, or start a new run with resume=false"
+
 
 class ExhaustedError(UserError):
     """No group to learn from: max_rounds are spent, the batch is not full, and the config asks for an error; or a run
@@ -159,9 +161,11 @@ class Collector:
         self.keep_rate = KeepRate(*state["keep_rate"])
         self.carried = [self._restored(g) for g in state["carried"]]
         self.returned = list(state["returned"])
-        if state["earlier"]:
-            known = {prompt.problem.id: prompt.problem for prompt in self.setup.prompts}
-            self.earlier = [replace(g, problem=known[g.problem.id]) for g in state["earlier"]]
+        earlier = state.get("earlier", [])  # a checkpoint of before there was replay has none
+        known = {prompt.problem.id: prompt.problem for prompt in self.setup.prompts} if earlier else {}
+        if lost := [g.problem.id for g in earlier if g.problem.id not in known]:
+            raise DataError(f"the checkpoint has responses to {lost[0]}, which the data lacks; {SAME_DATA}")
+        self.earlier = [replace(g, problem=known[g.problem.id]) for g in earlier]
         self.interrupted = state["interrupted"] and state["interrupted"].mapped(self._restored)
 
     def _restored(self, saved: OpenGroup) -> OpenGroup:
@@ -169,8 +173,7 @@ class Collector:
         problem, name = self.setup.prompts[saved.position].problem, saved.group.problem.id
         if problem.id != name:
             raise DataError(
-                f"the checkpoint has unfinished responses to {name}, and the data has {problem.id} there; use the same "
-                "data and filters, or start a new run with resume=false"
+                f"the checkpoint has unfinished responses to {name}, and the data has {problem.id} there; {SAME_DATA}"
             )
         copy = saved.copy()
         copy.group.problem = problem

@@ -10,6 +10,7 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector, ExhaustedError
@@ -158,6 +159,11 @@ def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first()
     assert all(g.mixed for s in steps for g in s.accepted)
     assert steps[2].accepted[2].problem.answer == "1"  # the whole problem, of which a checkpoint has the id
     assert all(g.step == 3 for g in steps[2].generated)  # statistics are those of the step's own groups
+    empty = collector(script, rules, problems=20).state_dict()
+    resumed.load_state_dict(empty)
+    assert resumed.earlier == []
+    with pytest.raises(DataError):
+        resumed.load_state_dict(empty | {"earlier": [replace(made.earlier[0], problem=Problem("other", "1=", "1"))]})
     made.setup.rules = replace(rules, max_staleness=0)
     made.collect(3, 2)
     assert indices(made.collect(4, 3).accepted) == [0, 1]  # no other is young enough

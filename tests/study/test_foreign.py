@@ -38,6 +38,21 @@ def test_a_run_of_trl_has_a_row_for_each_rollout_step(tmp_path):
     assert any("6 pairs" in note for note in notes)
 
 
+def test_a_log_of_every_other_step_is_not_counted_and_nothing_is_said_at_equal_budget(tmp_path, capsys):
+    for file in TRL.rglob("trainer_state.json"):
+        state = json.loads(file.read_text())
+        state["log_history"] = state["log_history"][::2]
+        (tmp_path / file.relative_to(TRL)).parent.mkdir(parents=True)
+        (tmp_path / file.relative_to(TRL)).write_text(json.dumps(state))
+    assert main(["--from", "trl", str(tmp_path), "--metric", ACCURACY]) == 0
+    (run, *_) = load(tmp_path / "report" / "imported")
+    assert run.series(f"reward/{ACCURACY.split('/')[1]}").index.to_list() == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert not len(run.series("wall_s"))
+    shown = capsys.readouterr().out
+    assert "Not every step was logged" in shown
+    assert "needed to its control's level" not in shown
+
+
 def test_its_report_decides_nothing_and_says_what_was_not_compared(tmp_path, capsys):
     assert main(["--from", "trl", str(TRL), "--metric", ACCURACY, "--output", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "report.json").read_text())

@@ -120,8 +120,9 @@ def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> pd.Data
     table = table[rows[keys["rollout"]].notna()].rename(columns={"step": "gradient_step"})
     if len(twice := table["gradient_step"][table["gradient_step"].duplicated()]):
         raise StudyError(f"{file}: has step {twice.iloc[0]:g} twice; a log holds one run, from its start to its end")
-    if keys["rollout"] == "step":
-        table["step"] = table["gradient_step"]
+    if rows["step"].diff().max() > 1 or keys["rollout"] == "step":
+        table["step"] = table["gradient_step"]  # a row may stand for several steps, which cannot be counted or summed
+        table = table.drop(columns=list(sums) if keys["rollout"] != "step" else [])
     else:
         table["step"] = range(1, len(table) + 1)
     return table.assign(**{axis: float("nan") for axis in AXES if axis not in table}).set_index("step")
@@ -156,10 +157,11 @@ def _gaps(runs: Sequence[Run]) -> list[str]:
         notes.append(
             f"The runs have {lengths[0]} to {lengths[-1]} rollout steps; each is compared on its own last ones."
         )
-    if sparse := [
-        run.name for run in runs if len(run.metrics) > 1 and run.metrics["gradient_step"].diff().nunique() > 1
-    ]:
-        notes.append(f"Steps were not logged evenly in {', '.join(sparse[:3])}; curves are drawn through the gaps.")
+    if sparse := [run.name for run in runs if run.metrics.index.to_series().diff().max() > 1]:
+        notes.append(
+            f"Not every step was logged in {', '.join(sparse[:3])}: a value may be a mean over several, and nothing is "
+            "said at equal budget."
+        )
     return notes
 
 
