@@ -1,4 +1,7 @@
-"""What could each technique do in this run? `python -m dapo_lit.advise runs/dapo/dapo/seed_0 [steps=5]`.
+"""What could each technique do in this run?
+
+    python -m dapo_lit.advise runs/dapo/dapo/seed_0 [steps=5]
+    python -m dapo_lit.advise --from trl output/trainer_state.json
 
 For each technique: its condition against what the run measured, the studies of this project that the run resembles
 and what was found there, and the command that would settle it. No effect of a study is carried over to the run.
@@ -6,47 +9,74 @@ and what was found there, and the command that would settle it. No effect of a s
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
 from dapo_lit.errors import UserError
 from dapo_lit.screen import indented
 from dapo_lit.techniques import REGISTER
 
+if TYPE_CHECKING:
+    from dapo_lit.study.compare.advice import Advice
 
-def lines(run: Path, steps: int | None) -> Iterator[str]:
-    """The answer, line by line."""
+
+def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    """The rows of a run, and its settings below `algorithm`; of another trainer's log no settings are read."""
+    if system:
+        from dapo_lit.study.read.foreign import read_run
+
+        table = read_run(system, run).reset_index()
+        return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
     from dapo_lit.config.identity import flatten, with_defaults
     from dapo_lit.run_files import read_config, read_metrics
-    from dapo_lit.runs.checkpoint_files import kept_states
-    from dapo_lit.study.compare.advice import advice, findings, updates_of
-    from dapo_lit.study.designs import Arm
 
-    settings = flatten(with_defaults(read_config(run))[0]["algorithm"])
-    rows = [row for row in read_metrics(run).rows if 0 < row["step"] <= (steps or row["step"])]
+    return read_metrics(run).rows, flatten(with_defaults(read_config(run))[0]["algorithm"])
+
+
+def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
+    """The answer, line by line."""
+    from dapo_lit.study.compare.advice import advice, findings, updates_of
+
+    rows, settings = measurements(run, system)
+    rows = [row for row in rows if 0 < row["step"] <= (steps or row["step"])]
     if not rows:
-        raise UserError(f"{run}: no step in metrics.jsonl yet")
+        raise UserError(f"{run}: no step in it yet")
     known = findings()
     given = [advice(technique, rows, settings, known) for technique in REGISTER]
-    yield f"{run}: steps {rows[0]['step']} to {rows[-1]['step']}, {updates_of(settings)} updates a step"
+    updates = f", {updates_of(settings)} updates a step" if settings else ""
+    yield f"{run}: steps {rows[0]['step']} to {rows[-1]['step']}{updates}"
     for each in given:
         can = {True: "can act", False: "has next to nothing to act on", None: "unknown"}[each.acts]
         record = REGISTER[each.technique]
-        yield f"\n{record.label} ({'on' if each.on else 'off'} in this run): {can}"
+        setting = "" if each.on is None else f" ({'on' if each.on else 'off'} in this run)"
+        yield f"\n{record.label}{setting}: {can}"
         yield indented(each.amount)
-        if each.acts is False:
+        if each.acts is False and settings:
             yield indented(record.regime.lever)
         for first in each.like[:1]:
             yield indented(f"like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else ""))
-        if each.acts and not each.like:
+        if each.acts and each.compared and not each.like:
             yield indented("no study of this project resembles your run in this")
     if not any(each.like for each in given):
         yield "\nNothing here resembles your run."
     sources = dict.fromkeys(REGISTER[each.technique].regime.source for each in given)
     yield "\n" + indented(f"Thresholds are {', and '.join(sources)}.", "")
     yield indented("The studies are of policies with 0.5M parameters; their effects are not your run's.", "")
-    if settings["family"] != "dapo":
+    yield from settling(run, settings, given)
+
+
+def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) -> Iterator[str]:
+    """The commands that would show what the techniques do to this run, or why there are none."""
+    from dapo_lit.runs.checkpoint_files import kept_states
+    from dapo_lit.study.designs import Arm
+
+    if not settings:
+        yield indented(
+            "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here.", ""
+        )
+    elif settings["family"] != "dapo":
         yield f"No fork: algorithm.family={settings['family']}, and a fork toggles the switches of DAPO."
     elif not kept_states(run):
         yield indented("No fork yet: this run kept no training state; train it again with 'replay.record=[4,8]'.", "")
@@ -62,11 +92,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(
         prog="python -m dapo_lit.advise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="the folder of a run; it may still be training")
+    parser.add_argument("run", type=Path, help="the folder of a run, which may still be training, or a log")
     parser.add_argument("--steps", type=int, help="only the first so many steps")
+    parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="another trainer wrote this log")
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(lines(options.run, options.steps)))
+        print("\n".join(lines(options.run, options.steps, options.system)))
     except UserError as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2

@@ -14,12 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
 from dapo_lit.errors import UserError
 from dapo_lit.screen import printable
-
-SYSTEMS = ("trl", "verl", "csv")
-"""Names of the files in study/read/key_maps."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -30,7 +27,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--output", "--out", type=Path, help="where the report goes; default: <first folder>/report")
     parser.add_argument(
-        "--from", dest="system", choices=SYSTEMS, help="the folders hold logs that another trainer wrote"
+        "--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold logs that another trainer wrote"
     )
     parser.add_argument("--metric", help="with --from: the primary metric, as the trainer calls it")
     parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")

@@ -1,9 +1,12 @@
 """`dapo_lit.advise` reads a run, and the command that it prints runs."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 from command_line import SMALL, run_cli
+
+TRL = Path(__file__).with_name("study") / "trl_logs"
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +37,12 @@ def test_the_first_steps_are_enough_and_a_folder_without_a_run_is_refused(folder
     assert "steps 1 to 1," in advise(folder, "runs/four_sums/dapo/seed_0", "steps=1").stdout
     done = advise(folder, "runs")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_log_of_another_trainer_is_measured_and_its_switches_are_unknown(tmp_path):
+    done = advise(tmp_path, "--from", "trl", str(TRL / "clip_0.2" / "seed_0"))
+    assert done.returncode == 0, done.stderr
+    assert "\noverlong filtering: can act\n" in done.stdout
+    assert "\ntoken-level loss: unknown\n" in done.stdout
+    assert "+study=fork" not in done.stdout
+    assert advise(tmp_path, "--from", "trl", str(TRL)).returncode == 2  # six logs

@@ -6,6 +6,9 @@ from typing import NoReturn
 
 from dapo_lit import screen
 
+LOG_SYSTEMS = ("trl", "verl", "openrlhf", "prime_rl", "csv")
+"""Trainers whose logs can be read: the files in study/read/key_maps."""
+
 
 class CommandParser(argparse.ArgumentParser):
     """Reads `output=DIR` like `--output DIR`; a mistake is one line and exit code 2."""

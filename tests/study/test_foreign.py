@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
+from dapo_lit.cli.arguments import LOG_SYSTEMS
 from dapo_lit.report import main
-from dapo_lit.study.read.foreign import import_runs
+from dapo_lit.study.read import foreign
+from dapo_lit.study.read.foreign import import_runs, read_run
 from dapo_lit.study.read.run import StudyError
 from dapo_lit.study.read.runs import load
 
@@ -51,6 +54,32 @@ def test_a_log_of_every_other_step_is_not_counted_and_nothing_is_said_at_equal_b
     shown = capsys.readouterr().out
     assert "Not every step was logged" in shown
     assert "needed to its control's level" not in shown
+
+
+def test_two_writers_of_one_log_share_a_step_and_two_agents_are_refused(tmp_path):
+    """prime-rl's source says so; none of its logs was read."""
+    file = tmp_path / "a" / "seed_0" / "metrics.jsonl"
+    file.parent.mkdir(parents=True)
+    sampled = {
+        "progress/rollouts": 8,
+        "train/agg/all/solver/reward/mean": 0.5,
+        "train/agg/all/solver/solved_some": 0.25,
+    }
+    rows = [row for step in (0, 1) for row in ({"step": step} | sampled, {"step": step, "entropy/all/mean": 0.7})]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    table = read_run("prime_rl", tmp_path)
+    assert table["rollout/reward"].to_list() == [0.5, 0.5]
+    assert table["rollout/groups_mixed_frac"].to_list() == [0.25, 0.25]
+    assert table["rollout/entropy"].to_list() == [0.7, 0.7]
+    file.write_text(json.dumps(rows[0] | {"train/agg/all/judge/reward/mean": 0.1}))
+    with pytest.raises(StudyError, match="rollout/reward"):
+        read_run("prime_rl", tmp_path)
+
+
+@pytest.mark.parametrize("system", LOG_SYSTEMS)
+def test_every_system_has_a_key_map(system):
+    keys = yaml.safe_load((Path(foreign.MAPS) / f"{system}.yaml").read_text())
+    assert set(keys) == {"rollout", "metrics", "one_minus", "so_far", "sums", "patterns"}
 
 
 def test_its_report_decides_nothing_and_says_what_was_not_compared(tmp_path, capsys):

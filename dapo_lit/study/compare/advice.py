@@ -54,14 +54,16 @@ class Advice:
     """One technique in one run."""
 
     technique: str
-    on: bool
-    """In the run."""
+    on: bool | None
+    """In the run; None: its settings are not known."""
     acts: bool | None
     """None: the run did not log what the condition needs."""
     amount: str
     """What was measured and what is needed, or why there is nothing."""
     like: tuple[Found, ...] = ()
     """The studies that the run resembles, most base policies first; none where it cannot act."""
+    compared: bool = True
+    """False where the run did not log what such studies resemble each other in."""
 
 
 def findings() -> tuple[Found, ...]:
@@ -75,18 +77,22 @@ def advice(
     """One technique in a run.
 
     rows: of metrics.jsonl, or the first of them.
-    settings: the run's values below `algorithm`, by key (`clip.high`).
+    settings: the run's values below `algorithm`, by key (`clip.high`); empty where they are not known.
     """
-    record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}"))
-    if idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None):
+    record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}")) if settings else None
+    if settings and (idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None)):
         return Advice(technique, on, False, idle)
-    if (mean := record.regime.mean(rows, on)) is None:
+    if (mean := record.regime.mean(rows, bool(on))) is None:
         return Advice(technique, on, None, f"{record.regime.words}: not logged")
     acts, amount = record.regime.measured(mean)
     others = {key: value for key in record.regime.like if (value := step_mean(rows, key)) is not None}
+    parts = [part for key in record.regime.like for part in key.split(":")]
+    unknown = [in_words(part) for part in parts if step_mean(rows, part) is None]
     words = [f"{' over '.join(map(in_words, key.split(':')))} {value:.3g}" for key, value in others.items()]
     near = resembling(technique, {record.regime.metric: mean} | others, found) if acts else ()
-    return Advice(technique, on, acts, "; ".join([amount, *words]), near)
+    if acts and unknown:
+        words.append(f"compared with no study, for want of {' and '.join(unknown)}")
+    return Advice(technique, on, acts, "; ".join([amount, *words]), near, not unknown)
 
 
 def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Found]) -> tuple[Found, ...]:

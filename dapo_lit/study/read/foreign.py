@@ -1,4 +1,4 @@
-"""Runs that another trainer made, from its logs: TRL, verl, or tables of your own.
+"""Runs that another trainer made, from its logs: TRL, verl, OpenRLHF, prime-rl, or tables of your own.
 
 A log is rows of numbers (`logs.py`). key_maps/<system>.yaml says what their keys are called here; keys without a name
 here stay as they are. Arm and seed are in the path or in the name of the run: `ARM/seed_3/...` or `ARM_seed_3`.
@@ -39,7 +39,7 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
     Raises:
         StudyError: a log cannot be read, names no arm and seed, is smoothed, or runs of one arm have other settings.
     """
-    keys = yaml.safe_load((MAPS / f"{system}.yaml").read_text())
+    keys = _keys(system)
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}
     for folder in folders:
         for log in logs_below(folder):
@@ -73,6 +73,18 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
     write_packed([run for run, _ in runs.values()], out)
     (out / BASES).write_text(json.dumps({"bases": {str(seed): "the policy that they trained" for _, seed in runs}}))
     return primary, notes + _unpaired([run for run, _ in runs.values()], primary)
+
+
+def read_run(system: str, path: Path) -> pd.DataFrame:
+    """A row a rollout step of the one run in a log, under our names, by step. Raises StudyError as `import_runs`."""
+    logs = list(logs_below(path))
+    if len(logs) != 1:
+        raise StudyError(f"{path}: {len(logs)} logs below it; name one of them")
+    return _metrics(logs[0].rows, _keys(system), logs[0].file)
+
+
+def _keys(system: str) -> Any:
+    return yaml.safe_load((MAPS / f"{system}.yaml").read_text())
 
 
 def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
@@ -109,8 +121,14 @@ def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> pd.Data
     rows = rows.apply(pd.to_numeric, errors="coerce").dropna(axis="columns", how="all").sort_values("step")
     if keys["rollout"] not in rows:
         raise StudyError(f"{file}: has no {keys['rollout']}, which every rollout step logs; is --from right?")
+    steps = rows["step"][rows[keys["rollout"]].notna()]
+    if len(twice := steps[steps.duplicated()]):
+        raise StudyError(f"{file}: has step {twice.iloc[0]:g} twice; a log holds one run, from its start to its end")
+    rows = rows.groupby("step", as_index=False).first()  # prime-rl's trainer and orchestrator write rows of their own
     sums = {ours: rows[theirs].fillna(0).cumsum() for ours, theirs in keys["sums"].items() if theirs in rows}
     table = rows.rename(columns=lambda key: _ours(str(key), keys)).assign(**sums)
+    if len(same := table.columns[table.columns.duplicated()]):
+        raise StudyError(f"{file}: several of its columns are {same[0]} here; a log holds one policy on one batch")
     for ours, theirs in keys["so_far"].items():
         if theirs in rows:
             table[ours] = rows[theirs]
@@ -118,8 +136,6 @@ def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> pd.Data
         if theirs in rows:
             table[ours] = 1 - rows[theirs]
     table = table[rows[keys["rollout"]].notna()].rename(columns={"step": "gradient_step"})
-    if len(twice := table["gradient_step"][table["gradient_step"].duplicated()]):
-        raise StudyError(f"{file}: has step {twice.iloc[0]:g} twice; a log holds one run, from its start to its end")
     if rows["step"].diff().max() > 1 or keys["rollout"] == "step":
         table["step"] = table["gradient_step"]  # a row may stand for several steps, which cannot be counted or summed
         table = table.drop(columns=list(sums) if keys["rollout"] != "step" else [])

@@ -16,7 +16,7 @@ from dapo_lit.study.read.run import StudyError
 class Log:
     """One file."""
 
-    KINDS: ClassVar = ("trainer_state.json", "*.jsonl", "*.csv", "*.wandb", "events.out.tfevents.*")
+    KINDS: ClassVar = ("trainer_state.json", "metrics.jsonl", "*.jsonl", "*.csv", "*.wandb", "events.out.tfevents.*")
     file: Path
     rows: pd.DataFrame
     """A row for each time that something was logged, with `step`."""
