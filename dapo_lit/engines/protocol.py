@@ -79,7 +79,7 @@ class Sample(ArrayRecord):
     response_ids: TokenIds
     """Sampled tokens, with the EOS token where one ended the response; at least 1, at most max_response_tokens."""
     rollout_logprobs: Logprobs
-    """Log-prob (nats) of each token under the distribution it was drawn from: temperature, top-p, top-k applied."""
+    """Log-prob (nats) of each token under the distribution it was drawn from: temperature and top-p applied."""
     finished: bool
     """Ended by an EOS token; False: cut off at the limit (truncated)."""
     policy_version: int
@@ -132,25 +132,13 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of sampling; training uses top_p = 1 and top_k = 0, because the ratio would be biased otherwise."""
+    """Settings of sampling; training uses top_p = 1, because the ratio would be biased otherwise."""
 
     max_response_tokens: int
     temperature: float = 1.0
+    """0: greedy."""
     top_p: float = 1.0
-    top_k: int = 0
-    """0: no limit."""
     seed: int = 0
-
-    def check(self) -> None:
-        """Raises ValueError for settings that describe no distribution."""
-        if self.max_response_tokens < 1:
-            raise ValueError(f"max_response_tokens must be at least 1, got {self.max_response_tokens}")
-        if self.temperature < 0:
-            raise ValueError(f"temperature must be 0 (greedy) or positive, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (no limit) or positive, got {self.top_k}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,7 +217,7 @@ def test_several_servers_get_the_same_weights_and_share_the_groups_out(engine, m
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
     engine.sync_weights(model.state_dict().items(), 6)
     stream = engine.open(Sampling(max_response_tokens=4))
-    engine._client.post_all("/update_weight_version", {"new_version": "another-6"})
+    engine._client.post_each("/update_weight_version", {"new_version": "another-6"}, [server.url])
     stream.submit(requests())
     with pytest.raises(ServerError, match="another run trains with it"):
         list(run_to_end(stream))

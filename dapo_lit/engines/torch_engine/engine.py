@@ -67,7 +67,6 @@ class TorchEngine(RolloutEngine):
         decoder = self._open_decoder()
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        sampling.check()
         rows = Rows(decoder, self._is_eos)
         return DecodingBatch(decoder, rows, sampling, self.concurrency, self.version, lambda: self.version)
 

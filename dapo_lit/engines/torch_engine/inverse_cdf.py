@@ -18,7 +18,7 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
 
     logits: [B, V] float32. uniforms: [B] float64 in (0, 1).
     Returns tokens [B] int64 and log-probs [B] float32 (nats) under the distribution drawn from: temperature first, then
-    top-k, then top-p, each renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one
+    top-p, renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one
     token, so its log-prob is 0. A row with a NaN gives a NaN log-prob.
     """
     if sampling.temperature == 0:
@@ -26,9 +26,9 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
         return tokens, highest - highest  # 0, or NaN where the logits are
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    if sampling.top_p == 1 and not 0 < sampling.top_k < logits.shape[-1]:
+    if sampling.top_p == 1:
         return _inverse_cdf(torch.log_softmax(logits, dim=-1), uniforms)
-    candidates, logprobs = _candidates(logits, sampling)
+    candidates, logprobs = _nucleus(logits, sampling.top_p)
     chosen, logprob = _inverse_cdf(logprobs, uniforms)
     return candidates.gather(-1, chosen[:, None]).squeeze(-1), logprob
 
@@ -43,26 +43,22 @@ def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
 
 
-def _candidates(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """The tokens that top-k and top-p leave, in vocabulary order.
+def _nucleus(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The fewest tokens with this probability, in vocabulary order.
 
     Returns ids [B, C] and their renormalised log-probs [B, C], -inf where a row keeps fewer than C.
     """
     vocab = logits.shape[-1]
-    limit = min(sampling.top_k, vocab) if sampling.top_k else vocab
     # The nucleus is small as a rule: look at the highest few first, at more only if some row needs them.
-    count = limit if sampling.top_k else min(_FIRST_CANDIDATES, vocab)
+    count, total = min(_FIRST_CANDIDATES, vocab), logits.logsumexp(-1, keepdim=True)
     while True:
         values, ids = logits.topk(count, dim=-1)
-        total = values.logsumexp(-1, keepdim=True) if sampling.top_k else logits.logsumexp(-1, keepdim=True)
         probs = (values - total).exp().double()
         mass_before = probs.cumsum(-1) - probs
-        if count == limit or bool((mass_before[:, -1] + probs[:, -1] >= sampling.top_p).all()):
+        if count == vocab or bool((mass_before[:, -1] + probs[:, -1] >= top_p).all()):
             break
-        count = min(8 * count, limit)
-    if sampling.top_p < 1:
-        outside = mass_before >= sampling.top_p
-        outside[:, 0] = False
-        values = values.masked_fill(outside, -torch.inf)
+        count = min(8 * count, vocab)
+    outside = mass_before >= top_p
+    outside[:, 0] = False
     ids, order = ids.sort(dim=-1)
-    return ids, torch.log_softmax(values.gather(-1, order), dim=-1)
+    return ids, torch.log_softmax(values.masked_fill(outside, -torch.inf).gather(-1, order), dim=-1)

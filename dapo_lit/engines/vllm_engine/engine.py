@@ -179,7 +179,6 @@ class VllmEngine(RolloutEngine):
     def open(self, sampling: Sampling) -> VllmStream:
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate, and again after a rest")
-        sampling.check()
         return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
 
     def rest(self) -> None:

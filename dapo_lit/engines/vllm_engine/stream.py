@@ -36,7 +36,6 @@ class VllmStream:
             params = SamplingParams(
                 temperature=self._sampling.temperature,
                 top_p=self._sampling.top_p,
-                top_k=self._sampling.top_k or -1,
                 max_tokens=limit - len(request.partial.response_ids),
                 seed=request_seed(self._sampling.seed, request.key, len(request.partial.response_ids)),
                 stop_token_ids=self._eos_ids,

@@ -118,7 +118,6 @@ class VllmServerStream:
             "sampling_params": {
                 "temperature": self._sampling.temperature,
                 "top_p": self._sampling.top_p,
-                "top_k": self._sampling.top_k,
                 "max_tokens": self._sampling.max_response_tokens - num_tokens,
                 "seed": request_seed(self._sampling.seed, request.key, num_tokens),
                 "stop_token_ids": self._eos_ids,
