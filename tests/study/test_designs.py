@@ -3,10 +3,9 @@
 import itertools
 
 import numpy as np
-import pytest
 from shipped import design
 
-from dapo_lit.study.designs import Arm, arm_name, half_fraction, ladder, switches
+from dapo_lit.study.designs import Arm, half_fraction, ladder
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO
 
 
@@ -19,25 +18,12 @@ def test_references_and_single_differences_are_named_as_documented() -> None:
     assert Arm(DAPO - {"clip_higher", "dynamic_sampling"}).name == "dapo-clip_higher-dynamic_sampling"
 
 
-def test_an_unknown_switch_is_refused_by_name_and_a_missing_one_is_off() -> None:
-    with pytest.raises(ValueError, match="clip_hihg"):
-        arm_name({**switches(DAPO), "clip_hihg": True})
-    assert arm_name(dict.fromkeys(DAPO, True)) == "dapo"
-
-
 def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:
     arms = design("table1").arms
     assert [sum(arm.techniques.values()) for arm in arms] == [0, 1, 2, 3, 4, 5, 4]
     assert [b.on - a.on for a, b in itertools.pairwise(ladder())] == [{technique} for technique in LADDER]
     assert arms[-1].name == "dapo"
     assert arms[-2].name == "dapo+overlong_filtering"
-
-
-def test_leave_one_out_turns_off_each_technique_of_dapo_and_adds_filtering() -> None:
-    assert design("leave_one_out").names == (
-        "dapo", "dapo-clip_higher", "dapo-soft_overlong_punishment", "dapo-token_level_loss", "dapo-dynamic_sampling",
-        "dapo+overlong_filtering",
-    )  # fmt: skip
 
 
 def test_the_half_fraction_separates_main_effects_and_pairs_from_each_other() -> None:

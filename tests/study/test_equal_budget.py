@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import Needed, costs, needed, per_step_metric
+from dapo_lit.study.compare.equal_budget import costs, needed, per_step_metric
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
+from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
-from dapo_lit.study.report.page_one import needed_text
 
 HELD_OUT = "eval/parity/avg@2"
 SAMPLING = difference("left out of DAPO", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")
@@ -73,11 +72,6 @@ def test_a_curve_is_not_read_where_nothing_was_measured_within_a_step() -> None:
     assert value_at(each_step, 10.1) is None
 
 
-def test_a_level_is_first_reached_between_two_steps_or_never() -> None:
-    assert first_reach(line([0.0, 0.2, 0.4], 10), 0.3) == pytest.approx(15)
-    assert first_reach(line([0.0, 0.2, 0.4], 10), 0.5) is None
-
-
 def test_two_arms_on_one_curve_of_tokens_differ_by_nothing_though_a_line_between_evaluations_says_15_points() -> None:
     def takes_off(spent: float) -> float:
         return 0.5 + 0.45 / (1 + exp(-(spent - 40) / 6))
@@ -126,12 +120,6 @@ def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_e
     assert found.low is not None
 
 
-def test_a_ratio_is_printed_as_a_bound_or_not_at_all_where_most_pairs_never_get_there() -> None:
-    one_never = Needed(ratio=1.0, never=1, pairs=3, low=0.5, high=None, left_out=0)
-    assert needed_text(one_never) == "at least x1.00 [0.50, –] (1 of 3 pairs never)"
-    assert needed_text(Needed(ratio=1.0, never=2, pairs=3, low=0.5, high=None, left_out=0)) == "2 of 3 pairs never"
-
-
 def test_a_pair_without_a_rise_to_reach_is_left_out() -> None:
     control, flat = line([0.0, 0.1, 0.2, 0.3, 0.4], 10), line([0.3, 0.3, 0.3, 0.3], 10)
     found = needed([(control, flat), (control, control)], ["0", "0"])
@@ -168,11 +156,6 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed
-
-
-def test_an_interaction_has_no_side_with_and_no_side_without() -> None:
-    weights = {"naive_grpo": 0.5, "dapo": 0.5, "naive_grpo+clip_higher": -0.5, "dapo-clip_higher": -0.5}
-    assert costs(Runs(()), Contrast("interactions", "a x b", None, weights), TRAINING_ACCURACY) == {}
 
 
 def test_a_metric_that_no_step_measures_is_refused() -> None:

@@ -29,12 +29,6 @@ def text_of(folder: Path) -> str:
     return "\n".join(in_terminal(parts, width=500))
 
 
-def test_one_run_gives_a_report_that_compares_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path, study="single", steps=6, every=3)
-    text = text_of(tmp_path / "single")
-    assert "nothing is compared" in text
-
-
 def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
     for seed in range(3):
         write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
@@ -66,16 +60,6 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
     text = text_of(folder)
     assert re.search(r"dapo/seed_1 +not averaged +eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6", text)
     assert re.search(r"clip-higher +accuracy on chain_sum \(avg@4\) +2 ", text)
-
-
-def test_rows_doubled_by_a_resume_are_said_and_change_nothing(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3)
-    before = text_of(folder).split("\n4. ")[0]
-    file = folder / "dapo" / "seed_0" / "metrics.jsonl"
-    file.write_text(file.read_text() + "".join(file.read_text().splitlines(keepends=True)[-2:]))
-    after = text_of(folder)
-    assert "2 rows left out: a resume went on from a step before" in after
-    assert after.split("\n4. ")[0] == before
 
 
 def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) -> None:

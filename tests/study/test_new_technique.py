@@ -1,28 +1,21 @@
 """A technique registered as a sixth goes through every study, report, figure and guard, and changes no older study."""
 
 import json
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from shipped import DESIGNS, design
 from sixth_technique import MASK
-from synthetic_runs import EFFECTS, write_run, write_study
+from synthetic_runs import EFFECTS, write_study
 
 from dapo_lit.report import main as report
-from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.difference_figures import plot_differences
-from dapo_lit.study.figures.style import short
-from dapo_lit.study.read.guard import config_differences, refusals
-from dapo_lit.study.read.health import exercised, findings
+from dapo_lit.study.read.guard import config_differences
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.report import as_json
 from dapo_lit.study.report.results import analyse
-from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER, Technique
+from dapo_lit.techniques import REGISTER, Technique
 
 SIXTH = MASK.switch
 SMALL: dict[str, Any] = {"steps": 6, "every": 3, "questions": 8}
@@ -71,20 +64,6 @@ def test_studies_that_were_run_before_are_read_as_before(name: str, tmp_path: Pa
     assert all(run.techniques[SIXTH] is False for run in load(folder))
 
 
-def test_a_run_that_lacks_the_switch_and_one_that_has_it_off_may_be_compared(tmp_path: Path, sixth: Technique):
-    older = write_run(tmp_path, seed=0, **SMALL)
-    config = yaml.safe_load((older / "config.yaml").read_text())
-    del config["algorithm"]["techniques"][SIXTH]
-    (older / "config.yaml").write_text(yaml.safe_dump(config))
-    write_run(tmp_path, seed=1, **SMALL)
-    for seed in (0, 1):
-        write_run(tmp_path, Arm(NAIVE_GRPO), seed, **SMALL)
-    runs = load(tmp_path)
-    assert refusals(runs) == []
-    assert f"algorithm.techniques.{SIXTH}" not in config_differences(runs)
-    assert [run.techniques[SIXTH] for run in runs.of("dapo")] == [False, False]
-
-
 def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, sixth: Technique):
     folder = write_study(tmp_path, "leave_one_out", (0, 1, 2), seed_sd=0.001, **SMALL)
     assert status([str(folder)]) == 0
@@ -94,30 +73,3 @@ def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, s
     assert [c["estimate"]["mean"] for c in own] == [pytest.approx(0.07, abs=0.03)]
     assert SIXTH in results["exercised"]
     assert MASK.label in {row["comparison"] for row in results["tables"]["effects"]}
-
-
-def test_the_factorials_of_six_techniques_have_its_main_effect_and_interactions(tmp_path: Path, sixth: Technique):
-    for name in ("factorial", "factorial_half"):
-        folder = write_study(tmp_path, name, (0,), seed_sd=0.0, steps=3, every=3, questions=2)
-        results = analyse(load(folder))
-        assert results.family == "main effects"
-        found = {c.contrast.label: c.estimate.mean for c in results.of("main effects") if c.estimate}
-        assert list(found) == list(REGISTER)
-        assert found[SIXTH] == pytest.approx(0.07, abs=1e-3)
-        assert len(results.of("interactions")) == comb(len(REGISTER), 2)
-
-
-def test_figures_and_health_know_it(tmp_path: Path, sixth: Technique):
-    on = {"rows": {"loss/masked_frac": 0.0}}
-    for arm in (Arm(DAPO), Arm(DAPO | {SIXTH})):
-        for seed in (0, 1, 2):
-            path = write_run(tmp_path, arm, seed, study="leave_one_out", **SMALL)
-            rows = [json.loads(line) | on["rows"] for line in (path / "metrics.jsonl").read_text().splitlines()]
-            (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
-    runs = load(tmp_path)
-    with_it = runs.of(f"dapo+{SIXTH}")[0]
-    assert f"{SIXTH} is on but had no effect: it masked no token" in findings(with_it)
-    assert not any(SIXTH in finding for finding in findings(runs.of("dapo")[0]))
-    assert exercised(runs)[SIXTH][0] is True
-    assert plot_differences(runs, ["rollout/entropy"]).axes
-    assert short(f"dapo+{SIXTH}") == "dapo +mask"

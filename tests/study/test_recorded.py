@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic_runs import write_run, write_study
+from synthetic_runs import write_run
 
-from dapo_lit.study.figures.effect_figures import plot_effects, plot_outcomes
 from dapo_lit.study.read.runs import StudyError, load, load_first
-
-KEY = "rollout/length_mean"
 
 
 def test_completions_and_tokens_of_all_runs_stand_in_one_table_each(tmp_path: Path):
@@ -37,11 +34,3 @@ def test_the_first_folder_with_a_finished_run_is_read(tmp_path: Path):
     assert load_first(tmp_path / "none", tmp_path / "own", tmp_path / "shipped").seeds == (7,)
     with pytest.raises(StudyError, match=r"none: no such folder; .*own: no finished run"):
         load_first(tmp_path / "none", tmp_path / "own")
-
-
-def test_outcomes_and_the_increments_of_a_ladder_are_drawn_with_their_captions(tmp_path: Path):
-    runs = load(write_study(tmp_path, "table1", seeds=(0, 1, 2), steps=6, every=3))
-    for figure in (plot_outcomes(runs, KEY), plot_effects(runs, "ladder", KEY)):
-        assert "95 % t-interval" in figure.texts[-1].get_text().replace("\n", " ")
-    with pytest.raises(StudyError, match="ladder"):
-        plot_effects(load(tmp_path / "table1" / "dapo"), "ladder", KEY)

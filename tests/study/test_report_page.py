@@ -133,21 +133,6 @@ def test_pointing_gives_seed_and_value_and_a_click_opens_completions_arm_beside_
     assert "reward_shaped 0.5 · advantage -0.25" in page.evaluate("byId('completions').textContent")
 
 
-def test_keys_go_through_the_steps_and_lines_and_open_completions(page: Browser) -> None:
-    readout = "byId('readout').textContent"
-    page.evaluate("byId('plot').focus()")
-    page.press("ArrowRight")
-    last = page.evaluate(readout)
-    assert last.startswith("clip-higher, mean, step 12")
-    assert "n = 3; seed 0: " in last
-    page.press("ArrowLeft")
-    assert page.evaluate(readout).startswith("clip-higher, mean, step 9")
-    page.press("ArrowDown")
-    assert page.evaluate(readout).startswith("token-level loss, mean, step 9")
-    page.press("Enter")
-    assert len(page.evaluate("[...document.querySelectorAll('.beside h4')].map(h => h.textContent)")) == 1
-
-
 def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
     for problem in range(6):
         page.evaluate("explorer.browse(8, 1, ['dapo', 'dapo-clip_higher'])")
@@ -166,24 +151,6 @@ def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
         (study / "report" / "report.html").as_uri()
     ]
     assert not page.seen("Runtime.exceptionThrown")
-
-
-def test_runs_without_completions_say_so_and_print_leaves_the_controls_out(page: Browser) -> None:
-    page.evaluate("explorer.browse(8, 2, ['dapo', 'dapo-clip_higher'])")
-    assert "kept no completions" in page.evaluate("byId('completions').textContent")
-    page.call("Emulation.setEmulatedMedia", media="print")
-    seen = "[...document.querySelectorAll('.controls')].filter(c => c.offsetHeight).length"
-    assert page.evaluate(seen) == 0
-    page.call("Emulation.setEmulatedMedia", media="")
-    assert page.evaluate(seen) > 0
-
-
-def test_the_plot_fits_a_phone(page: Browser) -> None:
-    page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
-    page.evaluate("explorer.draw()")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.evaluate("explorer.plot.over.clientWidth") > 200
-    page.call("Emulation.clearDeviceMetricsOverride")
 
 
 def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Figures: their lines, their files, and the looks of arms."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,32 +7,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from shipped import DESIGNS, design
-from synthetic_runs import write_run, write_study
+from synthetic_runs import write_study
 
-from dapo_lit.run_files import metrics_line
-from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.curve_figures import curves_figure, plot_metric
-from dapo_lit.study.figures.drawing import save
-from dapo_lit.study.figures.style import RC, looks
+from dapo_lit.study.figures.style import looks
 from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.techniques import DAPO
 
 
 def seed_lines(axes: Axes) -> list[np.ndarray]:
     """The points of each thin line, one for each seed."""
     thin = [c for c in axes.collections if isinstance(c, LineCollection) and set(c.get_linewidths()) == {0.6}]
     return [np.asarray(segment) for collection in thin for segment in collection.get_segments()]
-
-
-def test_seeds_without_a_common_range_are_drawn_without_a_mean(tmp_path: Path) -> None:
-    for seed, start in enumerate((0, 10_000)):
-        folder = write_run(tmp_path, Arm(DAPO), seed, study="single", steps=6, every=3)
-        file = folder / "metrics.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        file.write_text("".join(metrics_line(row | {"wall_s": start + row["step"]}) for row in rows))
-    axes = plot_metric(load(tmp_path / "single"), "rollout/entropy", x="wall_s").axes[0]
-    assert len(seed_lines(axes)) == 2
-    assert len(axes.lines) == 0
 
 
 def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
@@ -51,18 +35,6 @@ def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) 
         plot_metric(runs, "rollout/entropi")
     with pytest.raises(StudyError, match="axis"):
         plot_metric(runs, "rollout/entropy", x="epoch")
-
-
-def test_fonts_are_embedded_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
-    runs = load(write_run(tmp_path, steps=6, every=3))
-    files = [save(plot_metric(runs, "rollout/entropy"), tmp_path / name / "f", ("pdf", "svg", "png")) for name in "ab"]
-    for first, second in zip(*files, strict=True):
-        assert first.read_bytes() == second.read_bytes()
-    pdf = files[0][0].read_bytes()
-    assert b"/Type3" not in pdf
-    assert b"/FontFile2" in pdf
-    assert RC["pdf.fonttype"] == 42
-    assert "rollout step</text>" in files[0][1].read_text()
 
 
 @pytest.mark.parametrize("name", DESIGNS)

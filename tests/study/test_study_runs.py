@@ -17,9 +17,8 @@ from dapo_lit.status import main as status
 from dapo_lit.status import progress
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.packed_cells import pack, packed_config
-from dapo_lit.study.read.registration import Plan, register
 from dapo_lit.study.read.runs import StudyError, load, read_run
-from dapo_lit.techniques import DAPO, NAIVE_GRPO
+from dapo_lit.techniques import NAIVE_GRPO
 
 
 def test_a_study_is_read_with_its_arms_in_the_order_of_the_design(tmp_path: Path) -> None:
@@ -97,14 +96,6 @@ def test_an_empty_or_absent_folder_is_refused_and_an_unreadable_run_does_not_hid
     assert list(runs.unreadable) == [str(broken)]
 
 
-def test_cells_that_are_missing_or_failed_are_named_with_the_reason(tmp_path: Path) -> None:
-    write_run(tmp_path, Arm(DAPO), 0, steps=2, every=1)
-    write_run(tmp_path, Arm(NAIVE_GRPO), 0, steps=2, every=1, status="failed")
-    gaps = load(tmp_path).missing(arms=("dapo", "dapo-clip_higher"))
-    assert set(gaps) == {("dapo-clip_higher", 0), ("naive_grpo", 0)}
-    assert "out of memory" in gaps["naive_grpo", 0]
-
-
 def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> None:
     write_study(tmp_path / "runs", "leave_one_out", seeds=(0,), steps=4, every=2)
     torn = tmp_path / "runs" / "leave_one_out" / "dapo" / "seed_0" / "metrics.jsonl"
@@ -124,18 +115,6 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     assert packed_config(tmp_path / "packed", "dapo", 0) == live.of("dapo")[0].config
     assert packed_config(tmp_path / "packed", "dapo", 1) is None
     assert [run.overrides for run in packed] == [run.overrides for run in live]
-
-
-def test_a_damaged_packed_table_is_refused_by_name(tmp_path: Path) -> None:
-    pack([read_run(write_run(tmp_path / "runs", steps=2, every=1))], tmp_path / "packed", ())
-    file = tmp_path / "packed" / "metrics.parquet"
-    whole = file.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 3] ^= 1  # in a page of numbers
-    for damaged in (b"PAR1", bytes(flipped)):
-        file.write_bytes(damaged)
-        with pytest.raises(StudyError, match="packed: packed cells cannot be read"):
-            load(tmp_path / "packed")
 
 
 def test_live_and_packed_folders_are_read_as_one_and_a_changed_cell_is_refused(tmp_path: Path) -> None:
@@ -171,28 +150,6 @@ def test_status_tells_done_running_lost_failed_and_missing_apart(
     assert "dapo@rollout.noise_stream=1/seed_0" in printed
     assert "4 missing" in printed
     assert "metrics.jsonl" in next(line for line in printed.splitlines() if "failed" in line)
-
-
-def test_only_cells_that_were_asked_for_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    register(tmp_path / "placebo", Plan("placebo", arms=("dapo", "dapo@rollout.noise_stream=1"), seeds=(0, 1)))
-    for seed in (0, 7):  # 7: one cell that somebody ran in addition
-        write_run(tmp_path, seed=seed, study="placebo", steps=4, every=2)
-    assert status([str(tmp_path)]) == 3
-    states = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines() if "/seed_" in line}
-    other = "dapo@rollout.noise_stream=1"
-    assert states == {
-        "dapo/seed_0": "done", "dapo/seed_1": "missing", "dapo/seed_7": "done",
-        f"{other}/seed_0": "missing", f"{other}/seed_1": "missing",
-    }  # fmt: skip
-    assert set(load(tmp_path).missing(("dapo", other), (0, 1))) == {("dapo", 1), (other, 0), (other, 1)}
-
-
-def test_status_of_a_whole_study_packs_it_and_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_study(tmp_path / "runs", "emergence", seeds=(0,), steps=2, every=1)
-    assert status([str(tmp_path / "runs"), "--pack", str(tmp_path / "packed")]) == 0
-    assert "packed 2 cells" in capsys.readouterr().out
-    assert status([str(tmp_path / "packed")]) == 0
-    assert status([str(tmp_path / "none")]) == 2
 
 
 def refused_folders(place: Path) -> dict[str, Path]:
