@@ -9,10 +9,8 @@ from small_runs import RUN, stop_in
 
 from dapo_lit.engines.restarting import EngineFailedError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.errors import DamagedError
 from dapo_lit.rollout.records import OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
-from dapo_lit.runs import safe_loading
 from dapo_lit.runs.checkpoint_files import newest_good
 from dapo_lit.train import train
 
@@ -64,18 +62,3 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in lines] == [0, 1, 2]
     assert lines[1]["tokens_generated"] > sampled
-
-
-def test_a_checkpoint_with_rollouts_in_the_format_of_another_version_is_refused_in_one_line(
-    tmp_path, compose, monkeypatch
-):
-    monkeypatch.setattr(TorchEngine, "reproducible", False)
-    settings = ("rollout.max_batch_size=12", "budget.steps=2", f"runs_dir={tmp_path}")
-    with monkeypatch.context() as patch:
-        stop_in(1, patch)
-        with pytest.raises(SystemExit):
-            train(compose(*settings), [])
-    known = [kind for kind in safe_loading.STATE_TYPES if kind is not OpenGroup]
-    monkeypatch.setattr(safe_loading, "STATE_TYPES", known)  # as if that version had another name for it
-    with pytest.raises(DamagedError, match=r"step_000000\.ckpt"):
-        train(compose(*settings, "resume=true"), [])

@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from dapo_lit import DAPOModule, RolloutDataModule, compose
-from dapo_lit.config import ConfigError
 
 SMALL = ("+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2")
 METRIC = "eval/four_sums/avg@2"
@@ -73,13 +72,6 @@ def test_a_data_module_is_refused_a_second_time(fitted):
     trainer, module, *_ = fitted
     with pytest.raises(RuntimeError, match="make another one"):
         trainer.validate(module, trainer.datamodule, verbose=False)
-
-
-def test_processes_that_the_module_does_not_know_of_are_refused():
-    module = DAPOModule(compose(*SMALL))
-    module._trainer = type("TwoProcesses", (), {"world_size": 2})()
-    with pytest.raises(ConfigError, match="trainer=fsdp"):
-        module.on_fit_start()
 
 
 def test_the_script_of_the_page_runs(cache, tmp_path, monkeypatch, capsys):

@@ -155,18 +155,6 @@ def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_th
     assert updates.statistics.sums["mismatch_tokens"] == whole.sums["mismatch_tokens"]
 
 
-def test_three_steps_without_a_mixed_group_end_the_run_as_exhausted(compose, capsys):
-    run = Run(compose("reward.extraction=boxed", "budget.steps=50"))  # no box in this vocabulary: all wrong
-    run.fit()
-    written = rows(run.folder.path)
-    assert run.folder.read_run()["status"] == "exhausted"
-    assert [r["batch/accuracy"] for r in written[1:]] == [None] * 3
-    assert [r["sampling/empty_steps"] for r in written[1:]] == [1, 2, 3]
-    assert written[-1]["gradient_step"] == 0
-    assert written[-1]["sampling/rounds"] == 10
-    assert capsys.readouterr().out.count("made no update") == 1
-
-
 def test_a_checkpoint_holds_the_generators_of_every_rank_and_a_resumed_run_draws_what_it_would_have_drawn(compose):
     def drawn() -> list[float]:
         return [random.random(), float(np.random.rand()), float(torch.rand(()))]

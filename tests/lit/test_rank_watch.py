@@ -1,7 +1,6 @@
 """A rank that has died or hangs is named, and the others end."""
 
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -16,8 +15,7 @@ import torch.distributed as dist
 from command_line import SMALL, Command
 from small_runs import untimed
 
-from dapo_lit.config import ConfigError
-from dapo_lit.lit.processes import allow_files, lost_rank_named
+from dapo_lit.lit.processes import lost_rank_named
 from dapo_lit.ranks import LostRankError
 from dapo_lit.ranks import watch as rank_watch
 from dapo_lit.ranks.watch import RankWatch
@@ -151,26 +149,3 @@ def test_a_child_that_dies_before_there_is_a_group_ends_the_run_and_the_other_ch
     [line] = wait_for(ends, 1)
     assert line.startswith(f"error: rank 1 (process {children[0].pid}) ended with exit code 3; rank 0 ends as well")
     assert children[1].wait(10) == -signal.SIGKILL
-
-
-def test_a_rank_whose_starter_has_died_ends(ends, monkeypatch):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    monkeypatch.setenv(rank_watch.STARTED_BY, str(gone.pid))
-    RankWatch(1, 2, [])
-    [line] = wait_for(ends, 1)
-    assert f"rank 0 (process {gone.pid}) has ended; rank 1 ends as well" in line
-
-
-def test_the_limit_on_open_files_is_raised_for_the_groups_or_the_run_is_refused_by_name():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-        allow_files(100)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
-        allow_files(300)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, hard)
-        with pytest.raises(ConfigError, match="open files"):
-            allow_files(hard + 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

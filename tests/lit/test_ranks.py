@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.problem import Problem
 from dapo_lit.export import export
-from dapo_lit.policy.lora import is_adapter
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import fault
@@ -135,12 +134,6 @@ def test_value_models_and_adapters_go_on_with_another_number_of_ranks(runs, case
     assert any("q_proj" in name for name in changed)
     for name, tensor in after.items():  # two updates away, so that what was saved is what it went on from
         assert (tensor - before[name]).abs().max() < 0.02, name
-
-
-def test_a_sharded_checkpoint_of_adapters_holds_these_alone(runs):
-    weights = policy_weights(runs["folder"] / "lora" / "2" / "checkpoints" / "step_000002.ckpt")
-    assert weights
-    assert all(map(is_adapter, weights))
 
 
 def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from small_runs import RUN, Run, rows, untimed
 
-from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.step.scoring import score
@@ -104,20 +103,3 @@ def test_what_fails_while_it_samples_ahead_ends_the_run_after_the_step_before_is
     assert [row["step"] for row in written] == [0, 1, 2]
     assert written[2]["eval/four_sums/avg@2"] is not None  # asked for while step 3 was under way
     assert [file.name for file in run.folder.checkpoints] == ["step_000002.ckpt"]
-
-
-def test_an_engine_that_fails_when_the_step_ahead_is_ready_leaves_that_step_to_the_resumed_run(compose, monkeypatch):
-    sync = TorchEngine.sync_weights
-
-    def fails_later(self, named_tensors, version):
-        if version == 1:
-            raise RuntimeError("engine gone")
-        sync(self, named_tensors, version)
-
-    monkeypatch.setattr(TorchEngine, "sync_weights", fails_later)
-    run = Run(compose(OVERLAP, "budget.steps=3", "evaluation.every=0"))
-    with pytest.raises(RuntimeError, match="engine gone"):
-        run.fit()
-    (checkpoint,) = run.folder.checkpoints
-    state = torch.load(checkpoint, weights_only=False)["RolloutDataModule"]
-    assert (state["next_step"], state["ahead"].step) == (2, 2)
