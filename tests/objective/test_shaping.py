@@ -51,10 +51,6 @@ def test_a_cache_that_does_not_fit_below_the_limit_is_named(cache_tokens: int) -
         soft_overlong_punishment(torch.tensor([3]), max_response_tokens=20, cache_tokens=cache_tokens)
 
 
-def test_the_filter_masks_the_truncated_alone() -> None:
-    assert overlong_filtering(torch.tensor([False, True, False])).tolist() == [True, False, True]
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_a_mask_that_is_not_boolean_is_named(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="truncated must be boolean"):

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
-    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
@@ -142,17 +141,3 @@ def test_without_a_layout_a_soft_cap_is_applied():
     eager = model(ids).logits
     model.set_attn_implementation("dapo_packed")
     torch.testing.assert_close(model(ids).logits, eager, rtol=0, atol=5e-6)
-
-
-def test_attention_sinks_are_refused():
-    sizes = SIZES | {"num_hidden_layers": 1, "num_local_experts": 2, "num_experts_per_tok": 1}
-    model = build(GptOssConfig(**sizes, num_key_value_heads=2), torch.float32)
-    with pytest.raises(ValueError, match="attention sinks"):
-        packed_hidden(model, torch.arange(4), layout([4]))
-
-
-def test_the_attention_is_not_saved_with_the_model(tmp_path):
-    model = build(FAMILIES["qwen2"], torch.float32)
-    packed_hidden(model, torch.arange(4), layout([4]))
-    model.save_pretrained(tmp_path)
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from dapo_lit.build.models import compiles
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.wrap import run, wrap_layers
@@ -55,17 +54,3 @@ def test_compiled_layers_compute_the_same_with_no_more_graphs_after_the_first_ro
         graphs.append(counters["stats"]["unique_graphs"])
     allowed = 8 if torch.__version__.startswith("2.11") else 6  # 7 and 4
     assert 0 < graphs[0] <= graphs[1] == graphs[2] <= allowed
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (("trainer.accelerator=cpu",), False),
-        (("trainer.accelerator=gpu",), True),
-        (("trainer.accelerator=gpu", "trainer.activation_checkpointing=selective"), False),
-        (("trainer.accelerator=gpu", "trainer.compile=false"), False),
-        (("trainer.accelerator=cpu", "trainer.compile=true"), True),
-    ],
-)
-def test_auto_compiles_on_a_gpu(compose, overrides, expected):
-    assert compiles(compose(*overrides).trainer) == expected

@@ -10,7 +10,7 @@ from torch import Tensor
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
 from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy import head
-from dapo_lit.policy.head import Head, chunk_rows, scores, token_loss
+from dapo_lit.policy.head import Head, scores, token_loss
 
 TOKENS, SIZE, VOCABULARY = 60, 16, 97
 LOSSES = {
@@ -195,12 +195,6 @@ def test_a_bias_a_scale_and_a_soft_cap_have_the_log_probs_and_gradients_of_float
     for ours, theirs in zip(torch.autograd.grad(in_forward, found), gradients, strict=True):
         assert relative(ours, theirs) < 3e-6
     torch.testing.assert_close(with_form.logits(found[0]).double(), logits, rtol=0, atol=1e-5)
-
-
-def test_a_chunk_has_enough_rows_for_the_device_and_all_rows_of_a_small_vocabulary():
-    assert chunk_rows(152_064, "cuda") == 2048
-    assert chunk_rows(152_064, "cpu") == chunk_rows(49_152, "cpu") == 256
-    assert chunk_rows(20, "cpu") == chunk_rows(20, "cuda") == 209_715  # more than any micro-batch has
 
 
 def test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size(monkeypatch):

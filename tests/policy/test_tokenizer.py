@@ -30,10 +30,3 @@ def test_a_saved_base_gives_any_user_of_transformers_the_same_tokenizer(characte
     assert read.encode(characters) == made.encode(characters) == list(range(2, 2 + len(characters)))
     assert read.decode([*read.encode(characters), 1], skip_special_tokens=True) == characters
     assert (read.pad_token_id, read.eos_token_id) == (0, 1)
-
-
-def test_characters_that_cannot_be_tokens_are_refused():
-    with pytest.raises(ValueError, match="different ASCII"):
-        character_tokenizer("aa")
-    with pytest.raises(ValueError, match="different ASCII"):
-        character_tokenizer("é")

@@ -7,7 +7,6 @@ import pytest
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, answers, collector
 
-from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
@@ -65,15 +64,6 @@ def test_every_token_is_trained_on_or_wasted_or_waits_for_the_next_step(carry_ov
     assert trained + wasted + waiting == pytest.approx(sum(step.tokens_generated for step in steps))
     expired = sum(step.metrics["sampling/groups_expired"] for step in steps)
     assert (expired > 0) == (max_staleness == 0 and carry_over != "none")
-
-
-@pytest.mark.parametrize("carry_over", MODES)
-def test_what_was_carried_in_is_trained_on_and_not_counted_among_the_groups_generated(carry_over):
-    _, steps, _ = five_steps(carry_over)
-    for step in steps:
-        assert {group.step for group in step.counted} <= {step.step}
-        assert [group for group in step.generated if group.step == step.step] == step.counted
-        assert sum(group.step < step.step for group in step.accepted) == step.metrics["sampling/groups_carried_in"]
 
 
 def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
@@ -153,14 +143,3 @@ def test_problems_that_were_returned_and_not_asked_yet_stay_in_line_behind_new_o
     assert 4 in made.returned
     assert sorted(made.returned, reverse=True) == made.returned
     assert len(made.returned) == 3
-
-
-@pytest.mark.parametrize(("request_groups", "generated"), [(3, 6), (5, 5)])
-def test_groups_are_asked_for_in_batches_of_the_size_that_is_asked_for(request_groups, generated):
-    """The first problem is unmixed: one group more than the batch of 3 is needed, or the rest of a whole request."""
-    first = f"p{ProblemOrder(8, seed=0).next(1)[0]}"
-    step = collector(
-        lambda key: answers(RIGHT if key.sample_index == 0 and key.problem_id != first else WRONG),
-        replace(RULES, request_groups=request_groups, margin=0.0),
-    ).collect(1, 0)
-    assert step.metrics["sampling/groups_generated"] == generated

@@ -107,14 +107,6 @@ def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
     assert step.metrics["sampling/tokens_filtered_frac"] == 0
 
 
-def test_switched_off_every_group_is_accepted_in_one_round():
-    step = collector(
-        by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w")), replace(RULES, dynamic_sampling=False)
-    ).collect(1, 0)
-    assert len(step.accepted) == len(step.generated) == 3
-    assert step.metrics["sampling/tokens_wasted_frac"] == 0.0
-
-
 ALL_WRONG = by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w"))
 
 
@@ -281,20 +273,3 @@ def test_the_number_under_way_follows_the_keep_rate():
     assert groups_in_flight(6, rate.value, margin=1.0) == 10
     rate.end_step()
     assert (rate.kept, rate.generated) == (1.0, 1.5)
-
-
-def test_each_sample_has_its_own_name_for_rewards_that_are_drawn_at_random(monkeypatch):
-    names = []
-    submit = Verifier.submit
-
-    def listening(self, ticket, reference, text):
-        names.append((reference.problem_id, reference.sample))
-        submit(self, ticket, reference, text)
-
-    monkeypatch.setattr(Verifier, "submit", listening)
-    collection = collector(by_problem({}))
-    for step in (1, 2, 3, 4):  # 8 problems: the later steps draw the earlier ones again
-        collection.collect(step, 0)
-    assert len(names) >= 24
-    assert len({problem for problem, _ in names}) <= 8
-    assert len(set(names)) == len(names)

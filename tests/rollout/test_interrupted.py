@@ -51,18 +51,3 @@ def test_an_engine_that_is_gone_takes_no_sample_with_it_that_had_ended(failure):
     assert resumed.setup.engine.yielded[0].sample_index == 1  # the first sample is not sampled again
     uninterrupted = half_done("none").collect(1, 0)
     assert [c.sample for c in step.accepted[0].completions] == [c.sample for c in uninterrupted.accepted[0].completions]
-
-
-def test_a_resumed_half_that_fails_in_another_way_is_as_before_with_its_price():
-    first = with_failing_engine(EngineFailedError("twice"), gives=0)
-    with pytest.raises(EngineFailedError):
-        first.collect(1, 0)
-    state = first.state_dict()
-    resumed = with_failing_engine(ValueError("refused"), gives=1)
-    resumed.load_state_dict(state)
-    with pytest.raises(ValueError, match="refused"):
-        resumed.collect(1, 0)
-    assert resumed.setup.engine.yielded  # the half had gone on
-    assert resumed.interrupted.tokens_generated == 0
-    assert [len(g.scored) for g in resumed.interrupted.groups] == [0, 0, 0]
-    assert [len(g.scored) for g in state["interrupted"].groups] == [0, 0, 0]

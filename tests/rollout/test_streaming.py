@@ -1,6 +1,5 @@
 """Streaming: what is accepted does not depend on timing, and what was sampled is not lost."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,10 +9,9 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
-from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
-from dapo_lit.rollout.step_collection import LostSampleError
 
 PROBLEMS = 12
 WORK = {
@@ -123,51 +121,6 @@ class Forgetful(ScriptedStream):
 class ForgetfulEngine(ScriptedEngine):
     def open(self, sampling: Sampling) -> Forgetful:
         return Forgetful(self, sampling.max_response_tokens, self.version)
-
-
-def test_a_sample_that_the_engine_lost_is_named():
-    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=8))
-    made.setup.engine = ForgetfulEngine(made.setup.engine.response)
-    made.setup.engine.sync_weights([], version=0)
-    with pytest.raises(LostSampleError, match=r"step 1: .* lacks 1 prompt: p3"):
-        made.collect(1, 0)
-
-
-class Slow(ScriptedStream):
-    """Needs three steps before anything ends."""
-
-    waited = 0
-
-    def step(self) -> list[Sample]:
-        self.waited += 1
-        return super().step() if self.waited > 3 else []
-
-
-class SlowEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Slow:
-        return Slow(self, sampling.max_response_tokens, self.version)
-
-
-def test_a_stall_names_the_prompts_it_waits_for(capsys):
-    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
-    made.setup.engine = SlowEngine(made.setup.engine.response)
-    made.setup.engine.sync_weights([], version=0)
-    made.setup.stall_s = 1e-9
-    step = made.collect(1, 0)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("step 1: no sample has ended for ")
-    assert said[0].endswith(f"waiting for 1 prompt: {step.accepted[0].problem.id}")
-
-
-def test_a_long_step_says_how_far_it_is(capsys):
-    made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=2), problems=4)
-    made.collect(1, 0)
-    assert not capsys.readouterr().out  # nothing is said unless it was asked for
-    made.setup.progress_s = 1e-9
-    made.collect(2, 0)
-    said = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"step 2: \d of 2 groups kept, \d sampled, 0 s(, eta 0 s)?", said[0]), said
-    assert said[-1].startswith("step 2: 2 of 2 groups kept, ")
 
 
 def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
