@@ -7,7 +7,7 @@ from transformers import Qwen2Config
 
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.restarting import EngineFailedError, RestartingEngine
-from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache, check_cpu_heads
+from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache
 
 REQUESTS = [SampleRequest(SampleKey(1, f"p{i}", 0, 0), (1,)) for i in range(3)]
 
@@ -60,15 +60,6 @@ def test_with_new_weights_it_may_fail_again():
     assert len(list(made.generate(REQUESTS[:2], Sampling(max_response_tokens=4)))) == 2
 
 
-def test_a_fault_of_the_request_is_no_reason_to_start_again():
-    def refuses(key: SampleKey) -> ScriptedResponse:
-        raise ValueError("too long")
-
-    made = restarting(ScriptedEngine(refuses))
-    with pytest.raises(ValueError, match="too long"):
-        made.generate(REQUESTS, Sampling(max_response_tokens=4))
-
-
 def test_too_small_a_cache_says_how_much_is_needed():
     config = Qwen2Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
     # 2 (keys, values) x 2 layers x 1 head x 32 dimensions x 4 bytes = 512 bytes a token, x 2^20 tokens = 0.5 GiB
@@ -76,9 +67,3 @@ def test_too_small_a_cache_says_how_much_is_needed():
     with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 is too little: .* needs 0.5 GiB, 8 at once 4 GiB"):
         check_cache(config, torch.float32, settings)
     check_cache(config, torch.float16, settings)
-
-
-def test_heads_that_vllm_has_no_kernel_for_are_refused():
-    check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4, head_dim=32))
-    with pytest.raises(ValueError, match=r"no attention for heads of 24 dimensions, only for 32, 64, .*rollout=torch"):
-        check_cpu_heads(Qwen2Config(hidden_size=96, num_attention_heads=4))

@@ -203,19 +203,6 @@ def test_a_response_cut_at_the_limit_is_unfinished_and_one_that_ends_there_is_fi
     assert outcomes == {(True, False), (True, True), (False, True)}
 
 
-def test_samples_are_yielded_in_order_of_ending_and_lazily():
-    engine = make_engine(make_model(ARCHITECTURES["llama"]))
-    samples = list(engine.generate(make_requests(4, 4), Sampling(80)))
-    lengths = [len(sample.response_ids) for sample in samples]
-    assert lengths == sorted(lengths)
-    assert len(set(lengths)) > 3
-    iterator = engine.generate(make_requests(4, 4), Sampling(80))
-    assert next(iterator) == samples[0]
-    # What runs between two samples is the consumer's: it may train.
-    assert not torch.is_inference_mode_enabled()
-    assert torch.is_grad_enabled()
-
-
 def test_samples_come_from_the_weights_synced_last_and_carry_their_version():
     old, new = (make_model(ARCHITECTURES["qwen2"], seed=seed) for seed in (0, 1))
     engine = make_engine(old, version=1)
@@ -225,31 +212,6 @@ def test_samples_come_from_the_weights_synced_last_and_carry_their_version():
     after = list(engine.generate(requests, Sampling(10)))
     assert [{sample.policy_version for sample in samples} for samples in (before, after)] == [{1}, {7}]
     assert_logprobs_are_forced(new, requests, after, 1.0)
-
-
-def test_an_iterator_left_over_from_older_weights_refuses_to_go_on():
-    model = make_model(ARCHITECTURES["llama"])
-    engine = make_engine(model)
-    iterator = engine.generate(make_requests(4, 4), Sampling(80))
-    next(iterator)
-    engine.sync_weights(model.state_dict().items(), version=2)
-    with pytest.raises(RuntimeError, match="weights changed"):
-        list(iterator)
-
-
-def test_bfloat16_stays_close_to_transformers_in_bfloat16():
-    model = make_model(ARCHITECTURES["qwen3"], tied=True).to(torch.bfloat16)
-    requests = make_requests(4, 4)
-    engine = make_engine(model, dtype=torch.bfloat16, max_batch_size=6)
-    samples = list(engine.generate(requests, Sampling(30)))
-    prompts = {request.key: request.prompt_ids for request in requests}
-    errors = []
-    for sample in samples:
-        forced = forced_logprobs(model, prompts[sample.key], sample, 1.0)
-        picked = forced.gather(-1, torch.from_numpy(sample.response_ids).long()[:, None])[:, 0]
-        errors.append((picked - torch.from_numpy(sample.rollout_logprobs)).abs())
-    # bfloat16 has 8 bits: logits of about 5 are known to a few hundredths.
-    assert torch.cat(errors).mean() < 0.05
 
 
 def broken(model: PreTrainedModel, change: str) -> list[tuple[str, torch.Tensor]]:
@@ -307,15 +269,6 @@ def test_weights_that_are_not_finite_end_the_sampling():
 def test_an_architecture_that_would_be_computed_wrongly_is_refused(config, message):
     with pytest.raises(ValueError, match=message):
         TorchEngine(config, eos_ids=[EOS])
-
-
-@pytest.mark.parametrize("prompt", [(), (1, VOCAB), (-1, 2)], ids=["empty", "above", "below"])
-def test_a_prompt_that_cannot_be_embedded_is_refused_at_once(prompt):
-    engine = make_engine(make_model(ARCHITECTURES["llama"]))
-    good = make_requests(1, 1)[0]
-    bad = dataclasses.replace(good, prompt_ids=prompt)
-    with pytest.raises(ValueError, match="p0"):
-        engine.generate([good, bad], Sampling(4))
 
 
 def test_a_withdrawn_response_continues_as_if_never_interrupted():

@@ -1,7 +1,6 @@
 """Servers that cannot be used are told before training, without vLLM installed; tests/vllm_runs runs a real one."""
 
 import json
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -89,23 +88,6 @@ def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tm
     answers["/v1/models"] = {"data": [{"root": root, "max_model_len": 48}]}
     found["device_config"]["device"] = "cpu"
     assert "no attention for heads of 16 dimensions" in refused(url, tmp_path, model=narrow)
-
-
-def test_a_server_that_is_still_starting_is_waited_for(tmp_path, served):
-    url, answers = served
-
-    def start() -> None:
-        answers["/version"] = {"version": "0.31.0"}
-
-    timer = threading.Timer(0.3, start)
-    timer.start()
-    assert "is vLLM 0.31.0" in refused(url, tmp_path, wait_s=60)
-    timer.join()
-
-
-def test_a_placement_without_servers_or_folder_is_refused(compose):
-    with pytest.raises(ValueError, match=r"needs vllm.server.urls.* and vllm.server.folder"):
-        compose("rollout=vllm", "rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]")
 
 
 def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):

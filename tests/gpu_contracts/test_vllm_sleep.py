@@ -125,10 +125,3 @@ def test_an_engine_at_rest_has_no_weights_until_the_next_sync(gpu):
         assert made.version is None
         with pytest.raises(RuntimeError, match="sync_weights"):
             made.open(Sampling(max_response_tokens=4))
-
-
-def test_an_engine_that_must_not_sleep_keeps_its_memory(gpu):
-    made = engine(sleeps=False)
-    made.sync_weights(weights(made), 0)
-    made.rest()
-    assert gpu.events == ["reload_weights: kv_cache, weights"]

@@ -87,12 +87,6 @@ def test_every_rank_of_two_nodes_takes_its_own_gpu_and_the_ranks_of_an_engine_on
     assert made.arguments.seed == rank // tensor_parallel
 
 
-def test_a_process_of_its_own_takes_the_first_gpu_and_no_launcher(monkeypatch):
-    made = start(monkeypatch, SETTINGS, Host(gpu_bytes=80 * GIB), local_rank=None)
-    assert made.place("cuda") == (0, 0)
-    assert "distributed_executor_backend" not in made.given
-
-
 def test_a_group_without_a_local_rank_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="LOCAL_RANK"):
         start(monkeypatch, SETTINGS, Host(gpu_bytes=80 * GIB, grouped=True), local_rank=None)

@@ -152,16 +152,6 @@ def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(fold
         job.end()
 
 
-def test_a_job_whose_starter_is_killed_ends_itself(folder):
-    job = Job(folder, 2, "budget.steps=2000")
-    try:
-        job.wait_for(lambda: max(steps(folder), default=0) >= 1)
-        job.process.kill()
-        job.leaves_nothing()
-    finally:
-        job.end()
-
-
 def test_two_trainers_train_one_step_behind_their_servers_by_config_alone(folder):
     job = Job(folder, 2, "budget.steps=4", "rollout.overlap=true")
     try:

@@ -73,21 +73,6 @@ def test_a_tensor_that_is_not_sent_is_named(engine, model):
         engine.open(Sampling(max_response_tokens=4))
 
 
-def test_a_prefix_cache_that_requests_still_hold_is_told_and_the_weights_do_not_count_as_loaded(engine, model):
-    engine.sync_weights(model.state_dict().items(), 1)
-    stream = engine.open(Sampling(max_response_tokens=30))
-    wanted = requests(group=1)
-    stream.submit(wanted)
-    stream.step()
-    with pytest.raises(RuntimeError, match="prefix cache is not reset"):
-        engine.sync_weights(model.state_dict().items(), 2)
-    with pytest.raises(RuntimeError, match="sync_weights"):
-        engine.open(Sampling(max_response_tokens=4))
-    stream.withdraw([r.key for r in wanted])
-    engine.sync_weights(model.state_dict().items(), 3)
-    assert largest_difference(engine, model, temperature=1.0) < 1e-4
-
-
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model):
     engine.sync_weights(model.state_dict().items(), 4)
     stream = engine.open(Sampling(max_response_tokens=30))
@@ -108,13 +93,6 @@ def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engi
         assert {version for version, _ in before.versions} == {4}
 
 
-def test_a_prompt_that_leaves_no_room_for_the_response_is_refused(engine, model):
-    engine.sync_weights(model.state_dict().items(), 6)
-    stream = engine.open(Sampling(max_response_tokens=30))
-    with pytest.raises(ValueError, match="has 40 tokens; with 30 of the response it must fit into 64"):
-        stream.submit([SampleRequest(SampleKey(1, "long", 0, 0), tuple(range(4, 44)))])
-
-
 def responses(engine: VllmEngine, wanted: list[SampleRequest], seed: int) -> dict[SampleKey, list[int]]:
     sampling = Sampling(max_response_tokens=20, seed=seed)
     return {sample.key: sample.response_ids.tolist() for sample in engine.generate(wanted, sampling)}
@@ -130,23 +108,3 @@ def test_one_seed_repeats_in_any_order_and_another_seed_or_stream_of_noise_diffe
     for other in (1, stream_seed(0, 1)):
         found = responses(engine, wanted, seed=other)
         assert sum(found[key] != ids for key, ids in first.items()) > 40
-
-
-def test_the_samples_of_a_group_share_their_prompt_through_the_prefix_cache(engine, model):
-    engine.sync_weights(model.state_dict().items(), 7)
-    stream = engine.open(Sampling(max_response_tokens=2))
-    prompt = tuple(5 + i % 40 for i in range(40))
-    stream.submit([SampleRequest(SampleKey(1, "long", 0, j), prompt) for j in range(3)])
-    held, inner = [], stream._engine.step
-
-    def step():  # what vLLM reports beside the samples
-        outputs = inner()
-        held.extend(output.num_cached_tokens for output in outputs if output.finished)
-        return outputs
-
-    stream._engine.step = step
-    try:
-        assert len(list(run_to_end(stream))) == 3
-    finally:
-        del stream._engine.step
-    assert sorted(held) == [0, 32, 32]  # whole blocks of 32, the last token is always computed

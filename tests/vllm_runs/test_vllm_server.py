@@ -10,7 +10,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
-from dapo_lit.engines.restarting import EngineFailedError
-from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -49,10 +46,6 @@ class Server:
     folder: Path
     process: subprocess.Popen[bytes]
     log: Path
-
-    def engine_process(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return next(int(child) for child in children if "EngineCore" in Path(f"/proc/{child}/cmdline").read_text())
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -191,29 +184,6 @@ def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engi
     assert any(len(before.response_ids) for before in partial.values())
 
 
-def test_several_servers_get_the_same_weights_and_share_the_groups_out(engine, model, server):
-    # Two addresses of one server: that both load and sample is what there is to see.
-    urls = (server.url, server.url.replace("127.0.0.1", "localhost"))
-    both = VllmServerEngine(
-        model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings(server, urls=urls, max_batch_size=32)
-    )
-    try:
-        both.sync_weights(model.state_dict().items(), 7)
-        assert largest_difference(both, model, temperature=1.0) < 1e-4
-        stream = both.open(Sampling(max_response_tokens=8))
-        stream.submit(requests(num_prompts=4, group=3))
-        servers = {(key.problem_id, under_way.server) for key, under_way in stream._pending.items()}
-        assert sorted(servers) == [("p0", 0), ("p1", 1), ("p2", 0), ("p3", 1)]
-        assert len(list(run_to_end(stream))) == 12
-        weights = both._weights
-        assert weights is not None
-        assert weights.is_dir()
-    finally:
-        both.close()
-    assert not weights.exists()
-    both.close()  # an exception in training closes it before the end does
-
-
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
     engine.sync_weights(model.state_dict().items(), 6)
     stream = engine.open(Sampling(max_response_tokens=4))
@@ -247,25 +217,3 @@ def test_training_through_a_server_takes_samples_of_its_own_weights_also_after_a
     for row in rows[1:]:  # weights of one step before would show as 1e-3 and more
         assert row["mismatch/kl"] is None or row["mismatch/kl"] < 1e-8
     assert set(server.folder.glob("weights_*")) <= others
-
-
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_server_whose_engine_stops_or_dies_ends_the_run_with_a_checkpoint(server, engine, monkeypatch, number):
-    study = f"study_name=engine_gets_{number.name}"
-    config = composed(server.url, server.folder, "budget.steps=9", study, "trainer.checkpoint_every=1")
-    original, opened, process = VllmServerStream.step, set[int](), server.engine_process()
-
-    def step(self):
-        opened.add(self._version)
-        if max(opened) == 2:
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
-        return original(self)
-
-    monkeypatch.setattr(VllmServerStream, "step", step)
-    monkeypatch.setattr(client, "ANSWER_S", 20.0)
-    with pytest.raises(EngineFailedError, match=r"(?s)prompts under way: four_sums-.*resume"):
-        train(config, [])
-    assert list((server.folder / "runs" / config.study_name).rglob("checkpoints/step_*2*"))
-    if number == signal.SIGSTOP:
-        os.kill(process, signal.SIGCONT)
