@@ -47,18 +47,6 @@ def test_columns_are_read_under_their_names(tmp_path, row, columns, expected):
     assert problems(written(tmp_path / "sums.jsonl", row), columns) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("row", "columns", "named"),
-    [
-        ({"prompt": "2 + 3?", "solution": 5}, {}, r"task\.columns"),
-        ({"prompt": "2 + 3?", "solutions": 5}, COLUMNS, "`solution`.*`solutions`"),
-    ],
-)
-def test_a_missing_column_is_named(tmp_path, row, columns, named):
-    with pytest.raises(DataError, match=named):
-        problems(written(tmp_path / "sums.jsonl", row), columns)
-
-
 def test_a_file_with_the_usual_names_is_read_whatever_the_columns_say(tmp_path):
     path = written(tmp_path / "heldout.jsonl", {"problem": "2 + 3?", "answer": "5"})
     assert load_heldout(path, COLUMNS)[0].answer == "5"

@@ -54,8 +54,3 @@ def test_the_order_is_the_same_in_every_version_and_on_every_machine():
 def test_a_state_of_other_data_or_another_seed_is_refused(name, other):
     with pytest.raises(ValueError, match=f"{name} was .* resume=false"):
         ProblemOrder(5, 0).load_state_dict(other.state_dict())
-
-
-def test_a_walk_over_nothing_is_refused():
-    with pytest.raises(ValueError, match="data set is empty, or a filter dropped every problem"):
-        ProblemOrder(0, seed=0)

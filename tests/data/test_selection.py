@@ -42,11 +42,6 @@ def test_every_filter_drops_its_own_and_says_so():
     json.dumps(selection.counts)
 
 
-def test_the_wanted_number_is_taken_from_what_is_left():
-    kept = select(PROBLEMS, SelectionReport(), difficulty=("level", 2, None), num_problems=2)
-    assert [p.id for p in kept] == ["train", "hard"]
-
-
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():
     selection = SelectionReport()
     assert select(PROBLEMS, selection) == PROBLEMS

@@ -15,7 +15,6 @@ from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.recorded_rollouts import first_occurrences, reflection_by_step
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import (
-    EvaluatedSample,
     SampleKey,
     evaluate,
     evaluated_samples,
@@ -108,19 +107,6 @@ def test_equivalent_wrong_answers_are_one_vote_block(verifier):
     assert consensus(counts) == 0.0
 
 
-def test_expressions_are_grouped_by_the_symbolic_rule():
-    answers = [("x", True), ("\\frac{\\sqrt{2}}{2}", False), ("\\frac{1}{\\sqrt{2}}", False), ("\\sqrt{3}", False)]
-    with Verifier(rule="sympy", extraction="boxed") as symbolic:
-        (counts,) = vote_counts([answers], symbolic.equivalent)
-    assert counts.wrong == (2, 1)
-
-
-def test_only_problems_with_a_right_answer_are_compared():
-    asked = []
-    vote_counts([[("1", False), ("2", False)]], lambda pairs: asked.extend(pairs) or [])
-    assert asked == []
-
-
 def test_metrics_of_an_evaluation_are_means_over_problems(prompts, engine, verifier):
     found = evaluate(prompts, 4, engine, verifier, decode, SAMPLING).metrics("x")
     assert found["eval/x/avg@4"] == pytest.approx((1 / 4 + 2 / 4) / 2)
@@ -192,18 +178,6 @@ def test_a_kill_between_merging_and_clearing_leaves_every_sample_once(tmp_path, 
     assert len(files.read()) == 8
     files.merge()
     assert len(files.read()) == 8
-
-
-def test_every_column_of_a_sample_comes_back_from_disk(tmp_path):
-    odd = EvaluatedSample("p/1.json", "ab", 3, "line\n\0 end \u00e9", None, False, True, 7, True, -3.25)
-    SampleFiles(tmp_path).append([odd])
-    SampleFiles(tmp_path).merge()
-    assert list(SampleFiles(tmp_path).read().values()) == [odd]
-
-
-def test_a_missing_sample_is_named_instead_of_averaged_over(prompts, verifier):
-    with pytest.raises(ValueError, match="8 samples are missing, the first is sample 0 of a"):
-        summarise(prompts, 4, [], verifier)
 
 
 # --- intervals over questions ----------------------------------------------------------------------------------------
@@ -309,9 +283,3 @@ def test_reflection_is_counted_by_step_and_by_correctness():
         "again": (20, "a", True),
     }
     assert firsts["wait"][1] == "one two three WAIT four"
-
-
-@pytest.mark.parametrize(("pattern", "message"), [("(", "not a regular expression"), ("a*", "matches the empty text")])
-def test_a_pattern_that_cannot_work_is_named(pattern, message):
-    with pytest.raises(ValueError, match=f"reflection.patterns.mine: {message}"):
-        ReflectionPatterns({"mine": pattern})

@@ -7,7 +7,6 @@ import pytest
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
-from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.preflight.training import check_policy_parts, check_run
 
 ROWS = [
@@ -57,14 +56,3 @@ def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
     parts = Parts(compose(*settings))
     with pytest.raises(ConfigError, match="16-bit weights"):
         check_run(parts)
-
-
-def test_a_refusal_comes_after_the_rows_before_it_and_ends_the_checks(capsys):
-    def refused() -> Finding:
-        raise ConfigError("no")
-
-    with pytest.raises(ConfigError, match="no"):
-        run_checks({"a": lambda: Finding("fine", ("but",)), "b": refused, "c": lambda: Finding("never")})
-    out = capsys.readouterr().out
-    assert "  a          fine\n" in out
-    assert "never" not in out

@@ -74,10 +74,6 @@ def characters(problems, completions):
     return [float(len(text)) for text in completions]
 
 
-def too_few(problems, completions):
-    return []
-
-
 def one_for_all(problems, completions):
     return [1.0]
 
@@ -106,22 +102,8 @@ def trl_short(completions, answer):
     return [float(text == right) for text, right in zip(completions, answer, strict=True)]
 
 
-def trl_other_column(completions, difficulty, **columns):
-    return [1.0 for _ in completions]
-
-
 def needs_more(problems, completions):
     return [problem.meta["rubric"] for problem in problems]
-
-
-def sleeps(problems, completions):
-    time.sleep(60)
-
-
-def raises_on_joy(problems, completions):
-    if "joy" in completions:
-        raise RuntimeError("joyless")
-    return [text == problem.answer for problem, text in zip(problems, completions, strict=True)]
 
 
 def right_answers(problems, completions):

@@ -29,16 +29,6 @@ def test_the_table_counts_what_is_labelled_and_prints_the_rows_that_disagree(fil
     assert any(line.split()[:3] == ["4", "false", "positive"] for line in rest)
 
 
-def test_two_rules_side_by_side_show_where_they_differ(file, capsys):
-    assert main([str(file), "rule=dapo,sympy"]) == 0
-    text = capsys.readouterr().out
-    differing = text.split("Rows on which the rules differ:")[1].splitlines()[2:]
-    assert [line.split()[:4] for line in differing] == [
-        ["1", "wrong", "right", "right"],
-        ["2", "wrong", "right", "right"],
-    ]
-
-
 @pytest.mark.parametrize("line", ["{", "[1]", '{"pred": 3, "gold": "3"}', '{"pred": "3", "gold": "3", "equal": "yes"}'])
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, capsys, line):
     path = tmp_path / "bad.jsonl"
@@ -57,13 +47,6 @@ def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_n
 @pytest.fixture
 def functions(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
-def test_a_function_is_tried_as_before_a_run(functions, capsys):
-    assert main(["function=reward_functions.likes_everything"]) == 0
-    out = capsys.readouterr().out
-    assert "right are 4 of 4 reference answers and 16 of 16 junk texts" in out
-    assert "warning: reward.function=reward_functions.likes_everything counts junk as right" in out
 
 
 def test_a_function_scores_the_rows_of_a_file_with_their_columns(functions, tmp_path, capsys):

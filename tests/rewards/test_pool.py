@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from dapo_lit.rewards.verifier import Reference, Verifier
 
 
@@ -34,11 +32,3 @@ with Verifier(rule="numeric", extraction="hash") as verifier:
 assert not {"sympy", "torch", "math_verify", "mpmath"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-@pytest.mark.parametrize(
-    "bad", [{"wrong_value": 1.0}, {"wrong_value": float("nan")}, {"deadline_s": 0}, {"workers": 0}]
-)
-def test_settings_without_a_meaning_are_refused(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        Verifier(rule="numeric", extraction="hash", **bad)

@@ -71,16 +71,6 @@ def test_a_function_may_start_processes_of_its_own(obeying):
     assert (score.correct, score.error) == (True, None)
 
 
-def test_workers_that_are_late_at_once_are_all_replaced(monkeypatch):
-    """One that was just forked is no process that a dead worker left behind."""
-    monkeypatch.syspath_prepend(HERE)
-    with Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=0.02, workers=8
-    ) as verifier:
-        scores = verifier.score([(QUESTION, "sleep")] * 96)
-    assert [score.timed_out for score in scores] == [True] * 96
-
-
 @pytest.mark.parametrize("order", ["start a process and wait", "start a session and wait"])
 def test_what_a_late_function_has_started_dies_with_it(obeying, order):
     scores = obeying.score([(QUESTION, order), (QUESTION, "a")])
@@ -158,15 +148,6 @@ def test_a_supervisor_that_is_stopped_is_replaced(obeying, monkeypatch):
     assert obeying.score([(QUESTION, "b")])[0].correct
 
 
-def test_waiting_can_be_given_up_and_taken_up_again(obeying):
-    obeying.score([(QUESTION, "a")])
-    obeying.submit(0, QUESTION, "sleep")
-    start = time.monotonic()
-    assert obeying.drain(lambda tasks: True) == []
-    assert time.monotonic() - start < 0.2
-    assert [ticket for ticket, _ in obeying.drain()] == [0]
-
-
 def test_a_function_that_raises_exits_or_has_no_memory_fails_alone(obeying):
     orders = ["a", "raise", "exit", "allocate", "nan", "b"]
     scores = obeying.score([(QUESTION, text) for text in orders])
@@ -242,17 +223,6 @@ def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_
         obeying.score([(QUESTION, "kill the supervisor")])
 
 
-def test_submitting_never_waits_and_collecting_returns_what_is_ready(obeying):
-    obeying.score([(QUESTION, "a")])
-    start = time.perf_counter()
-    obeying.submit("slow", QUESTION, "sleep")
-    obeying.submit("fast", QUESTION, "b")
-    first = obeying.collect()
-    assert time.perf_counter() - start < 0.25  # the deadline is 0.3 s: nothing waited for it
-    assert "slow" not in dict(first)
-    assert set(dict(first + obeying.drain())) == {"slow", "fast"}
-
-
 def test_a_deadline_passes_while_nobody_looks(obeying):
     obeying.score([(QUESTION, "a")])
     worker = set(pids(obeying))
@@ -277,23 +247,3 @@ def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw(mon
     assert none.parts["format"] == 0.0
     assert not wrong.correct
     assert not none.correct
-
-
-def test_weights_without_correctness_or_with_a_bad_number_are_refused():
-    with pytest.raises(ValueError, match="correctness"):
-        Verifier(rule="numeric", extraction="hash", weights={"format": 1.0})
-    with pytest.raises(ValueError, match="format"):
-        Verifier(rule="numeric", extraction="hash", weights={"correctness": 1.0, "format": float("nan")})
-
-
-def test_a_verifier_is_refused_in_a_forked_process():
-    with Verifier(rule="sympy", extraction="hash") as verifier:
-        verifier.score([(Reference("a", r"\sqrt{8}"), r"#2\sqrt{2}")])
-        pid = os.fork()
-        if pid == 0:
-            try:
-                verifier.submit(0, Reference("a", r"\sqrt{18}"), r"#3\sqrt{2}")
-            except RuntimeError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

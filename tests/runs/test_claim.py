@@ -46,16 +46,6 @@ def test_a_claim_that_another_process_took_over_is_neither_touched_nor_taken_bac
     assert (tmp_path / HEARTBEAT).exists()
 
 
-def test_a_folder_that_has_gone_is_not_made_again(tmp_path):
-    run = tmp_path / "seed_0"
-    with claimed(run, interval_s=0.01) as owner:
-        run.rename(tmp_path / "moved")
-        time.sleep(0.05)
-        with pytest.raises(HeldError):
-            check_claim(run, owner)
-    assert not run.exists()
-
-
 @pytest.mark.parametrize(
     "written",
     [

@@ -105,22 +105,6 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"step": 1, "gradient_step": ', '"step": 1, "gradient_step": 1', "line 2 does not agree with its checksum"),
-        ('{"step": 0, ', '"step": 0, ', "line 1 is torn"),
-    ],
-)
-def test_a_row_that_was_damaged_is_named_when_the_run_is_resumed(compose, run, capsys, old, new, said):
-    file = run / "metrics.jsonl"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
-    capsys.readouterr()
-    train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
-    assert f"seed_0/metrics.jsonl: {said}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
     ("name", "hows"),
     [
         ("run.json", ("removed", "a bit flipped", "zeroed")),

@@ -9,7 +9,6 @@ import yaml
 from damages import resealed
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.errors import UserError
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.train import arm_of, train
@@ -90,24 +89,6 @@ def test_what_a_run_learns_may_not_change_nor_its_budget_end_before_what_is_done
     assert {file: file.read_text() for file in before} == before
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("config.yaml", b""), ("config.yaml", b"a: ["), ("config.yaml", b"\xff\xfe"), ("config.yaml", b"- a"),
-        ("config.yaml", b"a: 1"), ("run.json", b""), ("run.json", b'{"status": "run'), ("run.json", b"[]"),
-    ],
-)  # fmt: skip
-def test_a_damaged_record_of_a_run_is_named_in_one_line(compose, file, content):
-    folder = open_run(compose(), [], "dapo")
-    (folder.path / file).write_bytes(content)
-    for resume in ("resume=true", "resume=auto"):
-        with pytest.raises(UserError) as caught:
-            train(compose(resume), [])
-        assert str(folder.path) in str(caught.value)
-        assert "\n" not in str(caught.value)
-    open_run(compose("resume=false"), [], "dapo")  # it is moved aside, as any older run
-
-
 def open_at(config: Config, **spent: float) -> None:
     """A run that has reached step 5 and 900 tokens."""
     folder = open_run(config, [], "dapo")
@@ -125,17 +106,3 @@ def test_a_finished_run_is_done_until_its_budget_grows(compose, two_steps):
 def test_checkpoints_of_one_process_are_not_read_by_several(compose, two_steps):
     with pytest.raises(ConfigError, match=r"written with trainer\.strategy=single, and trainer\.strategy=fsdp cannot"):
         open_run(compose(*QUICK, "trainer.strategy=fsdp", "resume=true"), [], "dapo")
-
-
-def test_a_key_of_a_newer_version_is_filled_in_and_said_once(compose, two_steps, capsys):
-    tree = yaml.safe_load((two_steps / "config.yaml").read_text())
-    del tree["rollout"]["overlap"]
-    (two_steps / "config.yaml").write_text(yaml.safe_dump(tree))
-    resealed(two_steps)
-    longer = [(*QUICK, f"budget.steps={steps}", "resume=true") for steps in (3, 4)]
-    train(compose(*longer[0]), [])
-    said = "was written by a version without these keys; it is read with rollout.overlap=False"
-    assert capsys.readouterr().out.count(said) == 1
-    train(compose(*longer[1]), [])
-    assert said not in capsys.readouterr().out
-    assert record(two_steps)["status"] == "finished"

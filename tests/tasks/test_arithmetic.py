@@ -39,10 +39,3 @@ def test_seeds_draw_different_lists_and_no_seed_trains_on_what_another_is_evalua
     assert lists[0] != lists[1]
     held_out = arithmetic_problems("held_out", num_problems=200, seed=7)
     assert not multisets(lists[0] + lists[1]) & multisets(held_out)
-
-
-def test_more_sums_than_there_are_is_refused_with_their_number():
-    with pytest.raises(
-        ValueError, match=r"9,000 held_out problems requested, but there are \d+ held_out sums of 2 numbers; lower"
-    ):
-        arithmetic_problems("held_out", num_problems=9000)

@@ -81,15 +81,6 @@ def test_the_splits_share_no_statement_and_do_not_depend_on_their_sizes(compose)
     assert (fewer, less) == (train[:20], heldout[:5])
 
 
-def test_options_are_set_with_and_without_a_plus(compose):
-    for form in ("task.options={min_numbers: 3, max_numbers: 3}", "+task.options={min_numbers: 3, max_numbers: 3}"):
-        config = compose("task=reasoning_gym", "task.dataset=countdown", form, "task.num_problems=5", small=False)
-        assert config.task.options == {"min_numbers": 3, "max_numbers": 3}
-    drawn = problem_sets(config).train
-    assert [len(p.meta["entry"]["metadata"]["numbers"]) for p in drawn] == [3] * 5
-    assert compose("task=reasoning_gym", "task.dataset=gcd", small=False).task.options == {}
-
-
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [

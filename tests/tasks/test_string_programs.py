@@ -70,14 +70,3 @@ def test_demonstrations_use_the_vocabulary_and_are_right_as_often_as_the_mixture
 def _is_right_on_shown(prompt: str, program: str) -> bool:
     pairs = [pair.split(">") for pair in prompt.rstrip("=").split("|")]
     return all(run(program, before) == after for before, after in pairs)
-
-
-def test_written_steps_are_told_from_an_immediate_answer():
-    assert string_programs.has_written_steps("drop 1:bX;reverse:Xb#drop 1;reverse")
-    assert not string_programs.has_written_steps("#drop 1;reverse")
-
-
-@pytest.mark.parametrize("options", [{"min_steps": 0}, {"min_steps": 3, "max_steps": 2}, {"max_letters": 2}])
-def test_ranges_that_make_no_problems_are_refused(options):
-    with pytest.raises(ValueError, match=r"programs need|3 letters"):
-        Programs(**options)
