@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_line import SMALL, run_cli
+from command_line import run_cli
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.cli.command import compose
@@ -56,19 +56,3 @@ def test_problems_that_the_policy_never_solves_end_the_command_with_one_of_its_r
     assert done.returncode == 2
     assert "One response" in done.stderr
     assert not (folder[0] / "runs" / "hard").exists()
-
-
-def test_what_is_wrong_with_every_cell_is_said_once_and_before_the_study(folder):
-    wrong = ("study.metric=task/steps_frac", "study_name=wrong")
-    done = ablate(folder, *wrong)
-    assert (done.returncode, done.stderr.count("error:")) == (2, 1)
-    assert "registered" not in done.stdout
-    done = run_cli(*SMALL, *wrong, "-m", "+study=leave_one_out", "study.workers=1", cwd=folder[0])
-    assert (done.returncode, done.stderr.count("error:")) == (2, 1)
-
-
-@pytest.mark.parametrize("arguments", [["clip_hihger"], ["clip_higher", "--steps", "3"], ["clip_higher", "lr"]])
-def test_a_mistake_on_the_command_line_is_one_line(tmp_path, arguments):
-    given = [arguments[0], "--model", "m", "--data", "d.csv", *arguments[1:]]
-    done = run_cli(*given, cwd=tmp_path, module="dapo_lit.ablate")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -1,7 +1,5 @@
 """The shipped benchmarks, their problems and protocols; and the progress of an evaluation."""
 
-from types import SimpleNamespace
-
 import pytest
 from evaluation_config import evaluation
 
@@ -10,20 +8,9 @@ from dapo_lit.config import config_folder
 from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.evaluation import resumable
-from dapo_lit.evaluation.sampled import EvaluatedSample
 from dapo_lit.rewards.verifier import Reference, Verifier
 
 BENCHMARKS = ("aime_2024", "aime_2025", "amc23", "math500", "gsm8k_test")
-
-
-def test_the_paper_s_protocol_stands_with_aime():
-    for name in ("aime_2024", "aime_2025"):
-        aime = load_benchmark(name)
-        assert (aime.samples, aime.temperature, aime.top_p, aime.max_response_tokens) == (32, 1.0, 0.7, 20480)
-    assert load_benchmark("gsm8k_test").max_response_tokens == 512
-    sums = load_benchmark("chain_sum_heldout")
-    assert (sums.temperature, sums.top_p, sums.max_response_tokens) == (1.0, 1.0, 72)
 
 
 @pytest.mark.parametrize("file", sorted((config_folder() / "benchmark").glob("*.yaml")), ids=lambda f: f.stem)
@@ -59,13 +46,3 @@ def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, m
     monkeypatch.delenv("DAPO_LIT_DATA")
     with pytest.raises(DataError, match=r"benchmark.path=mine.jsonl.*DAPO_LIT_DATA"):
         benchmark_problems(benchmark)
-
-
-def test_the_progress_of_an_evaluation_follows_the_samples_done(monkeypatch, capsys):
-    seconds = iter(range(0, 1000, 10))
-    monkeypatch.setattr(resumable, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    samples = [EvaluatedSample("a", "", 0, "", None, i < 2, False, 30, False, 0.0) for i in range(10)]
-    assert list(resumable.followed(samples, 40)) == samples
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 5  # a line each 15 s, of samples of 10 s
-    assert said[-1] == "10/40 samples, 3 tokens/s, 0.200 right so far, 1.7 min, about 5.0 left"

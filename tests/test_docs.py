@@ -168,53 +168,6 @@ def test_the_page_for_other_trainers_and_the_hints_on_their_keys_agree():
         assert any(meant == key or meant.endswith(f".{key}") or meant.startswith(f"{key}.") for key in ours), word
 
 
-VERL_SCRIPT = """
-data.train_files data.val_files data.prompt_key data.truncation data.max_prompt_length data.max_response_length
-data.gen_batch_size data.train_batch_size actor_rollout_ref.rollout.n algorithm.adv_estimator
-algorithm.use_kl_in_reward algorithm.kl_ctrl.kl_coef actor_rollout_ref.actor.use_kl_loss
-actor_rollout_ref.actor.kl_loss_coef actor_rollout_ref.actor.clip_ratio_low actor_rollout_ref.actor.clip_ratio_high
-actor_rollout_ref.actor.clip_ratio_c algorithm.filter_groups.enable algorithm.filter_groups.max_num_gen_batches
-algorithm.filter_groups.metric actor_rollout_ref.model.use_remove_padding actor_rollout_ref.actor.use_dynamic_bsz
-actor_rollout_ref.ref.log_prob_use_dynamic_bsz actor_rollout_ref.rollout.log_prob_use_dynamic_bsz
-actor_rollout_ref.actor.ppo_max_token_len_per_gpu actor_rollout_ref.ref.log_prob_max_token_len_per_gpu
-actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu actor_rollout_ref.model.path
-actor_rollout_ref.model.enable_gradient_checkpointing actor_rollout_ref.actor.optim.lr
-actor_rollout_ref.actor.optim.lr_warmup_steps actor_rollout_ref.actor.optim.weight_decay
-actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.fsdp_config.param_offload
-actor_rollout_ref.actor.fsdp_config.optimizer_offload actor_rollout_ref.actor.entropy_coeff
-actor_rollout_ref.actor.grad_clip actor_rollout_ref.actor.loss_agg_mode
-actor_rollout_ref.actor.ulysses_sequence_parallel_size actor_rollout_ref.rollout.gpu_memory_utilization
-actor_rollout_ref.rollout.tensor_model_parallel_size actor_rollout_ref.rollout.enable_chunked_prefill
-actor_rollout_ref.rollout.max_num_batched_tokens actor_rollout_ref.rollout.temperature actor_rollout_ref.rollout.top_p
-actor_rollout_ref.rollout.top_k actor_rollout_ref.rollout.val_kwargs.temperature
-actor_rollout_ref.rollout.val_kwargs.top_p actor_rollout_ref.rollout.val_kwargs.top_k
-actor_rollout_ref.rollout.val_kwargs.do_sample actor_rollout_ref.rollout.val_kwargs.n actor_rollout_ref.rollout.name
-actor_rollout_ref.ref.fsdp_config.param_offload actor_rollout_ref.ref.ulysses_sequence_parallel_size
-actor_rollout_ref.actor.fsdp_config.fsdp_size reward_model.reward_manager reward_model.overlong_buffer.enable
-reward_model.overlong_buffer.len reward_model.overlong_buffer.penalty_factor trainer.logger trainer.project_name
-trainer.experiment_name trainer.n_gpus_per_node trainer.nnodes trainer.val_before_train trainer.test_freq
-trainer.save_freq trainer.total_epochs trainer.default_local_dir trainer.resume_mode
-"""
-"""Keys of dapo/run_dapo_qwen2.5_32b.sh in verl-project/verl-recipe at 48ea0a7."""
-TRL_DAPO = """
-mask_truncated_completions loss_type epsilon_high epsilon per_device_train_batch_size num_generations
-max_completion_length beta max_completion_len soft_punish_cache
-"""
-"""Keys of TRL's configuration of DAPO: docs/source/paper_index.md in huggingface/trl at f2cd577."""
-
-
-def test_every_key_of_the_dapo_scripts_of_trl_and_verl_is_on_the_page_for_other_trainers():
-    trl, verl = page("coming_from.md").split("## verl")
-    for keys, table in ((TRL_DAPO, trl), (VERL_SCRIPT, verl)):
-        words = {word for line in table.splitlines() if line.startswith("| `") for word in _first_cell(line)}
-        absent = [key for key in keys.split() if not any(key == word or key.endswith(f".{word}") for word in words)]
-        assert absent == []
-
-
-def _first_cell(row: str) -> list[str]:
-    return re.findall(r"[\w.]+", row.split(" | ")[0])
-
-
 def test_the_port_of_a_trl_script_is_the_experiment_of_the_script():
     """The script's own values, and TRL's defaults where it names none, in each key that decides what is learned."""
     command = next(line for name, line in quoted_commands() if name == "coming_from.md" and "naive_grpo" in line)

@@ -15,7 +15,7 @@ from evaluation_config import evaluation
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.errors import DamagedError, UserError
+from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation.model_source import open_model
 from dapo_lit.train import train
@@ -97,14 +97,6 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw_and_its_curves_en
     assert middle["accuracy"] == pytest.approx((here["correct"] & (here["num_tokens"] <= middle["budget"])).mean())
 
 
-def test_a_second_call_samples_nothing_and_more_samples_add_to_it(run, tmp_path, capsys):
-    for samples, said in ((2, ""), (2, "all 10 samples are in"), (3, "10 of 15 samples are in")):
-        capsys.readouterr()
-        evaluate(on_sums(tmp_path, f"ckpt={run}", f"n={samples}", "limit=5"), [])
-        assert said in capsys.readouterr().out
-        assert len(pd.read_parquet(only_folder(tmp_path) / "samples.parquet")) == 5 * samples
-
-
 def test_an_exported_folder_is_the_same_model_as_its_checkpoint(run, tmp_path):
     config = evaluation()
     evaluated = open_model(str(run), config.policy, "cpu")
@@ -155,17 +147,6 @@ def test_a_pattern_of_a_run_folder_counts_if_the_command_line_has_it(run, tmp_pa
     tree["reflection"]["patterns"] = {"sign": "[+]"}
     config.write_text(yaml.safe_dump(tree))
     evaluate(evaluation(f"reflection_of={copy}", "+reflection.patterns.sign='[+]'"), [])
-
-
-def test_damaged_recordings_are_refused_by_name(run, tmp_path):
-    copy = tmp_path / "dapo" / "seed_0"
-    shutil.copytree(run, copy)
-    file = copy / "rollouts" / "step_000001.parquet"
-    whole = file.read_bytes()
-    for damaged in (bytes(len(whole)), whole[:-9]):  # as a power loss leaves it, and cut short
-        file.write_bytes(damaged)
-        with pytest.raises(DamagedError, match=r"step_000001\.parquet (does not match|is cut)"):
-            evaluate(evaluation(f"reflection_of={copy}", "+reflection.patterns.sign='[+]'"), [])
 
 
 def test_a_run_and_an_evaluation_are_scored_by_other_rules_with_a_table_of_what_differs(run, tmp_path, capsys):

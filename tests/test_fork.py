@@ -5,12 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from command_line import SMALL, run_cli
 
 from dapo_lit.config.identity import differences, identity
 from dapo_lit.run_files import read_config, read_metrics
-from dapo_lit.runs.safe_loading import load_file
 
 RUN = Path("runs/four_sums/dapo/seed_0")
 FORKS = Path("runs/fork/four_sums_dapo_seed_0")
@@ -49,16 +47,6 @@ def test_under_its_own_switches_and_noise_a_run_goes_on_bit_for_bit(folder, step
     assert len(rows(folder / RUN, step)[0]) > 50
     assert rows(cell(folder, step), step) == rows(folder / RUN, step)
     assert rows(cell(folder, step, stream=1), step) != rows(folder / RUN, step)
-
-
-def test_the_fork_has_the_weights_and_the_optimizer_of_the_run(folder):
-    run, fork = (load_file(path / "checkpoints" / "step_000004.ckpt") for path in (folder / RUN, cell(folder, 4)))
-    for name, tensor in run["state_dict"].items():
-        assert torch.equal(fork["state_dict"][name], tensor)
-    moments = run["optimizer_states"][0]["state"]
-    assert moments
-    for place, state in moments.items():
-        assert all(torch.equal(fork["optimizer_states"][0]["state"][place][key], x) for key, x in state.items())
 
 
 def test_an_arm_differs_from_the_run_in_its_switch_only_and_starts_from_the_same_samples(folder):
@@ -121,9 +109,3 @@ def test_what_a_fork_cannot_continue_is_refused_by_its_key(folder, arguments, ke
     assert done.returncode == 2
     assert key in done.stderr
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_run_that_kept_no_state_names_the_key_that_keeps_one(folder):
-    done = run_cli("-m", "+study=fork", f"fork.run={cell(folder, 2)}", cwd=folder)
-    assert done.returncode == 2
-    assert "replay.record" in done.stderr

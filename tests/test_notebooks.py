@@ -28,10 +28,6 @@ def kernel() -> Iterator[KernelManager]:
     manager.shutdown_kernel(now=True)
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
-
-
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_is_committed_as_a_run_from_top_to_bottom_left_it(file):
     notebook = nbformat.read(file, as_version=4)

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.cli.command import compose as package_compose
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.fit import own_callbacks
 from dapo_lit.train import train
@@ -94,10 +93,3 @@ def test_a_callback_that_would_end_arms_at_different_steps_is_refused_by_name(co
     stop = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: rollout/accuracy}"
     with pytest.raises(ConfigError, match=r"callbacks.stop: EarlyStopping .* budget.steps"):
         own_callbacks(compose(f"+callbacks.stop={stop}"), tmp_path)
-
-
-def test_mlflow_writes_a_database_unless_a_server_is_named(monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert package_compose("logger=mlflow").logger.lightning["tracking_uri"] == "sqlite:///mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
-    assert package_compose("logger=mlflow").logger.lightning["tracking_uri"] == "http://tracker:5000"

@@ -10,14 +10,13 @@ import torch
 import transform_answers
 import warm_up
 from scripted_engine import ScriptedEngine, ScriptedResponse
-from transform_answers import HEADINGS, RejectedError, Transformer, question, read_rewriting
+from transform_answers import HEADINGS, Transformer
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import load_problems
-from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.policy.base import character_tokenizer, random_model
-from dapo_lit.policy.load import end_id, load_model, load_tokenizer, save_policy
+from dapo_lit.policy.load import load_model, load_tokenizer, save_policy
 from dapo_lit.rewards.verifier import Verifier
 
 TEMPLATE = Path(transform_answers.__file__).with_name("answer_transformation.yaml")
@@ -81,15 +80,6 @@ def test_what_cannot_be_used_is_rejected_with_its_reason(rewriting, answers, lim
     assert outcome([rewriting], [f"Answer: {a}" for a in answers], limit)["reason"].partition(":")[0] == reason
 
 
-def test_the_worked_example_of_the_template_is_a_usable_rewriting():
-    worked, reply, _ = PromptTemplate.load(str(TEMPLATE)).render(question(ORIGINAL))
-    example = Problem("e", "Two fair dice are thrown. What is the probability that the sum is 5 or 7?", r"\frac{5}{18}")
-    assert worked["content"].endswith(question(example))
-    assert read_rewriting(example, reply["content"])["INTEGER ANSWER"] == str(5 + 18)
-    with pytest.raises(RejectedError):
-        read_rewriting(example, "")
-
-
 def test_problems_are_transformed_from_the_command_line_and_a_second_run_goes_on(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("rewrite.yaml").write_text('answer_format: none\ntext: "{problem}"\n')
@@ -122,12 +112,3 @@ def test_a_warm_policy_imitates_the_rows_that_agree_and_ends_where_they_end(mode
     assert right >= 10
     with pytest.raises(SystemExit):
         warm_up.main(command)  # the folder is there
-
-
-def test_a_chat_ends_with_the_token_that_closes_the_turn():
-    tokenizer = character_tokenizer("0123456789+=")
-    assert end_id(tokenizer, chat=False) == tokenizer.eos_token_id
-    assert end_id(tokenizer, chat=True) == tokenizer.eos_token_id  # it has no chat template
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}"
-    assert end_id(tokenizer, chat=True) == tokenizer.convert_tokens_to_ids("<|im_end|>")

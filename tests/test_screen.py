@@ -4,10 +4,8 @@ import io
 import subprocess
 import sys
 
-import pytest
-
 from dapo_lit.errors import DamagedError
-from dapo_lit.screen import Screen, Unfailing, install, printable
+from dapo_lit.screen import Screen, printable
 
 HOSTILE = "a\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b31m\x1bcb\r\b\x00\x85c"
 
@@ -36,20 +34,3 @@ def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
     assert done.returncode == 0
     assert done.stderr.count("warning: standard output is lost") == done.stderr.count("\n") == 1
     assert (tmp_path / "done").exists()
-
-
-def test_both_streams_are_replaced_once(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setattr(sys, "stderr", None)  # closed before the start
-    install()
-    first = sys.stdout, sys.stderr
-    install()
-    assert (sys.stdout, sys.stderr) == first
-    assert [type(stream) for stream in first] == [Screen, Unfailing]
-
-
-@pytest.mark.parametrize("text", ["\x1b[31mred", "\x07"])
-def test_rich_writes_its_own_sequences_past_the_screen(text):
-    stream = io.StringIO()
-    Screen(stream).rich_proxied_file.write(text)
-    assert stream.getvalue() == text

@@ -90,12 +90,6 @@ def test_a_run_whose_folder_is_moved_stops_by_name_and_goes_on_where_it_was(whol
     assert case.outcome == "ended by name; resumed, equal"
 
 
-def test_a_failed_run_of_a_multirun_does_not_stop_the_others(tmp_path, cache):
-    done = run_cli("-m", *SMALL, "budget.steps=1", "task.template=nowhere,plain", cwd=tmp_path)
-    assert done.returncode == 2
-    assert (tmp_path / RUN / "DONE.json").is_file()
-
-
 def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
     done = run_cli(
         "-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
