@@ -19,6 +19,7 @@ from dapo_lit.forecast.duration import (
     ALL_REDUCE_S,
     BANDWIDTH_FRAC,
     FOLDER_BYTES_S,
+    HELD_OUT_ERROR,
     HOST_S,
     Engines,
     Shape,
@@ -202,6 +203,31 @@ def test_a_published_step_is_modelled_within_its_tolerance(row):
     found = modelled(row)
     errors = {name: found[name] / seconds - 1 for name, seconds in row["seconds"].items()}
     assert {name for name, error in errors.items() if abs(error) > row["tolerance"][name]} == set()
+
+
+def test_the_error_that_the_plan_prints_is_the_largest_over_published_steps():
+    errors: dict[str, list[float]] = {"step": [], "phase": []}
+    for row in ROWS["steps"]:
+        found = modelled(row)
+        for name, seconds in row["seconds"].items():
+            errors["step" if name == "step" else "phase"].append(found[name] / seconds - 1)
+    for kind, (low, high) in HELD_OUT_ERROR.items():
+        assert (min(errors[kind]), max(errors[kind])) == (pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01))
+
+
+@pytest.mark.parametrize("row", ROWS["training"], ids=lambda row: row["source"])
+def test_the_share_of_peak_is_that_of_published_training(row):
+    gpu = GPUS[row["gpu"]]
+    forward, backward = Shape(**ROWS["shapes"][row["shape"]]).passes(1, 0, 8192, 8192**2)
+    rate = 8192 * gpu.tflops * 1e12 * gpu.train_frac / ((1 + row["recomputes"]) * forward + backward)
+    assert rate == pytest.approx(row["rate"], rel=0.16)  # compiled layers on H100 are the fastest
+
+
+@pytest.mark.parametrize("row", ROWS["decoding"], ids=lambda row: f"{row['shape']}, {row['gpus']} GPUs")
+def test_the_rate_of_one_sequence_is_that_of_published_decoding(row):
+    shape = Shape(**ROWS["shapes"][row["shape"]])
+    found = decode(shape, GPUS["a100"], Engines(1, row["gpus"], 1, 1e12), 1, [100.0] * 257, 5)
+    assert 100 / (found.seconds - 100 * HOST_S) == pytest.approx(row["rate"], rel=0.19)
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():

@@ -63,6 +63,15 @@ def finished(tmp_path_factory, cache) -> Path:
     return folder
 
 
+def test_a_study_in_which_no_run_learned_anything_finds_nothing_and_says_so(tmp_path, cache):
+    unreadable = ("reward.extraction=boxed", "preflight=false", "study.seeds=[0]")  # all responses are wrong
+    done = run_cli("-m", "+study=placebo", *TINY, *unreadable, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no findings: nothing was learned in any of the 2 runs" in done.stdout
+    report = (tmp_path / STUDY / "report" / "report.html").read_text()
+    assert "Nothing was learned in 2 of 2 runs" in report
+
+
 @pytest.fixture
 def study(finished, tmp_path) -> Path:
     """A copy of it to spoil."""
@@ -80,6 +89,14 @@ def test_one_command_runs_every_arm_and_seed_and_registers_the_plan_before_the_f
     assert edits == []
     registered = json.loads((finished / STUDY / "study.json").read_text())[0]["at"]
     assert all(registered <= run.record["started_at"] for run in load(finished / STUDY))
+
+
+def test_a_regime_that_is_left_out_is_left_out_of_every_cell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, sweep, _ = prepare(["-m", "+experiment=ablate_token_level_loss", "~regime", "seed=range(0,6)"])
+    cell = composed_tree(sweep.overrides(sweep.cells[0]))
+    assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", ())
+    assert (cell.regime, cell.task.label) == (None, "chain_sum")
 
 
 def test_an_ablation_without_its_regime_claims_accuracy_in_place_of_the_outcome_of_the_regime():

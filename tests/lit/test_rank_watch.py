@@ -149,3 +149,12 @@ def test_a_child_that_dies_before_there_is_a_group_ends_the_run_and_the_other_ch
     [line] = wait_for(ends, 1)
     assert line.startswith(f"error: rank 1 (process {children[0].pid}) ended with exit code 3; rank 0 ends as well")
     assert children[1].wait(10) == -signal.SIGKILL
+
+
+def test_a_rank_whose_starter_has_died_ends(ends, monkeypatch):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    monkeypatch.setenv(rank_watch.STARTED_BY, str(gone.pid))
+    RankWatch(1, 2, [])
+    [line] = wait_for(ends, 1)
+    assert f"rank 0 (process {gone.pid}) has ended; rank 1 ends as well" in line

@@ -171,6 +171,16 @@ def test_a_sharded_policy_whose_experts_the_files_keep_apart_is_refused_by_name(
         empty_model(tmp_path / "m", torch.float32)
 
 
+def test_a_folder_without_a_config_or_with_one_that_cannot_be_read_is_refused(model, tokenizer, tmp_path):
+    save_policy(tmp_path / "m", model, tokenizer, {})
+    (tmp_path / "m" / "config.json").write_text("{")
+    with pytest.raises(OSError, match=r"m: .*config\.json"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        load_model(tmp_path / "m")
+
+
 CODE = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoTokenizer": ["own.T", None]}
 
 

@@ -71,6 +71,16 @@ def test_a_function_may_start_processes_of_its_own(obeying):
     assert (score.correct, score.error) == (True, None)
 
 
+def test_workers_that_are_late_at_once_are_all_replaced(monkeypatch):
+    """One that was just forked is no process that a dead worker left behind."""
+    monkeypatch.syspath_prepend(HERE)
+    with Verifier(
+        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=0.02, workers=8
+    ) as verifier:
+        scores = verifier.score([(QUESTION, "sleep")] * 96)
+    assert [score.timed_out for score in scores] == [True] * 96
+
+
 @pytest.mark.parametrize("order", ["start a process and wait", "start a session and wait"])
 def test_what_a_late_function_has_started_dies_with_it(obeying, order):
     scores = obeying.score([(QUESTION, order), (QUESTION, "a")])

@@ -7,6 +7,7 @@ import pytest
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, answers, collector
 
+from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
@@ -143,3 +144,14 @@ def test_problems_that_were_returned_and_not_asked_yet_stay_in_line_behind_new_o
     assert 4 in made.returned
     assert sorted(made.returned, reverse=True) == made.returned
     assert len(made.returned) == 3
+
+
+@pytest.mark.parametrize(("request_groups", "generated"), [(3, 6), (5, 5)])
+def test_groups_are_asked_for_in_batches_of_the_size_that_is_asked_for(request_groups, generated):
+    """The first problem is unmixed: one group more than the batch of 3 is needed, or the rest of a whole request."""
+    first = f"p{ProblemOrder(8, seed=0).next(1)[0]}"
+    step = collector(
+        lambda key: answers(RIGHT if key.sample_index == 0 and key.problem_id != first else WRONG),
+        replace(RULES, request_groups=request_groups, margin=0.0),
+    ).collect(1, 0)
+    assert step.metrics["sampling/groups_generated"] == generated

@@ -273,3 +273,20 @@ def test_the_number_under_way_follows_the_keep_rate():
     assert groups_in_flight(6, rate.value, margin=1.0) == 10
     rate.end_step()
     assert (rate.kept, rate.generated) == (1.0, 1.5)
+
+
+def test_each_sample_has_its_own_name_for_rewards_that_are_drawn_at_random(monkeypatch):
+    names = []
+    submit = Verifier.submit
+
+    def listening(self, ticket, reference, text):
+        names.append((reference.problem_id, reference.sample))
+        submit(self, ticket, reference, text)
+
+    monkeypatch.setattr(Verifier, "submit", listening)
+    collection = collector(by_problem({}))
+    for step in (1, 2, 3, 4):  # 8 problems: the later steps draw the earlier ones again
+        collection.collect(step, 0)
+    assert len(names) >= 24
+    assert len({problem for problem, _ in names}) <= 8
+    assert len(set(names)) == len(names)

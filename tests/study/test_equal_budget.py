@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import costs, needed, per_step_metric
+from dapo_lit.study.compare.equal_budget import Needed, costs, needed, per_step_metric
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
+from dapo_lit.study.report.page_one import needed_text
 
 HELD_OUT = "eval/parity/avg@2"
 SAMPLING = difference("left out of DAPO", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")
@@ -118,6 +119,12 @@ def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_e
     assert (found.never, found.high) == (1, None)
     assert found.ratio == pytest.approx((45 / 30 * 90 / 30) ** 0.5)
     assert found.low is not None
+
+
+def test_a_ratio_is_printed_as_a_bound_or_not_at_all_where_most_pairs_never_get_there() -> None:
+    one_never = Needed(ratio=1.0, never=1, pairs=3, low=0.5, high=None, left_out=0)
+    assert needed_text(one_never) == "at least x1.00 [0.50, –] (1 of 3 pairs never)"
+    assert needed_text(Needed(ratio=1.0, never=2, pairs=3, low=0.5, high=None, left_out=0)) == "2 of 3 pairs never"
 
 
 def test_a_pair_without_a_rise_to_reach_is_left_out() -> None:

@@ -1,5 +1,7 @@
 """Effects on every metric, and the paired difference over steps: exact on small numbers, calibrated on noise."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from dapo_lit.study.compare.contrasts import difference
 from dapo_lit.study.compare.effects import effects_on_every_metric
 from dapo_lit.study.compare.statistics import max_t_p, t_interval
 from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
+from dapo_lit.study.read.outcomes import WORDS, in_words, is_outcome
 from dapo_lit.study.read.runs import Runs, load
 
 CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dapo-clip_higher")
@@ -68,3 +71,11 @@ def test_bases_weigh_the_same_in_a_band_however_many_seeds_they_have() -> None:
     assert band["n"][0] == 2
     assert difference_band(pd.DataFrame()).empty
     assert np.isnan(difference_band(pd.DataFrame({0: [1.0]}, index=[1]))["low"][0])
+
+
+def test_every_outcome_of_the_metrics_page_has_a_name_in_words_and_none_is_named_that_is_not_there() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    assert [key for key in WORDS if f"| `{key}` |" not in page] == []
+    outcomes = [key for part in page.split("| `")[1:] if is_outcome(key := part.split("`")[0])]
+    assert len(outcomes) > 25
+    assert [key for key in outcomes if in_words(key) == key] == []

@@ -78,6 +78,12 @@ def test_seeds_needed_is_the_inverse_of_the_smallest_effect() -> None:
     assert seeds_needed(0.0) is None
 
 
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_the_t_interval_covers_the_truth_in_95_percent_of_normal_studies(n: int) -> None:
+    studies = np.random.default_rng(n).normal(0.1, 0.05, (STUDIES, n))
+    assert 0.94 <= np.mean([e.low <= 0.1 <= e.high for e in map(t_interval, studies)]) <= 0.96  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("outcomes", ["bistable", "rounded"])
 def test_a_placebo_is_rejected_in_at_most_6_percent_of_studies_whatever_its_distribution(outcomes: str) -> None:
     rng = np.random.default_rng(7)
