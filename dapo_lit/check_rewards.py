@@ -7,8 +7,9 @@
 the rows instead of a rule; without a file it is tried on four sums. Columns of a row other than these are its `meta`.
 
 A row has `pred` (a response or an answer), `gold` (the reference) and, where the verdict is to be checked, `equal`
-(true or false). A row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives and
-negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,sympy` scores both side by side and
+(true or false); a file of a run's rollouts has `response`, `answer` and `correct` for these, so that the run's rule is
+compared with others. A row with a non-empty `ambiguous` is scored but not counted. Prints agreement, false positives
+and negatives, timeouts, answers per second, and the rows that disagree. `rule=dapo,sympy` scores both side by side and
 prints the rows on which the rules differ.
 """
 
@@ -34,7 +35,7 @@ from math_answers.rules import Rule
 
 Kind = Literal["false positive", "false negative"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-OWN = ("pred", "gold", "equal", "ambiguous", "problem")
+OWN = ("pred", "gold", "equal", "ambiguous", "problem", "response", "answer", "correct")
 """Columns that are not passed on to a reward function as `meta`."""
 WIDTH = 46
 """Characters of an answer that a table shows."""
@@ -108,7 +109,11 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def _row(record: Record) -> Row:
-    pred, gold, equal = (record.fields.get(key) for key in ("pred", "gold", "equal"))
+    named = record.fields
+    pred, gold, equal = (
+        named.get(key, named.get(recorded))
+        for key, recorded in (("pred", "response"), ("gold", "answer"), ("equal", "correct"))
+    )
     if not isinstance(pred, str) or not isinstance(gold, str):
         raise record.error("`pred` and `gold` must be texts")
     if equal is not None and not isinstance(equal, bool):

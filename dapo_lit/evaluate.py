@@ -3,8 +3,6 @@
     python -m dapo_lit.evaluate policy=smollm2_135m benchmark=gsm8k_test limit=20 n=4      one model
     python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
     python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
-    python -m dapo_lit.evaluate reflection_of=runs/single/dapo/seed_0                      reflection in its rollouts
-    python -m dapo_lit.evaluate rules_of=runs/single/dapo/seed_0 'other_rules=[dapo,sympy]'  its rewards by other rules
 
 Prints a table with intervals over questions and writes samples, curves and a figure to a folder. Run again after a
 kill, or with more problems or samples, it continues from the samples in the folder. Left out: several GPUs.
@@ -13,9 +11,7 @@ kill, or with more problems or samples, it continues from the samples in the fol
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -23,67 +19,38 @@ from rich.box import SIMPLE_HEAD
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.config.shipped import choice, known_choices
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rollout.reflection import ReflectionPatterns
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
-from math_answers.extraction import Extraction
-from math_answers.rules import Rule
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dapo_lit.evaluation.resumable import Result
 
 
-DIFFERENCES_SHOWN = 30
-"""Pairs of answers that are printed where rules differ; rules.csv has all."""
 METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
 
 
 def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
-    """Runs the mode that the config selects."""
+    """Evaluates one model, or two and their differences."""
     import torch
 
-    from dapo_lit.evaluation.model_source import open_model, run_config, run_of
+    from dapo_lit.evaluation.model_source import open_model
     from dapo_lit.evaluation.resumable import evaluate_model
 
     torch.set_num_threads(config.threads)
     try:
         patterns = ReflectionPatterns(config.reflection.patterns)
-        if config.reflection_of:
-            own = run_config(run_of(Path(config.reflection_of))).reflection.patterns
-            check_patterns(own, config.reflection.patterns)
-            report_reflection(Path(config.reflection_of), ReflectionPatterns({**config.reflection.patterns, **own}))
-            return
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if config.rules_of:
-        report_rules_of(Path(config.rules_of), config)
-        return
     wanted = config.compare or (config.ckpt,)
     results = []
     for where in wanted:
         results.append(evaluate_model(config, open_model(where, config.policy, config.device)))
         report(results[-1], patterns, config.show)
-        if config.other_rules:
-            report_rules(results[-1], config)
     if len(results) == 2:
         report_comparison(*results)
-
-
-def check_patterns(own: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuses patterns of a run that neither this package nor the command line has: one could run for ever."""
-    shipped = [choice("reflection", name)["patterns"] for name in known_choices("reflection")]
-    known = {item for patterns in (given, *shipped) for item in patterns.items()}
-    for name, pattern in own.items():
-        if (name, pattern) not in known:
-            raise ConfigError(
-                f"reflection_of: the run's config.yaml has a pattern of its own, {name}: {pattern!r}, and a run folder "
-                f"is data: read it, and give it on the command line, '+reflection.patterns.{name}=...'"
-            )
 
 
 def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
@@ -142,46 +109,6 @@ def print_responses(result: Result, show: int) -> None:
         print(f"[{verdict}: {sample.extracted!r}, reference {problems[sample.problem_id].answer!r}{cut}]")
 
 
-def report_rules(result: Result, config: EvaluateConfig) -> None:
-    """Scores the same responses by the benchmark's rule and by `other_rules`."""
-    import pandas as pd
-
-    answers = {p.problem.id: p.problem.answer for p in result.benchmark.prompts}
-    rows = [
-        (f"{s.problem_id}, sample {s.sample_index}", s.response, answers[s.problem_id])
-        for s in result.evaluation.samples
-    ]
-    answered = pd.DataFrame(rows, columns=["place", "response", "answer"])
-    settings = result.benchmark.settings
-    compare_rules(answered, settings.rule, settings.extraction, result.folder / "rules.csv", config)
-
-
-def report_rules_of(place: Path, config: EvaluateConfig) -> None:
-    """Scores the completions that a run recorded by the run's rule and by `other_rules`."""
-    from dapo_lit.evaluation.model_source import run_config, run_of
-    from dapo_lit.evaluation.recorded_rollouts import recorded_rollouts
-
-    run = run_of(place)
-    reward = run_config(run).reward
-    answered = recorded_rollouts(run, ["problem_id", "sample_index", "response", "answer"])
-    answered["place"] = [f"step {r.step}, {r.problem_id}, sample {r.sample_index}" for r in answered.itertuples()]
-    compare_rules(answered, reward.rule, reward.extraction, run / "figures" / "rules.csv", config)
-
-
-def compare_rules(
-    answered: pd.DataFrame, own: Rule, extraction: Extraction, file: Path, config: EvaluateConfig
-) -> None:
-    """Prints accuracy by rule and where the rules differ; writes all verdicts to `file`."""
-    from dapo_lit.evaluation.extra_rules import rule_differences, verdicts
-
-    rules = tuple(dict.fromkeys((own, *config.other_rules)))
-    table = verdicts(answered, rules, extraction, config.deadline_s, config.workers)
-    file.parent.mkdir(exist_ok=True)
-    table.to_csv(file, index=False)
-    differences = rule_differences(table, rules, DIFFERENCES_SHOWN)
-    print(f"\nthe same responses by {len(rules)} rules\n{differences}\nverdicts {file}")
-
-
 def report_comparison(first: Result, second: Result) -> None:
     """Prints the second minus the first on the same questions, and writes the differences by question."""
     import pandas as pd
@@ -212,33 +139,6 @@ def report_comparison(first: Result, second: Result) -> None:
     file = second.folder / f"against_{first.folder.name}.csv"
     by_problem.sort_values("difference", kind="stable").to_csv(file, index=False)
     print(f"questions {file}")
-
-
-def report_reflection(place: Path, patterns: ReflectionPatterns) -> None:
-    """Reflection in the recorded rollouts of a run: rates by step and correctness, and first occurrences."""
-    import pandas as pd
-
-    from dapo_lit.evaluation.model_source import run_of
-    from dapo_lit.evaluation.recorded_rollouts import counted_responses, first_occurrences, reflection_by_step
-    from dapo_lit.study.figures.benchmark_curves import plot_reflection
-
-    run = run_of(place)
-    responses = counted_responses(run)
-    rows = reflection_by_step(responses, patterns)
-    (run / "figures").mkdir(exist_ok=True)
-    rows.to_csv(run / "figures" / "reflection.csv", index=False)
-    figure = plot_reflection(rows, f"{run.parent.name} {run.name}", run / "figures" / "reflection")[0]
-    lines = []
-    for row in rows.to_dict("records"):
-        shares = [row[f"reflection_frac{suffix}"] for suffix in ("", "_correct", "_wrong")]
-        shown = ["-" if pd.isna(share) else f"{share:.3f}" for share in shares]
-        lines.append((f"{row['step']:.0f}", f"{row['responses']:.0f}", *shown))
-    columns = ("step", "responses", "reflecting", "of the right", "of the wrong")
-    print_table(columns, lines, title=f"Reflection in {run}")
-    for name, (first, words) in first_occurrences(responses, patterns).items():
-        verdict = "right" if first.correct else "wrong"
-        print(f"{name}: first at step {first.step} ({first.problem_id}, {verdict}): ... {words} ...")
-    print(f"rates   {run / 'figures' / 'reflection.csv'}\nfigure  {figure}")
 
 
 def main() -> None:

@@ -25,7 +25,6 @@ COMMANDS = {
     "pack": ("dapo_lit.status", str(RUN.parents[2]), "pack=packed"),
     "export": ("dapo_lit.export", str(RUN), "output=exported"),
     "replay": ("dapo_lit.replay", str(RUN), "step=3"),
-    "rules": ("dapo_lit.evaluate", f"rules_of={RUN}", "other_rules=[dapo]"),
 }
 """What reads a finished run, each without its output's folder."""
 READ_BY = {
@@ -37,7 +36,7 @@ READ_BY = {
     "DONE.json": ("status", "report"),
     "checkpoints": ("status", "export"),
     "replay": ("status", "replay"),
-    "rollouts": ("status", "replay", "rules"),
+    "rollouts": ("status", "replay"),
     "eval": ("status", "report", "pack"),
 }
 """By the file's first part below the run."""

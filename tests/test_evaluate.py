@@ -2,18 +2,16 @@
 
 import json
 import multiprocessing
-import shutil
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from composition import tree_of
 from evaluation_config import evaluation
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.config import ConfigError, parse
+from dapo_lit.config import parse
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
@@ -121,47 +119,6 @@ def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):
     assert "step_000003" in after
     assert questions["difference"].tolist() == pytest.approx((questions[after] - questions[before]).tolist())
     assert questions["difference"].is_monotonic_increasing
-
-
-def test_reflection_of_a_run_is_reported_by_step_with_first_occurrences(run, capsys):
-    assert metrics(run)[1]["rollout/reflection_frac"] > 0  # an untrained policy writes plus signs
-    evaluate(evaluation(f"reflection_of={run}", "+reflection.patterns.sign='[+]'"), [])
-    rows = pd.read_csv(run / "figures" / "reflection.csv")
-    assert list(rows["step"]) == [1, 2, 3]
-    assert rows["reflection_frac"].tolist() == pytest.approx(
-        [metrics(run)[step]["rollout/reflection_frac"] for step in (1, 2, 3)]
-    )
-    assert "sign: first at step 1 (" in capsys.readouterr().out
-
-
-def test_a_pattern_of_a_run_folder_counts_if_the_command_line_has_it(run, tmp_path):
-    copy = tmp_path / "dapo" / "seed_0"
-    shutil.copytree(run, copy)
-    (copy / "manifest.json").unlink()
-    config = copy / "config.yaml"
-    tree = yaml.safe_load(config.read_text())
-    tree["reflection"]["patterns"] = {"slow": "(a|a|.)*Z$"}
-    config.write_text(yaml.safe_dump(tree))
-    with pytest.raises(ConfigError, match="slow"):
-        evaluate(evaluation(f"reflection_of={copy}"), [])
-    tree["reflection"]["patterns"] = {"sign": "[+]"}
-    config.write_text(yaml.safe_dump(tree))
-    evaluate(evaluation(f"reflection_of={copy}", "+reflection.patterns.sign='[+]'"), [])
-
-
-def test_a_run_and_an_evaluation_are_scored_by_other_rules_with_a_table_of_what_differs(run, tmp_path, capsys):
-    evaluate(on_sums(tmp_path, f"ckpt={run}", "other_rules=[dapo]", "limit=4"), [])
-    table = pd.read_csv(only_folder(tmp_path) / "rules.csv")
-    assert list(table) == ["place", "extracted", "answer", "numeric", "dapo"]
-    assert len(table) == 4 * 6
-    capsys.readouterr()
-    rollouts = pd.concat(pd.read_parquet(file) for file in sorted((run / "rollouts").glob("*.parquet")))
-    evaluate(evaluation(f"rules_of={run}", "other_rules=[dapo,sympy]"), [])
-    recorded = pd.read_csv(run / "figures" / "rules.csv", dtype={"extracted": str, "answer": str})
-    assert len(recorded) == len(rollouts)
-    assert recorded["numeric"].sum() == rollouts["correct"].sum()
-    differ = recorded[["numeric", "dapo", "sympy"]].nunique(axis=1) > 1
-    assert f"the rules differ on {differ.sum()} responses" in capsys.readouterr().out
 
 
 def test_a_killed_evaluation_goes_on_from_its_last_saved_sample(run, tmp_path, capsys):

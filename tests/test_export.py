@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from hub_stub import hub
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dapo_lit.config.commands import ExportConfig
-from dapo_lit.errors import HubError, UserError
+from dapo_lit.errors import UserError
 from dapo_lit.export import export
 from dapo_lit.train import train
 
@@ -22,7 +21,7 @@ def run(compose, tmp_path) -> Path:
 
 def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
     out = tmp_path / "exported" / "four_sums"
-    export(ExportConfig(ckpt=str(run), output=str(out), push=None, license=None), [])
+    export(ExportConfig(ckpt=str(run), output=str(out), license=None), [])
     assert "step_000002" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(out).eval()
@@ -45,7 +44,7 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
 def test_what_cannot_be_exported_is_told(run, tmp_path):
     def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
         with pytest.raises(UserError) as caught:
-            export(ExportConfig(ckpt=str(ckpt), output=str(out), push=None, license=None), [])
+            export(ExportConfig(ckpt=str(ckpt), output=str(out), license=None), [])
         assert not (tmp_path / "new").exists()
         return str(caught.value)
 
@@ -56,28 +55,10 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
     assert "is damaged" in refused(run)
 
 
-def test_the_folder_is_pushed_with_a_model_card_that_has_results_curves_config_and_licences(
-    run, tmp_path, monkeypatch, capsys
-):
-    """Against a local server; nothing was ever pushed to the hub itself."""
-    monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
-    out = tmp_path / "pushed"
-    with hub() as server:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-        export(ExportConfig(ckpt=str(run), output=str(out), push="me/sums", license="apache-2.0"), [])
-    assert "me/sums" in capsys.readouterr().out.splitlines()[-1]
-    assert "private" in (server.created[0].get("visibility"), *(k for k, v in server.created[0].items() if v is True))
-    assert {name: (out / name).read_bytes() for name in server.files} == server.files
-    assert set(server.files) == {file.name for file in out.iterdir()}
-    card = server.files["README.md"].decode()
-    header = yaml.safe_load(card.split("---")[1])
-    assert header["license"] == "apache-2.0"
+def test_the_folder_has_a_model_card_with_results_and_licences_and_the_config(run, tmp_path):
+    out = tmp_path / "carded"
+    export(ExportConfig(ckpt=str(run), output=str(out), license="apache-2.0"), [])
+    card = (out / "README.md").read_text()
+    assert yaml.safe_load(card.split("---")[1])["license"] == "apache-2.0"
     assert "`eval/four_sums/avg@2`: " in card
-    assert server.files["run.png"].startswith(b"\x89PNG")
-    assert yaml.safe_load(server.files["dapo_lit_config.yaml"])["seed"] == 0
-
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")  # nobody listens there
-    with pytest.raises(HubError, match=r"push=me/sums: .*hf auth login"):
-        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "again"), push="me/sums", license=None), [])
-    with pytest.raises(ValueError, match="sums is not owner/name"):
-        ExportConfig(ckpt=str(run), output=str(tmp_path / "third"), push="sums", license=None)
+    assert yaml.safe_load((out / "dapo_lit_config.yaml").read_text())["seed"] == 0

@@ -35,7 +35,6 @@ ARROWS = {
     "preflight": PREFLIGHT,
     "runs": {"config", "data", "rewards", "rollout", "engines", "ranks"},
     "evaluation": EVALUATION,
-    "forecast": {"config", "policy"},
     "lit": EVALUATION | {"evaluation"},
     "replays": EVALUATION | {"evaluation", "lit"},
     "study": {"techniques"},

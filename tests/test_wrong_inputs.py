@@ -99,7 +99,6 @@ WRONG = [
     ("evaluate", ["compare=[runs/none]", "benchmark=gsm8k_test"], "compare takes two models and excludes ckpt"),
     ("export", ["runs/none"], "output is needed: The folder to write"),
     ("export", ["runs/none", "output=out"], "runs/none: no config.yaml"),
-    ("export", ["runs/none", "output=out", "push=name"], "push: name is not owner/name, such as me/dapo"),
     ("export", ["runs/empty/dapo/seed_0", "output=out"], "runs/empty/dapo/seed_0/config.yaml"),
     ("plan", ["hardware=h9000"], "there is no such hardware"),
     ("plan", ["experiment=dapo"], "write +experiment=dapo, with a plus"),

@@ -9,17 +9,14 @@ import re
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-EXCERPT_CHARS = 60
-"""Of the text at each side of an occurrence."""
-
 
 class ReflectionPatterns:
     """Named regular expressions; letters match in either case, a space matches any white space.
 
     Raises ValueError, naming the pattern, for one that does not compile or that matches the empty text.
 
-    >>> ReflectionPatterns({"wait": "however, wait"}).excerpts("However,\\nwait a moment, let's rethink")
-    {'wait': "However, wait a moment, let's rethink"}
+    >>> ReflectionPatterns({"wait": "however, wait"}).reflects("However,\\nwait a moment, let's rethink")
+    True
     """
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
@@ -32,15 +29,6 @@ class ReflectionPatterns:
             if compiled.match(""):
                 raise ValueError(f"reflection.patterns.{name}: matches the empty text, so every response would reflect")
             self._patterns[name] = compiled
-
-    def excerpts(self, text: str) -> dict[str, str]:
-        """The words around the first occurrence of each pattern that occurs in `text`."""
-        text = _plain(text)
-        found = {name: match for name, pattern in self._patterns.items() if (match := pattern.search(text))}
-        return {
-            name: " ".join(text[max(0, match.start() - EXCERPT_CHARS) : match.end() + EXCERPT_CHARS].split())
-            for name, match in found.items()
-        }
 
     def reflects(self, text: str) -> bool:
         text = _plain(text)

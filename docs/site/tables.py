@@ -121,16 +121,17 @@ def rooms() -> str:
         file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
     }
     names = [name for name in found if name != "." and (name.startswith("study.") or "." not in name)]
-    found["math_answers"] = ROOT / "math_answers" / "__init__.py"
+    outside = ("math_answers", "forecast")
+    found |= {name: ROOT / name / "__init__.py" for name in outside}
     rows = []
-    for name in [*names, "math_answers"]:
+    for name in [*names, *outside]:
         files = [f for f in found[name].parent.rglob("*.py") if name != "study" or f.parent == found[name].parent]
         text = "\n".join(file.read_text() for file in files)
         below = set(
             re.findall(r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
         ) - {name}
         holds = (ast.get_docstring(ast.parse(found[name].read_text())) or "").splitlines()[0]
-        below &= {*names, "techniques", "math_answers"}
+        below &= {*names, "techniques", *outside}
         count, lines = _count(iter(files))
         rows.append(
             (

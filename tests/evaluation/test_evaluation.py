@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import combinations, product
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.evaluation.recorded_rollouts import first_occurrences, reflection_by_step
 from dapo_lit.evaluation.sample_store import SampleFiles
 from dapo_lit.evaluation.sampled import (
     SampleKey,
@@ -262,24 +260,3 @@ def shipped() -> ReflectionPatterns:
 def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
     assert shipped.reflects(text)
     assert shipped.reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
-
-
-def test_reflection_is_counted_by_step_and_by_correctness():
-    patterns = ReflectionPatterns({"wait": "wait", "again": "try again"})
-    responses = [
-        (20, "a", "wait, try again", True),
-        (20, "b", "so 4", True),
-        (10, "a", "so 3", False),
-        (10, "b", "one two three WAIT four", False),
-    ]
-    table = pd.DataFrame(responses, columns=["step", "problem_id", "response", "correct"])
-    rows = reflection_by_step(table, patterns)
-    assert rows[["step", "responses", "reflection_frac"]].values.tolist() == [[10, 2, 0.5], [20, 2, 0.5]]
-    assert rows["reflection_frac_correct"].isna().tolist() == [True, False]
-    assert rows["reflection_frac_wrong"].isna().tolist() == [False, True]
-    firsts = first_occurrences(table, patterns)
-    assert {name: (f.step, f.problem_id, f.correct) for name, (f, _) in firsts.items()} == {
-        "wait": (10, "b", False),
-        "again": (20, "a", True),
-    }
-    assert firsts["wait"][1] == "one two three WAIT four"

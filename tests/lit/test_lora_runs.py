@@ -68,7 +68,7 @@ def test_an_exported_policy_is_a_plain_folder_with_the_logits_of_the_adapted_one
     config = compose(*LORA, "budget.steps=2")
     run = Run(config)
     run.fit()
-    export(ExportConfig(ckpt=str(run.folder.path), output=str(tmp_path / "out"), push=None, license=None), [])
+    export(ExportConfig(ckpt=str(run.folder.path), output=str(tmp_path / "out"), license=None), [])
     model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval(), torch.arange(1, 13).view(2, 6)
     sent = dict(full_tensors(run.module.policy))
     assert all(torch.equal(tensor, sent[name]) for name, tensor in model.state_dict().items())
@@ -99,7 +99,7 @@ def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose,
             train(compose(*LORA, "budget.steps=3", "resume=true"), [])
         with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
             export(
-                ExportConfig(ckpt=str(run_path(config, "dapo")), output=str(tmp_path / "out"), push=None, license=None),
+                ExportConfig(ckpt=str(run_path(config, "dapo")), output=str(tmp_path / "out"), license=None),
                 [],
             )
     finally:

@@ -155,9 +155,7 @@ def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
     export(
-        ExportConfig(
-            ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out"), push=None, license=None
-        ),
+        ExportConfig(ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out"), license=None),
         [],
     )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")

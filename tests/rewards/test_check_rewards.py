@@ -1,6 +1,8 @@
 import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from dapo_lit.check_rewards import main
@@ -42,6 +44,15 @@ def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_n
     counts = capsys.readouterr().out.splitlines()[1].split()
     assert float(counts[3].rstrip("%")) >= 97.0
     assert counts[4] == "0"
+
+
+def test_the_rollouts_of_a_run_are_scored_by_other_rules(tmp_path, capsys):
+    rollouts = pd.DataFrame({"response": ["#4", "#5.0"], "answer": ["4", "5"], "correct": [True, False]})
+    rollouts.to_parquet(tmp_path / "step_000001.parquet")
+    assert main([str(tmp_path / "step_000001.parquet"), "rule=numeric,dapo", "extraction=hash"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"numeric +2 +2 +50\.0%", printed)  # which takes 5.0 for 5, as the run did not
+    assert re.search(r"dapo +2 +2 +100\.0%", printed)
 
 
 @pytest.fixture

@@ -43,9 +43,7 @@ def test_a_damaged_config_or_record_is_named_by_every_command(run, tmp_path, cap
     whole = {name: (run / name).read_bytes() for name in ("config.yaml", "run.json")}
     commands = {
         "evaluate": lambda: evaluate(evaluation(f"ckpt={run}", f"output={tmp_path / 'evaluated'}"), []),
-        "export": lambda: export(
-            ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []
-        ),
+        "export": lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), license=None), []),
         "replay": lambda: replay_run(run, None, {}),
     }
     for content in (b"", b"a: [", b"\xff", b"[1]"):
@@ -86,7 +84,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(compose, run, tmp_path):
         return str(caught.value)
 
     def exported() -> None:
-        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), [])
+        export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), license=None), [])
 
     def resumed() -> None:
         train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
@@ -152,20 +150,14 @@ def test_a_table_that_was_altered_or_lost_is_named_by_who_reads_it(compose, run,
         ("checkpoints/step_000002.ckpt", "export"),
         ("replay/step_000002.ckpt", "replay"),
         ("rollouts/step_000002.parquet", "replay"),
-        ("rollouts/step_000001.parquet", "rules"),
     ],
 )
 def test_a_file_that_a_finished_run_has_lost_is_named_where_what_is_left_would_be_taken(
     compose, run, tmp_path, name, command
 ):
-    if command == "rules":
-        train(compose(*OVERRIDES, "logger.rollouts_every=1", "resume=false", "preflight=false"), [])
     commands = {
-        "export": lambda: export(
-            ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []
-        ),
+        "export": lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), license=None), []),
         "replay": lambda: replay_run(run, None, {}),
-        "rules": lambda: evaluate(evaluation(f"rules_of={run}", "other_rules=[numeric]"), []),
     }
     (run / name).unlink()
     with pytest.raises(DamagedError, match=f"{name} is missing"):

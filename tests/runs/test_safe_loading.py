@@ -63,7 +63,7 @@ def test_nothing_in_a_poisoned_checkpoint_runs_whoever_reads_it(compose, tmp_pat
 
     refused(
         checkpoint,
-        lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), push=None, license=None), []),
+        lambda: export(ExportConfig(ckpt=str(run), output=str(tmp_path / "out"), license=None), []),
     )
     refused(checkpoint, lambda: evaluate(evaluation(f"ckpt={run}", f"output={tmp_path / 'evaluated'}"), []))
     refused(checkpoint, lambda: train(compose("budget.steps=3", "replay.record=[2]", "resume=true"), []))

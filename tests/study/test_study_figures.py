@@ -9,7 +9,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from shipped import DESIGNS, design
 from synthetic_runs import write_study
 
-from dapo_lit.study.figures.curve_figures import curves_figure, plot_metric
+from dapo_lit.study.figures.curve_figures import plot_metric
 from dapo_lit.study.figures.style import looks
 from dapo_lit.study.read.runs import StudyError, load
 
@@ -43,14 +43,3 @@ def test_no_two_arms_of_a_study_look_alike(name: str) -> None:
     chosen = list(looks(arms).values())
     assert len(set(chosen)) == min(len(arms), 36)
     assert len({(look.dash, look.marker) for look in chosen}) >= min(len(arms), 6)
-
-
-def test_the_curves_of_a_report_are_those_of_at_most_eight_arms(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "leave_one_out", (0, 1), steps=4, every=2, questions=4))
-    panel = curves_figure(runs, "eval/chain_sum/avg@4").figure.axes[0]
-    means = [line.get_ydata()[-1] for line in panel.lines]
-    scores = [np.mean([run.series("eval/chain_sum/avg@4").iloc[-1] for run in runs.of(arm)]) for arm in runs.arms]
-    np.testing.assert_allclose(means, scores)
-    drawn = curves_figure(load(write_study(tmp_path, "factorial_half", (0,), steps=4, every=2)), "rollout/entropy")
-    assert len(drawn.figure.axes[0].lines) == 8
-    assert "8 of 16 arms" in drawn.caption

@@ -117,17 +117,3 @@ def plot_curves(samples: pd.DataFrame, budgets: pd.DataFrame, name: str, stem: P
         panel.legend(fontsize=7.5)
         panel.set_ylim(0, 1)
     return save(figure, stem)
-
-
-def plot_reflection(rows: pd.DataFrame, name: str, stem: Path) -> list[Path]:
-    """Share of reflecting responses by step: all, correct and wrong ones; writes stem.png."""
-    figure, axes = new_figure(1, 1)
-    panel = axes[0, 0]
-    lines = (("", "all", "-", "o"), ("_correct", "correct", "--", "s"), ("_wrong", "wrong", ":", "^"))
-    for place, (suffix, label, dash, marker) in enumerate(lines):
-        values = rows[f"reflection_frac{suffix}"].astype(float)
-        panel.plot(rows["step"], values, color=PETROFF6[place], ls=dash, marker=marker, label=label)
-    panel.set_ylim(bottom=0)
-    panel.legend(fontsize=7.5)
-    title(panel, f"{name}: responses that reflect", "share", "step")
-    return save(figure, stem)

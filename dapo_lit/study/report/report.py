@@ -17,7 +17,7 @@ from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
-from dapo_lit.study.report.sections import arms_section, curves_section, runs_section
+from dapo_lit.study.report.sections import arms_section, runs_section
 
 OF_SEEDS = ("seeds", "bases", "differences")
 """Fields of a comparison's values at each seed."""
@@ -66,7 +66,6 @@ def build(results: Results, command: str, late: str | None = None, notes: Sequen
         bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]),
         *lead,
         *arms_section(results),
-        *curves_section(results),
         *runs_section(results, late),
         f"This report: `{command}`",
     ]

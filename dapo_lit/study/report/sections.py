@@ -1,7 +1,6 @@
-"""The sections of a report after its first page: outcomes of all arms, curves, and the runs themselves."""
+"""The sections of a report after its first page: outcomes of all arms, and the runs themselves."""
 
 from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.figures.curve_figures import curves_figure
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure, outcomes_figure
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.outcomes import amount, outcome
@@ -44,13 +43,8 @@ def _by_base(results: Results) -> list[Part]:
     return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
 
 
-def curves_section(results: Results) -> list[Part]:
-    """Section 3: the course of training, every arm."""
-    return ["## 3. Curves", curves_figure(results.runs.usable, results.metric)]
-
-
 def runs_section(results: Results, late: str | None) -> list[Part]:
-    """Section 4: the registration and what was edited since; missing and unhealthy runs."""
+    """Section 3: the registration and what was edited since; missing and unhealthy runs."""
     plan, lines = results.plan, []
     if plan:
         promised: dict[str, object] = {"primary metric": plan.metric, "reference": plan.reference}
@@ -65,4 +59,4 @@ def runs_section(results: Results, late: str | None) -> list[Part]:
         rows += [[run.name, used, finding] for finding in findings(run)]
     caption = "Unhealthy runs stay in every average unless marked; missing ones have no pair at their seed."
     health: Part = Table("health", caption, ["run", "", "reason"], rows) if rows else "No run is missing or unhealthy."
-    return ["## 4. Registration and runs", *([bullets(lines)] if lines else []), health]
+    return ["## 3. Registration and runs", *([bullets(lines)] if lines else []), health]

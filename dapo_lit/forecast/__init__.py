@@ -1,1 +1,0 @@
-"""Forecast of a run: memory by simulation, time by a stated model."""

@@ -1,0 +1,145 @@
+"""Estimates what a run needs: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
+
+Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, the nearest change that fits if the
+run does not, and the error of the time model on published steps. Needs no GPU and launches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.status import Status
+
+from dapo_lit.screen import print_table
+from forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
+from forecast.hardware import PlanConfig
+
+if TYPE_CHECKING:
+    from forecast.memory import Memory
+
+
+RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
+VLLM_MEMORY_FRAC = 0.92
+"""Of a GPU's memory that a server of vLLM takes by default."""
+
+
+def plan(config: PlanConfig, overrides: list[str]) -> None:
+    from forecast.memory import training_memory
+
+    with progress("simulating a training micro-batch, layer by layer; quick=true takes less time"):
+        memory = training_memory(config, config.quick)
+    gpus = config.trainer.devices * config.trainer.num_nodes
+    print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
+    print_memory(config, memory)
+    found = step_phases(config, memory)
+    print_time(config, found, gpus)
+
+
+def progress(doing: str) -> Status:
+    """Says what takes so long, on a terminal only."""
+    return Console(stderr=True).status(doing)
+
+
+def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
+    """The phases of a rollout step of this config."""
+    assert config.policy.architecture is not None
+    algorithm = config.algorithm
+    groups = float(algorithm.num_prompts)
+    if algorithm.techniques.dynamic_sampling:
+        groups /= max(config.workload.keep_frac, 1e-3)
+        if at_once := algorithm.dynamic_sampling.request_groups:  # in whole requests
+            groups = float(-(-groups // at_once) * at_once)
+    critic = algorithm.critic is not None
+    step = Step(
+        num_prompts=algorithm.num_prompts,
+        samples=algorithm.samples_per_prompt,
+        limit_tokens=config.task.max_response_tokens,
+        groups_generated=groups,
+        epochs=algorithm.epochs,
+        scored=(algorithm.old_logprobs == "recompute") + bool(algorithm.kl.beta) + critic,
+        recomputes=RECOMPUTES[config.trainer.activation_checkpointing],
+        trained_models=1 + critic,
+    )
+    gpus = config.trainer.devices * config.trainer.num_nodes
+    shape = Shape.of(config.policy.architecture)
+    return phases(shape, step, config.workload, config.hardware, gpus, engines(config, memory), link_bytes_s(config))
+
+
+def engines(config: PlanConfig, memory: Memory) -> Engines:
+    """The inference engines that the config starts: a server's on GPUs of its own, others on those of the trainer."""
+    rollout, vllm = config.rollout, config.rollout.vllm
+    slots, gpus = rollout.max_batch_size, config.trainer.devices * config.trainer.num_nodes
+    capacity, weights = config.hardware.memory_gb * 1e9, 2.0 * memory.parameters
+    if rollout.engine == "torch":
+        return Engines(gpus, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
+    if vllm.placement == "colocated":
+        return Engines(
+            gpus / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.kv_cache_gb * 2**30 * vllm.tensor_parallel
+        )
+    cache = VLLM_MEMORY_FRAC * capacity * vllm.tensor_parallel - weights
+    return Engines(len(vllm.server.urls), vllm.tensor_parallel, slots, max(cache, 1.0))
+
+
+def link_bytes_s(config: PlanConfig) -> float:
+    """The way of the weights to an engine."""
+    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server":
+        return FOLDER_BYTES_S / 2  # written, then read
+    across = config.trainer.num_nodes > 1
+    return 1e9 * (config.hardware.network_gb_s if across else config.hardware.nvlink_gb_s)
+
+
+def print_memory(config: PlanConfig, memory: Memory) -> None:
+    from forecast.memory import GIB, nearest_fit
+
+    capacity = config.hardware.memory_gb * 1e9 / GIB
+    weights, cache, spare = rollout_memory(config, memory, capacity)
+    sizes = memory.training | memory.engine | {"peak of training": memory.peak}
+    sizes |= {"engine weights (rollouts)": weights, "keys and values (rollouts)": max(cache, 0.0)}
+    rows = [(part, f"{size:.1f}") for part, size in sizes.items()]
+    print_table(
+        ("part", "GiB"), rows, left=("part",), title="memory a GPU (GiB), from the second micro-batch of an update on"
+    )
+    if memory.peak <= capacity and spare >= 0:
+        print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
+        return
+    if memory.peak <= capacity:
+        print(
+            f"does not fit into {config.hardware.memory_gb:.0f} GB: engine weights and cache next to the training state"
+        )
+        print(f"rollout.vllm.kv_cache_gb is at most {max(cache + spare, 0.0):.1f} there")
+        return
+    print(f"does not fit into {config.hardware.memory_gb:.0f} GB: training")
+    with progress("looking for a change that fits") as status:
+        change = nearest_fit(config, memory, capacity, lambda name: status.update(f"would {name} fit?"))
+    print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
+
+
+def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
+    """GiB of the engine's weights and cache on a GPU of the trainer during rollouts, and what is left."""
+    from forecast.memory import GIB, GRAPHS_GIB, engine_weights
+
+    rollout = config.rollout
+    if rollout.engine == "vllm" and rollout.vllm.placement == "server":
+        return 0.0, 0.0, capacity - memory.state
+    weights = engine_weights(config, memory.parameters)
+    if rollout.engine == "torch":
+        return weights, engines(config, memory).cache_bytes / GIB, 0.0
+    graphs, cache = 0.0 if rollout.vllm.eager else GRAPHS_GIB, rollout.vllm.kv_cache_gb
+    return weights, cache, capacity - memory.state - weights - cache - graphs
+
+
+def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
+    total = sum(phase.seconds for phase in found)
+    rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
+    columns, title = ("phase", "s", "share", "bound"), "time a rollout step (s), modelled"
+    print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
+    hours = total * config.budget.steps * config.runs * gpus / 3600
+    price = config.price_per_hour
+    cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
+    print(f"{config.runs} x {config.budget.steps} steps: {hours:,.0f} GPU-hours{cost}")
+    (low, high), (least, most) = HELD_OUT_ERROR["step"], HELD_OUT_ERROR["phase"]
+    print(
+        f"error of this model on published steps, to which it is not fitted: {low:+.0%} to {high:+.0%}, "
+        f"on their phases {least:+.0%} to {most:+.0%} (docs/plan.md)"
+    )
