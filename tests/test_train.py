@@ -111,7 +111,7 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
 
 
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
-    arguments = (*SMALL, "logger.wandb.enabled=true", "logger.wandb.mode=offline", "logger.rollouts_every=1")
+    arguments = (*SMALL, "logger=wandb", "logger.wandb.mode=offline", "logger.rollouts_every=1")
     arguments += ("logger.wandb.tags=[tag_a,tag_b]", "logger.wandb.notes=noted here", "logger.wandb.name=named")
     assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
     first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]

@@ -110,13 +110,7 @@ CHANGES = {
     "algorithm.epochs": Change(2, "weights", keeps="first gradient"),
     "algorithm.old_logprobs": Change("rollout", "row:mismatch/kl"),
     "algorithm.correction.kind": Change("tis", "first gradient", SIXTEEN_BITS),
-    "algorithm.correction.cap": Change(
-        1.0, "first gradient", SIXTEEN_BITS | {"algorithm.correction.kind": "tis"}, keeps="accepted first"
-    ),
-    "algorithm.correction.sequence_band": Change(
-        [0.999, 1.001], "first gradient", SIXTEEN_BITS | {"algorithm.correction.kind": "sequence_mask"}
-    ),
-    "algorithm.correction.token_band": Change(
+    "algorithm.correction.band": Change(
         [0.999, 1.001], "first gradient", SIXTEEN_BITS | {"algorithm.correction.kind": "icepop"}
     ),
     "algorithm.optimizer.lr": Change(0.02, "weights", keeps="first gradient"),

@@ -77,12 +77,9 @@ class Correction(Section):
 
     kind: Literal["none", "tis", "sequence_mask", "icepop"]
     """No weights, truncated importance sampling, masked completions or masked tokens; needs old_logprobs=recompute."""
-    cap: Annotated[float, Field(ge=1)]
-    """`tis`: the largest weight of a token."""
-    sequence_band: Band
-    """`sequence_mask`: completions whose ratio lies outside carry no loss."""
-    token_band: Band
-    """`icepop`: tokens whose ratio lies outside carry no loss."""
+    band: Band | None
+    """`tis`: largest weight of a token, the upper end; `sequence_mask`: completions, `icepop`: tokens whose ratio lies
+    outside carry no loss. null: that of the source, [0, 2], [0, 2] or [0.5, 5]."""
 
 
 class Optimizer(Section):

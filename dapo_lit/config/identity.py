@@ -20,12 +20,15 @@ PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devic
 RETIRED_EXECUTION = {
     "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "rollout.vllm.server.transfer",
+    "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
 }  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
 RETIRED_CONSTANTS: dict[str, Any] = {
     "rollout.top_p": 1.0, "rollout.top_k": 0, "evaluation.top_k": 0, "algorithm.dynamic_sampling.margin": 1.0,
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
+    "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
+    "algorithm.correction.token_band": [0.5, 5.0],
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 

@@ -236,18 +236,6 @@ class Budget(Section):
     """Seconds in rollout steps, without evaluation."""
 
 
-class Wandb(Section):
-    enabled: bool
-    """Log to Weights & Biases."""
-    project: str
-    entity: str | None
-    mode: Literal["online", "offline"]
-    name: str | None
-    """null: arm and seed."""
-    tags: tuple[str, ...]
-    notes: str | None
-
-
 class Logger(Section):
     rollouts_every: Count
     """Steps between rollout files; 0: none."""
@@ -257,7 +245,8 @@ class Logger(Section):
     """auto: a live display on a terminal, elsewhere one line per step."""
     lightning: dict[str, Any] | None
     """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
-    wandb: Wandb
+    wandb: dict[str, Any] | None
+    """Arguments of wandb.init (project, entity, mode, name, tags, notes), for Weights & Biases; null: not used."""
 
 
 class Reflection(Section):

@@ -45,7 +45,7 @@ class Loggers:
         self.write_page, self.page_due = write_page, 0.0
         self.console = Console(file=getattr(sys.stdout, "rich_proxied_file", None))  # a live bar puts itself in between
         self.display = Display(config, self.console)
-        self.wandb = WandbRun(config, folder) if config.logger.wandb.enabled else None
+        self.wandb = WandbRun(config, folder) if config.logger.wandb else None
         settings = config.logger.lightning
         self.lightning = built("logger.lightning", settings, folder.path) if settings else None
         if self.lightning:
@@ -212,26 +212,21 @@ class WandbRun:
         import wandb  # a second of import, paid only by runs that use it
 
         run = folder.read_run()
-        settings = config.logger.wandb
+        given = {key: value for key, value in (config.logger.wandb or {}).items() if value is not None}
         run_id = run.get("wandb_id") or secrets.token_hex(4)
         folder.write_run(wandb_id=run_id)
         self.run = wandb.init(
-            project=settings.project,
-            entity=settings.entity,
-            mode=settings.mode,
+            **{"name": f"{run['arm']}-seed_{config.replicate}"} | given,
             id=run_id,
             resume="allow",
             group=config.study_name,
-            name=settings.name or f"{run['arm']}-seed_{config.replicate}",
-            tags=settings.tags,
-            notes=settings.notes,
             config=config.model_dump(mode="json"),
             dir=folder.path,
             settings=wandb.Settings(console="off", silent=True),
         )
         self.table_type = wandb.Table
         offline = f"offline: wandb sync {Path(self.run.dir).parent}"
-        print(f"wandb   {offline if settings.mode == 'offline' else self.run.url}", flush=True)
+        print(f"wandb   {offline if given.get('mode') == 'offline' else self.run.url}", flush=True)
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 

@@ -173,18 +173,24 @@ def policy_loss(algorithm: Algorithm, bounds: Bounds) -> tuple[PolicyLoss, froze
     return loss, takes, whole_minibatch
 
 
+BANDS = {
+    "tis": (0.0, 2.0),  # Yao et al. 2025, as in verl
+    "sequence_mask": (0.0, 2.0),  # Liu et al. 2025, as in verl's seq_mis
+    "icepop": (0.5, 5.0),
+}
+
+
 def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """The weights for the gap between the engine's distribution and pi_old."""
+    if settings.kind == "none":
+        return None
+    low, high = settings.band or BANDS[settings.kind]
     match settings.kind:
-        case "none":
-            return None
         case "tis":
-            return lambda old, rollout, completions: truncated_weights(old, rollout, cap=settings.cap)
+            return lambda old, rollout, completions: truncated_weights(old, rollout, cap=high)
         case "icepop":
-            low, high = settings.token_band
             return lambda old, rollout, completions: icepop_weights(old, rollout, low=low, high=high)
         case "sequence_mask":
-            low, high = settings.sequence_band
             return partial(sequence_mask_weights, low=low, high=high)
 
 

@@ -45,9 +45,8 @@ NOT_SCIENCE = {
         "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
         "regime.techniques.doses", "callbacks",
         "trainer.checkpoint_every", "trainer.grace_s", "trainer.grad_noise", "trainer.peak_tflops",
-        "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb.enabled",
-        "logger.lightning", "logger.wandb.project", "logger.wandb.entity", "logger.wandb.mode",
-        "logger.wandb.name", "logger.wandb.tags", "logger.wandb.notes",
+        "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb",
+        "logger.lightning",
         "reflection.patterns", "replay.record",
     },
 }  # fmt: skip
