@@ -83,9 +83,10 @@ def engines(config: PlanConfig, memory: Memory) -> Engines:
 
 def link_bytes_s(config: PlanConfig) -> float:
     """The way of the weights to an engine."""
-    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server":
+    server = config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server"
+    if server and config.rollout.vllm.server.transfer == "folder":
         return FOLDER_BYTES_S / 2  # written, then read
-    across = config.trainer.num_nodes > 1
+    across = server or config.trainer.num_nodes > 1
     return 1e9 * (config.hardware.network_gb_s if across else config.hardware.nvlink_gb_s)
 
 

@@ -62,6 +62,7 @@ def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int 
         folder=Path(server.folder).expanduser(),
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
+        transfer=server.transfer,
         wait_s=server.wait_s,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,

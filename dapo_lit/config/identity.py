@@ -19,7 +19,7 @@ PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devic
 
 RETIRED_EXECUTION = {
     "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
-    "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s", "rollout.vllm.server.transfer",
+    "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
 }  # fmt: skip

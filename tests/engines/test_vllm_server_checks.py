@@ -83,6 +83,8 @@ def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tm
     settings |= {"dtype": "torch.bfloat16", "logprobs_mode": "raw_logprobs"}
     assert "has logprobs_mode=raw_logprobs, not processed_logprobs" in refused(url, tmp_path)
     settings["logprobs_mode"] = "processed_logprobs"
+    assert "nccl needs a GPU in the trainer" in refused(url, tmp_path, transfer="nccl")
+    assert "nccl needs a GPU" in refused(url, tmp_path, ranks=Ranks(1, 2), transfer="nccl")  # two ranks may share it
     narrow = Qwen2Config(**CONFIG.to_dict() | {"num_attention_heads": 4, "head_dim": 16})
     root = str(write_config(narrow, torch.bfloat16, tmp_path))
     answers["/v1/models"] = {"data": [{"root": root, "max_model_len": 48}]}
@@ -104,9 +106,9 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch):
 
     monkeypatch.setattr("dapo_lit.engines.vllm_server.client.IDLE_S", 0.2)
     with serving(Once) as url, closing(ServerClient([url])) as client:
-        assert client.post_each("/resume", None, [url]) == [{}]
+        assert client.post_all("/resume") == [{}]
         time.sleep(0.5)
-        assert client.post_each("/resume", None, [url]) == [{}]
+        assert client.post_all("/resume") == [{}]
 
 
 def test_a_server_that_ends_between_two_orders_of_a_sync_is_lost_and_the_others_go_on():

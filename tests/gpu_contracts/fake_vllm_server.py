@@ -15,9 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferUpdateInfo
 from vllm.entrypoints.rl.online import api_router as weights
 from vllm.entrypoints.serve.dev.cache import api_router as cache
 from vllm.entrypoints.serve.dev.rpc import api_router as rpc
@@ -29,12 +32,14 @@ from dapo_lit.engines.vllm_server.guard import TokenGuard
 class FakeEngine:
     """What the routes call. `events` has every call in order."""
 
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus: int, group: "FakeGroup | None") -> None:
         self.events: list[str] = []
         self.label = "default"
         self.sampled: list[dict[str, Any]] = []
+        self.loaded: dict[str, torch.Tensor] = {}
         self.token_s = 0.0
         """Seconds that a token takes."""
+        self.group = group
         parallel = SimpleNamespace(world_size_across_dp=gpus, world_size=gpus)
         self.vllm_config = SimpleNamespace(parallel_config=parallel)
 
@@ -57,6 +62,70 @@ class FakeEngine:
         self.events.append("reset_prefix_cache")
         return True
 
+    async def init_weight_transfer_engine(self, request: Any) -> None:
+        info = NCCLWeightTransferInitInfo(**request.init_info)
+        assert self.group is not None
+        await asyncio.to_thread(self.group.join, info)
+        self.events.append("init")
+
+    async def start_weight_update(self) -> None:
+        self.events.append("start")
+
+    async def update_weights(self, request: Any) -> None:
+        info = NCCLWeightTransferUpdateInfo(**request.update_info)
+        assert self.group is not None
+        for name, dtype, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
+            tensor = await asyncio.to_thread(self.group.receive, id(self))
+            assert (tensor.dtype, list(tensor.shape)) == (getattr(torch, dtype), shape), name
+            self.loaded[name] = tensor
+        self.events.append("update")
+
+    async def finish_weight_update(self, version: str | None) -> None:
+        self.events.append("finish")
+
+    async def shutdown_weight_transfer_engine(self) -> None:
+        self.events.append("shutdown")
+
+
+class FakeGroup:
+    """A communicator of NCCL: every member must join before anyone goes on, and gets what rank 0 broadcasts."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.world: set[int] = set()
+        self.sent: list[torch.Tensor] = []
+        self.read: dict[int, int] = {}
+        self.complete = threading.Event()
+        self.workers = 0
+        """Joined so far."""
+
+    def join(self, info: NCCLWeightTransferInitInfo) -> None:
+        self.offsets.append(info.rank_offset)
+        self.world.add(info.world_size)
+        assert self.complete.wait(20), "rank 0 never joined"
+
+    def open_trainer_endpoint(self, place: NCCLTrainerInitInfo) -> "FakeGroup":
+        self.world.add(place.world_size)
+        self.complete.set()
+        return self
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: object) -> None:
+        assert src == 0
+        assert tensor.is_contiguous()
+        self.sent.append(tensor.clone())
+
+    def receive(self, member: int) -> torch.Tensor:
+        index = self.read.get(member, 0)
+        until = time.monotonic() + 20
+        while len(self.sent) <= index:
+            assert time.monotonic() < until, "a tensor was announced and not sent"
+            time.sleep(0.005)
+        self.read[member] = index + 1
+        return self.sent[index]
+
+    def destroy(self) -> None:
+        self.complete.clear()
+
 
 class FakeServer:
     """Serves until `kill`, which breaks off every response."""
@@ -64,12 +133,13 @@ class FakeServer:
     def __init__(
         self,
         gpus: int = 1,
+        group: FakeGroup | None = None,
         guarded: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
         dtype: str = "bfloat16",
     ) -> None:
-        self.engine = FakeEngine(gpus)
+        self.engine = FakeEngine(gpus, group)
         self.model, self.host = "", host
         self.vocabulary, self.ends = 8, False
         app = FastAPI()

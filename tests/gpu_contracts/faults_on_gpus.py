@@ -40,6 +40,8 @@ FAULTS_ON_GPUS = (
         ("tests/gpu_contracts/test_wide_products.py",)),
     Fault("AdamW is not fused", "step/optimizer.py", 'return {"fused": True} if', "return {} if",
         ("tests/gpu_contracts/test_update_kernel.py",)),
+    Fault("the workers of the second server get the ranks of the first", "engines/vllm_server/transfer.py",
+        "1 + sum(self.sizes[:index])", "1 + index", (SERVERS, "-k", "nccl")),
     Fault("more ranks than servers is refused", "engines/vllm_server/servers.py",
         "self._own = self._led or [ranks.rank % count]", "self._own = [self._led[0], *self._led[1:]]",
         (SERVERS, "-k", "orders")),

@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from transformers import Qwen2Config
 
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
-from fake_vllm_server import FakeServer
+from fake_vllm_server import FakeGroup, FakeServer
 
 from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -181,6 +183,39 @@ def test_a_server_that_stays_away_is_left_out_by_every_rank_and_none_left_is_an_
             made.close()
 
     assert on_ranks(4, work) == [[4, 4]] * 4
+
+
+def test_weights_over_nccl_reach_every_worker_in_the_trainers_order(tmp_path, monkeypatch):
+    """Two servers of 2 and 4 GPUs, in vLLM's own messages; only the communicator is replaced."""
+    group = FakeGroup()
+    monkeypatch.setattr(transfer, "DEVICE", "cpu")
+    monkeypatch.setattr(transfer, "PACKED", False)  # packing needs streams of a GPU
+    monkeypatch.setattr(transfer.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(transfer.torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(
+        "vllm.distributed.weight_transfer.nccl_engine.open_trainer_endpoint", group.open_trainer_endpoint
+    )
+    servers = [FakeServer(gpus, group) for gpus in (2, 4)]
+    made = engine(servers, tmp_path, Ranks(), transfer="nccl")
+    try:
+        assert sorted(group.offsets) == [1, 3]  # rank 0 is the trainer, then the workers of each server
+        assert group.world == {7}
+        given = dict(tensors(made))
+        for version in range(2):
+            made.sync_weights(given.items(), version)
+        for server in servers:
+            assert set(server.engine.loaded) == set(given)
+            for name, tensor in server.engine.loaded.items():
+                assert torch.equal(tensor, given[name].to(torch.bfloat16)), name
+            assert server.engine.events.count("update") == 2
+            assert server.engine.events[0] == "init"
+        servers[1].kill()
+        made._servers.lose(1, ServerError("gone"))
+        with pytest.raises(ServerError, match="cannot be left out of transfer=nccl"):
+            made.sync_weights(given.items(), 3)
+    finally:
+        made.close()
+        servers[0].kill()
 
 
 def test_a_guarded_server_takes_orders_only_with_the_token(tmp_path, monkeypatch):

@@ -70,6 +70,16 @@ class ServerClient:
         """The JSON (None for an empty body) of one server. Raises ServerError."""
         return self.run(self.ask("GET", url, path))
 
+    def post_all(self, path: str, *bodies: dict[str, Any]) -> list[Any]:
+        """A POST to all servers at once, the same or one body each; their answers. Raises the first ServerError."""
+
+        async def all_of_them() -> list[Any]:
+            each = bodies if len(bodies) > 1 else (bodies or (None,)) * len(self.urls)
+            asked = zip(self.urls, each, strict=True)
+            return await asyncio.gather(*(self.ask("POST", url, path, body) for url, body in asked))
+
+        return self.run(all_of_them())
+
     def post_each(self, path: str, body: dict[str, Any] | None, urls: Sequence[str]) -> list[Any]:
         """The same POST to servers at once; the answer or the UnreachableError of each. Raises other ServerErrors."""
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -23,6 +24,7 @@ class ServerSettings:
     """Prompt and response together."""
     max_batch_size: int
     """Sequences decoded at once by each server."""
+    transfer: Literal["folder", "nccl"] = "folder"
     shard_gb: float = 1.0
     """GiB of a file of weights, which is what is in memory of them at once."""
     wait_s: float = 0.0
@@ -53,5 +55,7 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
+    if settings.transfer == "nccl":
+        options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
     invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
     return f"{invariant}VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} {' '.join(options)}"

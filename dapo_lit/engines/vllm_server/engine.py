@@ -2,13 +2,14 @@
 
 A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that holds only the policy's
 config, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
-servers see under one path, and the servers load them in place. Each sample comes back with the label of the weights
-that drew it, so a restarted server is detected.
+servers see under one path, and the servers load them in place; or over NCCL (transfer.py). Each sample comes back
+with the label of the weights that drew it, so a restarted server is detected.
 
 Written against vLLM 0.32, whose token-in token-out endpoint and development routes it uses. Left out: starting servers,
-balancing by anything but the number of requests under way, and weights over NCCL. The trainer itself needs no vLLM.
+and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
 """
 
+import contextlib
 import shutil
 import time
 import uuid
@@ -28,6 +29,7 @@ from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, 
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
+from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.engines.vllm_server.weight_files import write_weights
 from dapo_lit.ranks import ALONE, Ranks
 
@@ -66,6 +68,8 @@ class VllmServerEngine(RolloutEngine):
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
+            nccl = settings.transfer == "nccl"
+            self._nccl = NcclTransfer(settings.urls, ranks) if nccl else None
         except BaseException:
             self._client.close()
             raise
@@ -129,15 +133,27 @@ class VllmServerEngine(RolloutEngine):
         """Has the servers load the weights in place, and empties their prefix caches."""
         self.version = None
         self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
+        self._check_none_lost()
         # Requests that were dropped may still be on their way out.
         self._servers.order("/pause?mode=abort")
-        self._load_files(named_tensors, version)
+        self._check_none_lost()
+        if self._nccl is not None:
+            self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
+            self._model.check_names(self._nccl.send(lambda: self._model.tensors(named_tensors), self._dtype))
+        else:
+            self._load_files(named_tensors, version)
         self.ranks.gather(None)  # every server has them
         self._servers.order("/update_weight_version", {"new_version": self._label})
         self._servers.order("/resume")
         self._reset_cache()
         self._servers.agree_on_lost()  # every other server may be sampled from
+        self._check_none_lost()
         self.version = version
+
+    def _check_none_lost(self) -> None:
+        if self._nccl is not None and self._servers.lost:
+            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
+            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         if self.ranks.rank == 0 and self._weights is not None:  # read by all since they trained together
@@ -175,6 +191,7 @@ class VllmServerEngine(RolloutEngine):
     def open(self, sampling: Sampling) -> VllmServerStream:
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
+        sampling.check()
         return VllmServerStream(
             self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
@@ -185,6 +202,9 @@ class VllmServerEngine(RolloutEngine):
         if self._closed:
             return
         self._closed = True
+        if self._nccl is not None:
+            with contextlib.suppress(ServerError):  # one that is gone has nothing to shut down
+                self._nccl.close()
         self._client.close()
         if self.ranks.rank == 0 and self._weights is not None:
             shutil.rmtree(self._weights, ignore_errors=True)
