@@ -191,7 +191,6 @@ class VllmServerEngine(RolloutEngine):
     def open(self, sampling: Sampling) -> VllmServerStream:
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        sampling.check()
         return VllmServerStream(
             self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
         )
