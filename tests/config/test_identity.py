@@ -27,7 +27,7 @@ NOT_SCIENCE = {
     EXECUTION: {
         "reward.workers", "rollout.max_batch_size",
         "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
-        "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder", "rollout.vllm.server.transfer",
+        "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder",
         "rollout.vllm.server.wait_s",
         "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.timeout_min",
         "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
