@@ -5,10 +5,8 @@ import json
 import multiprocessing
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from command_line import SMALL, run_cli
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -56,33 +54,3 @@ HOLDS = {
 @pytest.mark.parametrize("name", HOLDS)
 def test_a_benchmark_writes_its_figures_and_its_table_and_what_it_compares_agrees(name, tmp_path, monkeypatch, cache):
     assert HOLDS[name](run(name, tmp_path, monkeypatch))
-
-
-def test_the_benchmark_of_the_algorithms_writes_what_a_run_came_to(tmp_path, cache, monkeypatch):
-    small = [option for option in SMALL if not option.startswith(("budget", "logger"))]
-    small.append("algorithm.samples_per_prompt=32")  # of so many some are right: a run that learns nothing is an error
-    monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["algorithms", "--algorithms", "gspo", "--steps", "1", *small])
-    benchmark = importlib.import_module("algorithms")
-    forked = SimpleNamespace(run=lambda command, **options: run_cli(*command[3:], cwd=tmp_path))
-    monkeypatch.setattr(benchmark, "subprocess", forked)
-    benchmark.main()
-    results = json.loads((tmp_path / "algorithms.json").read_text())["results"]
-    assert [(r["algorithm"], r["steps"]) for r in results] == [("gspo", 1)]
-    assert all(0 <= r["accuracy_after"] <= 1 and r["tokens_generated"] > 0 for r in results)
-
-
-def test_ranks_that_stream_or_sample_in_rounds_accept_the_same_groups(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script, engines = importlib.import_module("rank_streams"), importlib.import_module("dynamic_sampling")
-    work = engines.workload(0, keep_rate=0.5, num_groups=90, samples=2)
-    accepted, ticks = [], []
-    for way in (script.in_rounds, script.as_stream):
-        admission = script.Admission(script.CollectionRules(10, max_rounds=9), script.KeepRate(10, 20))
-        made = [engines.Engine(work, slots=4) for _ in range(3)]
-        way(work, admission, made)
-        accepted.append(admission.accepted)
-        ticks.append(max(engine.clock for engine in made))
-    assert accepted == [work.mixed.nonzero()[0][:10].tolist()] * 2
-    assert ticks[1] < ticks[0]

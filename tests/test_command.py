@@ -1,9 +1,5 @@
 """Which command lines are one plain run, for which Hydra has only to compose the config."""
 
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from dapo_lit.cli.command import is_plain, run_command
@@ -44,18 +40,3 @@ def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
         run_command(interrupted, Config, "config")
     assert ended.value.code == 130
     assert capsys.readouterr().err == "stopped by Ctrl-C\n"
-
-
-def test_an_override_that_does_not_compose_is_one_line_and_code_2(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["train", "+experiment=dapo", "task.options.largest.deeper=1"])
-    assert run_command(lambda config, given: None, Config, "config") == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_help_piped_into_head_prints_no_error():
-    helping = subprocess.Popen(
-        [sys.executable, "-m", "dapo_lit.train", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    helping.stdout.close()
-    assert helping.stderr.read() == b""
-    assert helping.wait() == -signal.SIGPIPE

@@ -8,8 +8,6 @@ import pandas as pd
 import pytest
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.config import ConfigError
-from dapo_lit.lit.fit import own_callbacks
 from dapo_lit.train import train
 
 TRL_REWARD = '''
@@ -87,9 +85,3 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
 
     best = max(rows[1:], key=lambda row: (row["rollout/accuracy"], -row["step"]))
     assert [file.name for file in (run / "best").iterdir()] == [f"step={best['step']}.ckpt"]
-
-
-def test_a_callback_that_would_end_arms_at_different_steps_is_refused_by_name(compose, tmp_path):
-    stop = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: rollout/accuracy}"
-    with pytest.raises(ConfigError, match=r"callbacks.stop: EarlyStopping .* budget.steps"):
-        own_callbacks(compose(f"+callbacks.stop={stop}"), tmp_path)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from dapo_lit.config import Config, parse
+from dapo_lit.config import parse
 from dapo_lit.config.identity import (
     config_hash,
     differences,
@@ -19,52 +19,10 @@ from dapo_lit.config.identity import (
     same_experiment,
     with_defaults,
 )
-from dapo_lit.config.sections import BOOKKEEPING, EXECUTION, HORIZON, SCIENCE, Section, section_of
+from dapo_lit.config.sections import BOOKKEEPING, EXECUTION, SCIENCE, Section
 from dapo_lit.config.shipped import default_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-NOT_SCIENCE = {
-    EXECUTION: {
-        "reward.workers", "rollout.max_batch_size",
-        "rollout.vllm.placement", "rollout.vllm.kv_cache_gb", "rollout.vllm.tensor_parallel", "rollout.vllm.eager",
-        "rollout.vllm.sleep", "rollout.vllm.server.urls", "rollout.vllm.server.folder",
-        "rollout.vllm.server.wait_s",
-        "trainer.accelerator", "trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.timeout_min",
-        "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
-        "trainer.threads", "trainer.micro_batch_tokens", "trainer.shared_prompt",
-        "trainer.activation_checkpointing",
-    },
-    HORIZON: {"budget.steps", "budget.tokens_generated", "budget.wall_s"},
-    BOOKKEEPING: {
-        "study_name", "runs_dir", "resume", "preflight",
-        "study.name", "study.arm", "study.arms", "study.reference", "study.metric", "study.seeds", "study.alpha",
-        "study.families", "study.margin", "study.until", "study.max_pairs",
-        "study.event.key", "study.event.threshold", "study.event.treated", "study.event.control",
-        "study.event.horizon", "study.declared", "study.packed", "study.bases", "study.underpowered", "study.workers",
-        "regime.name", "regime.steps", "regime.reference", "regime.accuracy",
-        "regime.techniques.outcome", "regime.techniques.direction", "regime.techniques.steps",
-        "regime.techniques.doses", "callbacks",
-        "trainer.checkpoint_every", "trainer.grace_s", "trainer.grad_noise", "trainer.peak_tflops",
-        "logger.rollouts_every", "logger.completions_every", "logger.progress", "logger.wandb",
-        "logger.lightning",
-        "reflection.patterns", "replay.record",
-    },
-}  # fmt: skip
-"""Every key that does not decide what is learned. A new key in `trainer` belongs here, or gets the tag SCIENCE."""
-
-
-def leaves(schema: type[Section], prefix: str = "") -> set[str]:
-    found: set[str] = set()
-    for name, field in schema.model_fields.items():
-        section = section_of(field.annotation)
-        found |= leaves(section, f"{prefix}{name}.") if section else {prefix + name}
-    return found
-
-
-def test_every_key_has_the_kind_that_was_decided_for_it():
-    found = {key: kind for key, kind in kinds().items() if key in leaves(Config)}
-    decided = {key: kind for kind, keys in NOT_SCIENCE.items() for key in keys}
-    assert found == dict.fromkeys(leaves(Config), SCIENCE) | decided
 
 
 def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins():

@@ -220,28 +220,6 @@ def test_every_technique_is_among_the_settings_that_are_turned():
 
 
 PACKAGE = Path(dapo_lit.__file__).parent
-ARITHMETIC = {
-    "clip_higher": "objective/tokens.py",
-    "dynamic_sampling": "rollout/dynamic_sampling.py",
-    "token_level_loss": "objective/losses.py",
-    "soft_overlong_punishment": "objective/shaping.py",
-    "overlong_filtering": "objective/shaping.py",
-}
-"""Where each technique is computed: the config, switches/algorithm.py and this file are the whole way of a switch."""
-
-
-def marked(file: str, technique: str) -> bool:
-    """Whether a line of the file names the technique and its section of the paper."""
-    words = technique.replace("_", " ")
-    lines = [line.lower().replace("-", " ") for line in (PACKAGE / file).read_text().splitlines()]
-    return any("dapo 3." in line and words in line for line in lines)
-
-
-def test_every_technique_is_marked_where_its_switch_is_read_and_where_it_is_computed():
-    assert set(ARITHMETIC) == set(Techniques.model_fields)
-    for technique, file in ARITHMETIC.items():
-        assert marked("switches/algorithm.py", technique)
-        assert marked(file, technique)
 
 
 def test_no_room_of_the_training_step_reads_a_switch_but_switches():
