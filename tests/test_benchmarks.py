@@ -1,7 +1,7 @@
 """The shipped benchmarks, their problems and protocols; and the progress of an evaluation."""
 
 import pytest
-from evaluation_config import evaluation
+from commands import evaluation
 
 from dapo_lit.build.problem_sets import benchmark_problems
 from dapo_lit.config import config_folder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from commands import evaluation
 from composition import tree_of
-from evaluation_config import evaluation
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commands import export_to
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dapo_lit.config.commands import ExportConfig
@@ -21,7 +22,7 @@ def run(compose, tmp_path) -> Path:
 
 def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
     out = tmp_path / "exported" / "four_sums"
-    export(ExportConfig(ckpt=str(run), output=str(out), license=None), [])
+    export_to(out, run)
     assert "step_000002" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(out).eval()
@@ -44,7 +45,7 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
 def test_what_cannot_be_exported_is_told(run, tmp_path):
     def refused(ckpt: Path, out: Path = tmp_path / "new") -> str:
         with pytest.raises(UserError) as caught:
-            export(ExportConfig(ckpt=str(ckpt), output=str(out), license=None), [])
+            export_to(out, ckpt)
         assert not (tmp_path / "new").exists()
         return str(caught.value)
 

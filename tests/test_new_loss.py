@@ -57,31 +57,31 @@ def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tenso
 
 
 @pytest.mark.parametrize(
-    ("loss", "options", "message"),
+    ("loss", "options", "keys"),
     [
-        ("clipp", "{}", "no such loss; there are clip, reinforce"),
-        ("nowhere.loss", "{}", "No module named 'nowhere'; the folder that holds nowhere must be in PYTHONPATH"),
-        ("test_new_loss.nothing", "{}", "test_new_loss has no nothing"),
+        ("clipp", "{}", "clip reinforce"),
+        ("nowhere.loss", "{}", "'nowhere' PYTHONPATH"),
+        ("test_new_loss.nothing", "{}", "test_new_loss nothing"),
         ("test_new_loss.EXAMPLE", "{}", "it is not a function"),
-        ("test_new_loss.too_few", "{}", "must take (logprobs, old_logprobs, advantages)"),
-        ("test_new_loss.summed", "{}", "it must return the loss of each token, (8,) for 8; it returned ()"),
-        ("test_new_loss.constant", "{}", "depend on logprobs differentiably"),
-        ("test_new_loss.mixing", "{}", "add a parameter `completions`"),
-        ("test_new_loss.with_option", "{}", "nothing fills its parameter width; give algorithm.loss_options.width"),
+        ("test_new_loss.too_few", "{}", "logprobs old_logprobs advantages"),
+        ("test_new_loss.summed", "{}", "(8,) ()"),
+        ("test_new_loss.constant", "{}", "logprobs"),
+        ("test_new_loss.mixing", "{}", "`completions`"),
+        ("test_new_loss.with_option", "{}", "width algorithm.loss_options.width"),
         (
             "test_new_loss.with_option",
             "{width: 1, hight: 2}",
-            "loss_options.hight: test_new_loss.with_option has no such",
+            "loss_options.hight test_new_loss.with_option",
         ),
-        ("clip", "{clip_high: 0.5}", "loss_options.clip_high: clip has no such option"),
-        ("test_new_loss.failing", "{}", "fails on a small batch: RuntimeError: no such thing"),
+        ("clip", "{clip_high: 0.5}", "loss_options.clip_high"),
+        ("test_new_loss.failing", "{}", "RuntimeError"),
     ],
 )
-def test_a_loss_that_cannot_be_used_is_told_in_one_message(compose, loss, options, message):
+def test_a_loss_that_cannot_be_used_is_refused_by_its_keys(compose, loss, options, keys):
     algorithm = compose(f"algorithm.loss={loss}", f"++algorithm.loss_options={options}").algorithm
     with pytest.raises(ConfigError) as caught:
         policy_loss(algorithm, Bounds(0.2, 0.28))
-    assert message in str(caught.value)
+    assert [key for key in keys.split() if key not in str(caught.value)] == []
 
 
 def test_bounds_and_options_are_filled_in_by_name(compose):

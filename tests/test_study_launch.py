@@ -59,7 +59,7 @@ def finished(tmp_path_factory, cache) -> Path:
     folder = tmp_path_factory.mktemp("study")
     done = run_cli("-m", "+study=placebo", *TINY, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "study placebo on four_sums: 2 arms x 2 seeds on 2 base policies, 2 steps of 2 updates" in done.stdout
+    assert "2 arms x 2 seeds on 2 base policies" in done.stdout
     return folder
 
 
@@ -67,7 +67,7 @@ def test_a_study_in_which_no_run_learned_anything_finds_nothing_and_says_so(tmp_
     unreadable = ("reward.extraction=boxed", "preflight=false", "study.seeds=[0]")  # all responses are wrong
     done = run_cli("-m", "+study=placebo", *TINY, *unreadable, cwd=tmp_path)
     assert done.returncode == 2
-    assert "no findings: nothing was learned in any of the 2 runs" in done.stdout
+    assert "no findings" in done.stdout
     report = (tmp_path / STUDY / "report" / "report.html").read_text()
     assert "Nothing was learned in 2 of 2 runs" in report
 
@@ -135,7 +135,7 @@ def test_a_seed_that_would_count_before_the_registered_ones_is_refused(tmp_path,
     study = ["-m", "+experiment=ablate_token_level_loss"]
     prepare([*study, "seed=range(10,16)"])
     registered = (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes()
-    with pytest.raises(ConfigError, match="further seeds start at 16"):
+    with pytest.raises(ConfigError, match="16"):
         prepare([*study, "seed=range(8,16)"])
     assert (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes() == registered
     prepare([*study, "seed=range(12,18)"])
@@ -214,7 +214,7 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     with FileLock(study / STUDY / "dapo" / ".seed_0.lock"):
         assert launch(cwd=study) == 0
     printed = capsys.readouterr().out
-    assert f"{STUDY}/dapo/seed_0: another process (pid unknown on this machine) is running it; skipping it" in printed
+    assert f"{STUDY}/dapo/seed_0: another process (pid unknown" in printed
     assert f"{OTHER}/seed_0" in done_at(study / STUDY)
     assert "dapo/seed_0" not in done_at(study / STUDY)
 
@@ -294,39 +294,40 @@ def test_a_refused_command_takes_back_its_edit_of_the_plan_and_touches_no_older_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "keys"),
     [
-        (["-m", "+study=tabel1"], "did you mean +study=table1?"),
-        (["-m", "+study=table1", "algorithm=grpo"], "algorithm.family=grpo differs in more than those"),
-        (["-m", "study=table1"], "write +study=table1"),
-        (["-m", "+study=table1", "study.arm=dpo"], "has no arm 'dpo'; did you mean dapo?"),
-        (["-m", "+study=clip_dose", "study.arm=dapo@clip.hihg=0.5"], "did you mean dapo@clip.high=0.5?"),
-        (["-m", "+study=table1", "study.seeds=[]"], "has no seeds; name them: 'seed=range(0,12)'"),
-        (["-m", "+study=table1", "seed=range(0,7)"], "5 comparisons at alpha 0.05 need 0.01. Take 'seed=range(0,8)'"),
-        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 base policies cannot decide anything"),
-        (["-m", "+study=table1", "study.bases=[4,5,6]"], "3 base policies cannot decide anything"),
-        (["-m", "+study=table1", "study.families={rungs: 0.05}"], "has no comparisons 'rungs'"),
-        (["-m", "+study=table1", "study.families={ladder: 0.06}"], "their shares exceed alpha 0.05"),
+        (["-m", "+study=tabel1"], "+study=table1"),
+        (["-m", "+study=table1", "algorithm=grpo"], "algorithm.family=grpo"),
+        (["-m", "study=table1"], "+study=table1"),
+        (["-m", "+study=table1", "study.arm=dpo"], "'dpo' dapo"),
+        (["-m", "+study=clip_dose", "study.arm=dapo@clip.hihg=0.5"], "dapo@clip.high=0.5"),
+        (["-m", "+study=table1", "study.seeds=[]"], "'seed=range(0,12)'"),
+        (["-m", "+study=table1", "seed=range(0,7)"], "0.01 'seed=range(0,8)'"),
+        (["-m", "+experiment=ablate_clip_higher", "seed=0,1"], "2 base policies cannot decide"),
+        (["-m", "+study=table1", "study.bases=[4,5,6]"], "3 base policies cannot decide"),
+        (["-m", "+study=table1", "study.families={rungs: 0.05}"], "'rungs'"),
+        (["-m", "+study=table1", "study.families={ladder: 0.06}"], "alpha 0.05"),
         (["-m", "+study=table1", "study.seeds=[1,1]"], "one is named twice"),
-        (["-m", "+study=table1", "seed=a,b"], "seed=a: a seed is an integer"),
-        (["+study=table1"], "without -m runs one cell: name its arm, study.arm=naive_grpo"),
-        (["-m", "+study=table1", "algorithm.clip.high=0.3,0.4"], "a study sweeps over study.arm and seed"),
+        (["-m", "+study=table1", "seed=a,b"], "seed=a"),
+        (["+study=table1"], "-m study.arm=naive_grpo"),
+        (["-m", "+study=table1", "algorithm.clip.high=0.3,0.4"], "study.arm seed"),
         (["-m", "+study=table1", "algorithm.techniques.clip_higher=true"], "the arms of a study set the switches"),
-        (["-m", "+study=table1", "study.packed=nowhere"], "study.packed=nowhere: no such folder"),
+        (["-m", "+study=table1", "study.packed=nowhere"], "study.packed=nowhere"),
         (["-m", "+study=table1", "hydra/launcher=basic", "study.until=decided"], "a study starts its cells itself"),
-        (["-m", "+study=table1", "study.arms=null"], "study.arms: study table1 names none"),
-        (["-m", "+study=table1", "study.arms=[ladder,cub]"], "study.arms: 'cub' is no arm"),
+        (["-m", "+study=table1", "study.arms=null"], "study.arms table1"),
+        (["-m", "+study=table1", "study.arms=[ladder,cub]"], "study.arms 'cub'"),
         (
             ["-m", "+study=clip_dose", "algorithm.kl.beta=${algorithm.clip.high}"],
-            "arms differ in algorithm.kl.beta, which the study does not declare",
+            "algorithm.kl.beta",
         ),
         (
             ["-m", "+study=clip_dose", "algorithm.clip.high=0.5"],
-            "dapo and dapo@clip.high=0.5 are the same config under two names",
+            "dapo@clip.high=0.5",
         ),
     ],
 )
-def test_a_study_that_cannot_be_right_is_refused_before_anything_is_written(tmp_path, capsys, arguments, message):
+def test_a_study_that_cannot_be_right_is_refused_before_anything_is_written(tmp_path, capsys, arguments, keys):
     assert train_here(*arguments, cwd=tmp_path) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert [key for key in keys.split() if key not in said] == [], said
     assert list(tmp_path.iterdir()) == []

@@ -31,9 +31,7 @@ def test_task_skip_bad_rows_lets_a_share_of_the_training_rows_through(compose, t
     rows = [{"problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(9)] + [{"problem": "9 + 1?"}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     overrides = [f"task.path={tmp_path / 'rows.jsonl'}", "task.eval_path=null", "task.template=plain", "reward=math"]
-    with pytest.raises(
-        DataError, match=r"line 10: has no `answer`[^\n]*\n1 of 10 rows .* task.skip_bad_rows \(now 0\)"
-    ):
+    with pytest.raises(DataError, match=r"(?s)line 10: .*`answer`.*1 of 10.*task.skip_bad_rows"):
         problems(compose("task=gsm8k", *overrides, small=False))
     found = problems(compose("task=gsm8k", *overrides, "task.skip_bad_rows=0.1", small=False))
     assert len(found.train) == 9

@@ -78,5 +78,5 @@ def test_arrow_files_are_read_as_datasets_saves_them(tmp_path):
     assert [p.answer for p in problems(str(tmp_path / "saved"), COLUMNS)] == ["2", "4"]
     assert [p.answer for p in load_heldout(str(tmp_path / "saved"), COLUMNS)] == ["6"]
     (tmp_path / "broken.arrow").write_bytes(b"no arrow")
-    with pytest.raises(DataError, match=r"broken\.arrow: not readable as Arrow"):
+    with pytest.raises(DataError, match=r"broken\.arrow"):
         problems(str(tmp_path / "broken.arrow"))

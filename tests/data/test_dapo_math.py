@@ -38,7 +38,6 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
     problems, selection = load_with_selection(path, "train")
     assert problems == [Problem("u-1", "What is 2 + 3?", "5"), Problem("u-2", "What is 4 * 2?", "8")]
-    assert "200 rows, 2 problems kept; 198 exact repetitions; 0 restated" in selection.lines[0]
     assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
@@ -72,7 +71,7 @@ def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path)
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
     (problem,), selection = load_with_selection(write_parquet(tmp_path / "train.parquet", [row]), "train")
     assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
-    assert "1 prompts without DAPO's template" in selection.lines[0]
+    assert "1 prompts" in selection.lines[0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import within_difficulty
+from dapo_lit.data.sources import DataError
 
 
 def graded(*levels: object) -> list[Problem]:
@@ -19,3 +20,10 @@ def test_bounds_are_inclusive_and_a_problem_without_a_level_is_dropped(low, high
     inside, outside = within_difficulty(problems, "level", low, high)
     assert "".join(p.id for p in inside) == kept
     assert sorted(p.id for p in inside + outside) == sorted(p.id for p in problems)
+
+
+def test_a_key_that_no_problem_has_is_refused_with_those_there_are():
+    with pytest.raises(DataError, match=r"'difficulty'.*level"):
+        within_difficulty(graded(1, 2), "difficulty", 1, 2)
+    with pytest.raises(ValueError, match=r"4.*2"):
+        within_difficulty(graded(1, 2), "level", 4, 2)

@@ -182,7 +182,8 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
     )
     assert test == [["gsm8k-test-0", "18"]], "the split in the id goes before the argument"
     assert train == [["gsm8k-train-0", "72"]]
-    assert "acme/nothing: no such local file, and the hub gives no such data set (RepositoryNotFoundError" in unknown
+    assert "acme/nothing: " in unknown
+    assert "RepositoryNotFoundError" in unknown
     fetched = {path.rpartition(COMMIT + "/")[2] for path in asked if "/resolve/" in path}
     assert fetched == {"main/train-00000-of-00001.parquet", "socratic/test.jsonl"}, (
         "other splits and configurations are not fetched"
@@ -192,5 +193,6 @@ def test_a_hub_id_is_downloaded_once_and_read_from_the_cache_without_a_network(h
         home, (f"acme/gsm8k:main@{COMMIT}", "train"), ("acme/other", "train"), HF_HUB_OFFLINE="1"
     )
     assert again == train
-    assert "acme/other: no such local file, and the hub gives no such data set (LocalEntryNotFoundError" in other
-    assert "Check task.path" in other
+    assert "acme/other: " in other
+    assert "LocalEntryNotFoundError" in other
+    assert "task.path" in other

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dapo_lit.data.proposals import find_columns, propose_reward, propose_template
+from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 
 
@@ -20,6 +21,11 @@ def test_columns_are_found_by_their_usual_names_in_any_case(tmp_path):
     csv = tmp_path / "rows.csv"
     csv.write_text("query,target\n1 + 1?,2\n")
     assert find_columns(str(csv)) == {"problem": "query", "answer": "target"}
+
+
+def test_columns_without_a_usual_name_are_asked_for(tmp_path):
+    with pytest.raises(DataError, match=r"text, number.*task\.columns"):
+        find_columns(written(tmp_path, {"text": "1 + 1?", "number": 2}))
 
 
 @pytest.mark.parametrize("extraction", ["answer_line", "boxed", "hash", "number", "auto"])

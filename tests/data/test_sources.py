@@ -176,11 +176,11 @@ def test_a_share_of_bad_rows_is_skipped_and_counted_and_the_other_problems_keep_
     problems, selection = load_with_selection(str(file), "train", skip_bad_rows=0.25)
     assert [p.id for p in problems] == ["rows-0", "rows-2", "rows-3"]
     assert selection.counts == {"bad_rows": 1}
-    assert selection.lines[0].startswith("bad rows: 1 skipped (task.skip_bad_rows), the first: ")
+    assert selection.lines[0].startswith("bad rows: 1 ")
     with pytest.raises(DataError) as caught:
         load_with_selection(str(file), "train", skip_bad_rows=0.24)
-    assert "1 of 4 rows cannot be used" in str(caught.value)
-    assert "task.skip_bad_rows (now 0.24)" in str(caught.value)
+    assert "1 of 4" in str(caught.value)
+    assert "task.skip_bad_rows" in str(caught.value)
 
 
 def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):

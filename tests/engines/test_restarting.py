@@ -49,7 +49,7 @@ def test_after_a_failure_a_new_engine_has_the_weights_and_the_unfinished_request
 
 def test_a_second_failure_with_the_same_weights_names_the_prompts():
     made = restarting(DyingEngine(script), DyingEngine(script))  # each gives one sample before it dies
-    with pytest.raises(EngineFailedError, match=r"worker 0 died.*prompts under way: p2;"):
+    with pytest.raises(EngineFailedError, match=r"worker 0 died.*p2"):
         list(made.generate(REQUESTS, Sampling(max_response_tokens=4)))
 
 
@@ -64,6 +64,6 @@ def test_too_small_a_cache_says_how_much_is_needed():
     config = Qwen2Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
     # 2 (keys, values) x 2 layers x 1 head x 32 dimensions x 4 bytes = 512 bytes a token, x 2^20 tokens = 0.5 GiB
     settings = VllmSettings(max_model_tokens=2**20, max_batch_size=8, kv_cache_gb=0.25)
-    with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 is too little: .* needs 0.5 GiB, 8 at once 4 GiB"):
+    with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 .* 0.5 GiB.* 4 GiB"):
         check_cache(config, torch.float32, settings)
     check_cache(config, torch.float16, settings)

@@ -105,6 +105,13 @@ def test_equivalent_wrong_answers_are_one_vote_block(verifier):
     assert consensus(counts) == 0.0
 
 
+def test_expressions_are_grouped_by_the_symbolic_rule():
+    answers = [("x", True), ("\\frac{\\sqrt{2}}{2}", False), ("\\frac{1}{\\sqrt{2}}", False), ("\\sqrt{3}", False)]
+    with Verifier(rule="sympy", extraction="boxed") as symbolic:
+        (counts,) = vote_counts([answers], symbolic.equivalent)
+    assert counts.wrong == (2, 1)
+
+
 def test_metrics_of_an_evaluation_are_means_over_problems(prompts, engine, verifier):
     found = evaluate(prompts, 4, engine, verifier, decode, SAMPLING).metrics("x")
     assert found["eval/x/avg@4"] == pytest.approx((1 / 4 + 2 / 4) / 2)
@@ -176,6 +183,11 @@ def test_a_kill_between_merging_and_clearing_leaves_every_sample_once(tmp_path, 
     assert len(files.read()) == 8
     files.merge()
     assert len(files.read()) == 8
+
+
+def test_a_missing_sample_is_named_instead_of_averaged_over(prompts, verifier):
+    with pytest.raises(ValueError, match="8 samples are missing, the first is sample 0 of a"):
+        summarise(prompts, 4, [], verifier)
 
 
 # --- intervals over questions ----------------------------------------------------------------------------------------
@@ -260,3 +272,9 @@ def shipped() -> ReflectionPatterns:
 def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
     assert shipped.reflects(text)
     assert shipped.reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("(", "not a regular expression"), ("a*", "matches the empty text")])
+def test_a_pattern_that_cannot_work_is_named(pattern, message):
+    with pytest.raises(ValueError, match=f"reflection.patterns.mine: {message}"):
+        ReflectionPatterns({"mine": pattern})

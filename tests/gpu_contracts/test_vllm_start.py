@@ -139,7 +139,7 @@ def test_the_memory_that_is_asked_for_is_weights_cache_and_a_reserve_of_one_gpu(
     options = llm_options(Path("m"), torch.bfloat16, shared, Host(80 * GIB), 4 * SEVEN_B)
     assert options["gpu_memory_utilization"] == pytest.approx((SEVEN_B + 24 * GIB) / (80 * GIB))
     assert math.ceil(80 * GIB * options["gpu_memory_utilization"]) < 0.5 * 80 * GIB
-    with pytest.raises(ValueError, match=r"lower rollout.vllm.kv_cache_gb or raise rollout.vllm.tensor_parallel"):
+    with pytest.raises(ValueError, match=r"rollout.vllm.kv_cache_gb.*rollout.vllm.tensor_parallel"):
         llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(24 * GIB), SEVEN_B)
 
 
@@ -150,5 +150,5 @@ def test_deterministic_kernels_are_asked_for_before_vllm_is_imported_and_refused
     settings = replace(SETTINGS, deterministic=True)
     start(monkeypatch, settings, Host(gpu_bytes=80 * GIB), local_rank=None)
     assert vllm.envs.VLLM_BATCH_INVARIANT
-    with pytest.raises(ValueError, match="only for GPUs has vLLM kernels"):
+    with pytest.raises(ValueError, match="GPU"):
         start(monkeypatch, settings, Host(), local_rank=None)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,37 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_f
         assert newest_good(folder) == folder / "step_000002.ckpt"
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(folder, sharded):
+    final = folder / "step_000001.ckpt"
+
+    def write(value: int, path: Path) -> None:
+        assert not final.exists() or torch.equal(load(final)[0], state(1))
+        if sharded:
+            path.mkdir()
+        torch.save({"state": state(value)}, path / "__0_0.distcp" if sharded else path)
+
+    def fails(path: Path) -> None:
+        write(2, path)
+        raise OSError(28, "No space left on device")
+
+    write_checkpoint(final, partial(write, 1))
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoint(final, fails)
+    assert torch.equal(load(newest_good(folder))[0], state(1))
+    write_checkpoint(final, partial(write, 3))
+    assert torch.equal(load(newest_good(folder))[0], state(3))
+    assert [path.name for path in folder.iterdir()] == [final.name]
+
+
+def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(folder):
+    save(folder, 1, sharded=True)
+    final = folder / "step_000001.ckpt"
+    final.rename(folder / "step_000001.ckpt.replaced")
+    assert newest_good(folder) == final
+    assert torch.equal(load(final)[0], state(1))
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_slurms_signals_save_and_end_the_run_as_preempted(tmp_path, compose, monkeypatch, capsys, number):
     original = Recorder.on_train_batch_end
@@ -205,7 +237,7 @@ def test_slurms_signals_save_and_end_the_run_as_preempted(tmp_path, compose, mon
     with pytest.raises(SystemExit) as left:
         train(compose("trainer.checkpoint_every=100"), [])
     assert left.value.code == 0
-    assert "stopped on request after step 3" in capsys.readouterr().out
+    assert "after step 3" in capsys.readouterr().out
     assert json.loads((tmp_path / RUN / "run.json").read_text())["status"] == "preempted"
     assert [c.name for c in complete(tmp_path / RUN / "checkpoints")] == ["step_000003.ckpt"]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)  # nothing ends this process later

@@ -1,17 +1,14 @@
 """Runs that train adapters: what the engine samples from, what is saved, resumed and exported."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from commands import export_to
 from small_runs import Run, rows, untimed
-from transformers import AutoModelForCausalLM
 
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.commands import ExportConfig
-from dapo_lit.export import export
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
@@ -64,22 +61,6 @@ def test_a_checkpoint_holds_adapters_alone_and_a_resumed_run_goes_on_bit_for_bit
     assert untimed(run_path(whole, "dapo"))[-2:] == untimed(run_path(halves, "dapo"))[-2:]
 
 
-def test_an_exported_policy_is_a_plain_folder_with_the_logits_of_the_adapted_one(compose, tmp_path):
-    config = compose(*LORA, "budget.steps=2")
-    run = Run(config)
-    run.fit()
-    export(ExportConfig(ckpt=str(run.folder.path), output=str(tmp_path / "out"), license=None), [])
-    model, ids = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval(), torch.arange(1, 13).view(2, 6)
-    sent = dict(full_tensors(run.module.policy))
-    assert all(torch.equal(tensor, sent[name]) for name, tensor in model.state_dict().items())
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, run.module.policy(ids).logits, rtol=1e-5, atol=1e-5)
-        base = load_model(policy_folder(config.policy, config.task))
-        assert (model(ids).logits - base(ids).logits).abs().max() > 1e-2
-    assert "peft_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
-    assert not list((tmp_path / "out").glob("adapter*"))
-
-
 def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose, tmp_path):
     options = (*LORA, "budget.steps=2")
     config = compose(*options)
@@ -98,10 +79,7 @@ def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose,
         with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
             train(compose(*LORA, "budget.steps=3", "resume=true"), [])
         with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
-            export(
-                ExportConfig(ckpt=str(run_path(config, "dapo")), output=str(tmp_path / "out"), license=None),
-                [],
-            )
+            export_to(tmp_path / "out", run_path(config, "dapo"))
     finally:
         for file in saved.iterdir():
             file.unlink()

@@ -124,7 +124,7 @@ def test_a_rank_that_hangs_ends_all_others_with_one_verdict(ends):
     lost = "error: rank 2 gave no sign of life for 0 s"
     assert [line.split(";")[0] for line in lines] == [lost, lost]
     assert ["rank 0 ends" in lines[0], "rank 1 ends" in lines[1]] == [True, True]
-    with pytest.raises(LostRankError, match="rank 2 gave no sign of life"), lost_rank_named(watches[0].lost):
+    with pytest.raises(LostRankError, match="rank 2"), lost_rank_named(watches[0].lost):
         raise RuntimeError("Connection closed by peer")
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import run_cli
+from commands import export_to
 from ranks_case import BESIDE
 from transformers import AutoModelForCausalLM
 
-from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.problem import Problem
-from dapo_lit.export import export
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import fault
@@ -154,10 +153,7 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
-    export(
-        ExportConfig(ckpt=str(run / "checkpoints" / "step_000002.ckpt"), output=str(tmp_path / "out"), license=None),
-        [],
-    )
+    export_to(tmp_path / "out", run / "checkpoints" / "step_000002.ckpt")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     for name, tensor in runs[case, 2][0]["steps"][2]["weights"].items():
         assert torch.equal(model.state_dict()[name], tensor), name

@@ -53,5 +53,5 @@ def test_a_cache_that_does_not_fit_below_the_limit_is_named(cache_tokens: int) -
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 def test_a_mask_that_is_not_boolean_is_named(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match="truncated must be boolean"):
+    with pytest.raises(ValueError, match="truncated"):
         overlong_filtering(torch.tensor([1, 0]).to(dtype))

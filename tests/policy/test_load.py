@@ -209,8 +209,8 @@ def test_a_folder_without_tokenizer_files_or_with_damaged_ones_is_refused(model,
     save_policy(tmp_path / "m", model, tokenizer, {})
     file = tmp_path / "m" / "tokenizer.json"
     file.write_text("{")
-    with pytest.raises(OSError, match="m: the tokenizer cannot be read"):
+    with pytest.raises(OSError, match=r"m: .*tokenizer"):
         load_tokenizer(tmp_path / "m")
     file.unlink()
-    with pytest.raises(FileNotFoundError, match=r"the folder has no tokenizer: none of .*tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         load_tokenizer(tmp_path / "m")

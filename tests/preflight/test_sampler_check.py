@@ -22,5 +22,5 @@ def test_an_engine_with_other_weights_than_the_model_is_refused(dtype):
     assert check_sampler(engine, model, PROMPT, limit=8).words.endswith("sampled tokens are the model's own")
     with torch.no_grad():
         model.lm_head.weight.mul_(10)  # as an engine that leaves out a scale of the logits
-    with pytest.raises(ConfigError, match=r"differ from the model's own by .* nats a token.*model type 'llama'"):
+    with pytest.raises(ConfigError, match=r" nats .*'llama'"):
         check_sampler(engine, model, PROMPT, limit=8)

@@ -30,7 +30,7 @@ def test_a_tokenizer_of_another_model_is_refused_by_the_folder(compose, tmp_path
     for file in folder.glob("*token*"):
         file.unlink()
     character_tokenizer(characters).save_pretrained(folder)
-    with pytest.raises(ConfigError, match=rf"policy.path={folder}: the tokenizer has \d+ tokens .* do not belong"):
+    with pytest.raises(ConfigError, match=rf"policy.path={folder}: .*tokenizer"):
         check_run(Parts(compose(f"policy.path={folder}", "policy.random_init=false")))
 
 
@@ -55,12 +55,12 @@ def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_
     settings = [f"policy.path={folder}", f"task.path={file}", f"task.template={tmp_path / 'bare.yaml'}"]
     config = compose("task=gsm8k", "reward=number", "task.eval_path=null", "policy=tiny", *settings, small=False)
     parts = Parts(config)
-    with parts.verifier, pytest.raises(DataError, match=r"cannot express 2 of 4 problems: .*no token for '-'; .*'×'"):
+    with parts.verifier, pytest.raises(DataError, match=r"2 of 4 .*'-'.*'×'"):
         check_run(parts)
 
 
 def test_a_template_that_the_policy_cannot_read_is_refused(parts):
-    with pytest.raises(ConfigError, match=r"task\.template=gsm8k_few_shot .*it has no token"):
+    with pytest.raises(ConfigError, match=r"task\.template=gsm8k_few_shot"):
         check_prompts(*parts.train_prompts[:1], parts.template.load("gsm8k_few_shot"), parts.tokenizer, parts.policy)
     parts.template = parts.template.load("gsm8k_chat")
     with pytest.raises(UserError, match="has no chat template"):

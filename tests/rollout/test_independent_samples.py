@@ -15,7 +15,7 @@ def group(ids: list[list[int]], logprob: float) -> list[Sample]:
 
 
 def test_four_equal_responses_of_twelve_tokens_at_two_nats_each_are_refused():
-    with pytest.raises(IdenticalSamplesError, match=r"all 4 responses to p7 in step 3 are .* log-probability -72"):
+    with pytest.raises(IdenticalSamplesError, match=r"4 .*p7 .*step 3 .*-72"):
         check_independent(group([[5] * 12] * 4, -2.0))  # 3 x 12 x 2
 
 

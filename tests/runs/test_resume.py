@@ -104,5 +104,5 @@ def test_a_finished_run_is_done_until_its_budget_grows(compose, two_steps):
 
 
 def test_checkpoints_of_one_process_are_not_read_by_several(compose, two_steps):
-    with pytest.raises(ConfigError, match=r"written with trainer\.strategy=single, and trainer\.strategy=fsdp cannot"):
+    with pytest.raises(ConfigError, match=r"trainer\.strategy=single.*trainer\.strategy=fsdp"):
         open_run(compose(*QUICK, "trainer.strategy=fsdp", "resume=true"), [], "dapo")

@@ -63,22 +63,12 @@ def write_run(
     for step in range(0, steps + 1, every):
         _questions(path / "eval" / "chain_sum" / f"step_{step:06d}.parquet", rows[step], questions, samples, seed)
     record = {
-        "study": study,
-        "arm": arm.name,
-        "seed": seed,
-        "config_hash": f"{arm.name}/{seed}",
-        "code_hash": code_hash,
-        "git_commit": "0" * 40,
-        "git_dirty_hash": None,
-        "versions": {"torch": "2.13.0"},
-        "hardware": "test",
-        "status": status,
-        "started_at": f"2026-01-01T00:00:{seed % 60:02d}+00:00",
-        "updated_at": "2026-01-01T01:00:00+00:00",
-        "pid": 1,
-        "techniques": dict(arm.techniques),
+        "study": study, "arm": arm.name, "seed": seed, "config_hash": f"{arm.name}/{seed}", "code_hash": code_hash,
+        "git_commit": "0" * 40, "git_dirty_hash": None, "versions": {"torch": "2.13.0"}, "hardware": "test",
+        "status": status, "started_at": f"2026-01-01T00:00:{seed % 60:02d}+00:00",
+        "updated_at": "2026-01-01T01:00:00+00:00", "pid": 1, "techniques": dict(arm.techniques),
         "error": "RuntimeError: out of memory" if status == "failed" else None,
-    }
+    }  # fmt: skip
     (path / "run.json").write_text(json.dumps(record))
     if status in ("finished", "solved", "exhausted"):
         (path / "DONE.json").write_text(json.dumps({"config_hash": record["config_hash"], "status": status}))
@@ -154,46 +144,25 @@ def _training(
     correct = 0.05 + 0.3 * progress
     wrong = 0.2 * (1 - progress)
     return {
-        "rollout/accuracy": accuracy + noise[1],
-        "rollout/reward": 2 * (accuracy + noise[1]) - 1,
+        "rollout/accuracy": accuracy + noise[1], "rollout/reward": 2 * (accuracy + noise[1]) - 1,
         "rollout/reward_shaped": 2 * (accuracy + noise[1]) - 1 - (0.05 if on["soft_overlong_punishment"] else 0),
-        "rollout/length_mean": length + 20 * noise[2],
-        "rollout/length_correct": length - 3,
-        "rollout/length_wrong": length + 4,
-        "rollout/length_max": 64,
+        "rollout/length_mean": length + 20 * noise[2], "rollout/length_correct": length - 3,
+        "rollout/length_wrong": length + 4, "rollout/length_max": 64,
         "rollout/truncated_frac": 0.03 + 0.06 * (not on["soft_overlong_punishment"]),
-        "rollout/groups_all_correct_frac": correct,
-        "rollout/groups_all_wrong_frac": wrong,
-        "rollout/groups_mixed_frac": 1 - correct - wrong,
-        "rollout/entropy": entropy,
+        "rollout/groups_all_correct_frac": correct, "rollout/groups_all_wrong_frac": wrong,
+        "rollout/groups_mixed_frac": 1 - correct - wrong, "rollout/entropy": entropy,
         "rollout/prob_mean": 0.75 + 0.1 * progress,
         "rollout/unique_frac": 0.9 - (0.1 if on["clip_higher"] else 0.5) * progress + noise[3],
-        "rollout/repetition_frac": 0.02,
-        "batch/accuracy": 0.5,
-        "batch/reward": 0.0,
-        "batch/length_mean": length,
-        "policy/entropy": entropy * 0.95,
-        "policy/entropy_seq_mean": entropy * 0.9,
-        "policy/prob_mean": 0.75 + 0.1 * progress,
-        "clip/low_frac": 0.002,
-        "clip/high_frac": 0.006,
-        "clip/high_frac_last_epoch": 0.006,
-        "clip/high_prob_mean": 0.12 + noise[4],
-        "clip/high_prob_max": 0.6,
-        "sampling/rounds": 1 / (1 - waste),
-        "sampling/groups_generated": 32 / (1 - waste),
-        "sampling/groups_kept": 32,
-        "sampling/tokens_filtered_frac": waste * 0.8,
-        "sampling/tokens_surplus_frac": waste * 0.2,
-        "sampling/tokens_wasted_frac": waste,
-        "sampling/empty_steps": 0,
-        "optim/grad_norm": 0.5 + 10 * abs(noise[5]),
-        "optim/grad_noise": 1 + progress,
-        "optim/lr": 1e-4,
-        "reward/length_penalty": -0.05,
-        "reward/verifier_timeout_frac": 0.0,
-        "reward/verifier_error_frac": 0.0,
-    }
+        "rollout/repetition_frac": 0.02, "batch/accuracy": 0.5, "batch/reward": 0.0, "batch/length_mean": length,
+        "policy/entropy": entropy * 0.95, "policy/entropy_seq_mean": entropy * 0.9,
+        "policy/prob_mean": 0.75 + 0.1 * progress, "clip/low_frac": 0.002, "clip/high_frac": 0.006,
+        "clip/high_frac_last_epoch": 0.006, "clip/high_prob_mean": 0.12 + noise[4], "clip/high_prob_max": 0.6,
+        "sampling/rounds": 1 / (1 - waste), "sampling/groups_generated": 32 / (1 - waste), "sampling/groups_kept": 32,
+        "sampling/tokens_filtered_frac": waste * 0.8, "sampling/tokens_surplus_frac": waste * 0.2,
+        "sampling/tokens_wasted_frac": waste, "sampling/empty_steps": 0, "optim/grad_norm": 0.5 + 10 * abs(noise[5]),
+        "optim/grad_noise": 1 + progress, "optim/lr": 1e-4, "reward/length_penalty": -0.05,
+        "reward/verifier_timeout_frac": 0.0, "reward/verifier_error_frac": 0.0,
+    }  # fmt: skip
 
 
 def _questions(file: Path, row: Mapping[str, Any], questions: int, samples: int, seed: int) -> None:

@@ -32,5 +32,5 @@ def test_the_first_folder_with_a_finished_run_is_read(tmp_path: Path):
     write_run(tmp_path / "own", status="failed", steps=4, every=2)
     write_run(tmp_path / "shipped", steps=4, every=2, seed=7)
     assert load_first(tmp_path / "none", tmp_path / "own", tmp_path / "shipped").seeds == (7,)
-    with pytest.raises(StudyError, match=r"none: no such folder; .*own: no finished run"):
+    with pytest.raises(StudyError, match=r"none: .*own: "):
         load_first(tmp_path / "none", tmp_path / "own")

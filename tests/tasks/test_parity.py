@@ -16,9 +16,9 @@ def test_training_problems_and_demonstrations_contain_no_held_out_string():
     shown = [d.prompt for d in itertools.islice(Mixture(chains=0.5).stream(0), 500)]
     assert not {p.problem for p in heldout} & set(shown)
     assert all(len(p.problem) in range(17, 30, 2) and p.answer == str(p.problem.count("1") % 2) for p in train)
-    with pytest.raises(ValueError, match="max_bits <= 26"):
+    with pytest.raises(ValueError, match="max_bits"):
         Strings(8, 27)
-    with pytest.raises(ValueError, match="300 train problems requested, but there are only"):
+    with pytest.raises(ValueError, match="300 "):
         problems("train", 300, Strings(4, 6))
 
 

@@ -70,3 +70,8 @@ def test_demonstrations_use_the_vocabulary_and_are_right_as_often_as_the_mixture
 def _is_right_on_shown(prompt: str, program: str) -> bool:
     pairs = [pair.split(">") for pair in prompt.rstrip("=").split("|")]
     return all(run(program, before) == after for before, after in pairs)
+
+
+def test_written_steps_are_told_from_an_immediate_answer():
+    assert string_programs.has_written_steps("drop 1:bX;reverse:Xb#drop 1;reverse")
+    assert not string_programs.has_written_steps("#drop 1;reverse")

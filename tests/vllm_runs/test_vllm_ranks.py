@@ -7,23 +7,11 @@ import pytest
 from command_line import run_python
 
 RUN = (
-    "+experiment=four_sums",
-    "policy.architecture.hidden_size=64",  # heads of 32
-    "policy.name=micro_heads_of_32",
-    "rollout=vllm",
-    "rollout.vllm.kv_cache_gb=0.125",
-    "trainer=fsdp",
-    "trainer.accelerator=cpu",
-    "trainer.devices=2",
-    "trainer.sharding.dtype=null",
-    "trainer.threads=1",
-    "algorithm.num_prompts=6",
-    "algorithm.minibatch_prompts=3",
-    "budget.steps=2",
-    "evaluation.samples=2",
-    "logger.progress=none",
-    "logger.rollouts_every=1",
-)
+    "+experiment=four_sums", "policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32", "rollout=vllm",
+    "rollout.vllm.kv_cache_gb=0.125", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2",
+    "trainer.sharding.dtype=null", "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3",
+    "budget.steps=2", "evaluation.samples=2", "logger.progress=none", "logger.rollouts_every=1",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("per_engine", [1, 2])

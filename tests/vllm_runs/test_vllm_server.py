@@ -213,7 +213,7 @@ def test_training_through_a_server_takes_samples_of_its_own_weights_also_after_a
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[-1]["gradient_step"] > 0
     assert failed[0] > 0  # under way, submitted again to the servers with the weights given again
-    assert "the connection was reset) and is restarted" in capsys.readouterr().out
+    assert "the connection was reset" in capsys.readouterr().out
     for row in rows[1:]:  # weights of one step before would show as 1e-3 and more
         assert row["mismatch/kl"] is None or row["mismatch/kl"] < 1e-8
     assert set(server.folder.glob("weights_*")) <= others
