@@ -94,7 +94,7 @@ def _add(source: Path, files: Files, config: MkDocsConfig) -> None:
     text, resources = MarkdownExporter().from_filename(str(source))
     stem = source.stem
     for name, picture in resources["outputs"].items():
-        text = text.replace(f"![png]({name})", f"![What the code above draws]({stem}_{name})")
+        text = text.replace(f"![png]({name})", f"![Drawn by the code above]({stem}_{name})")
         files.append(File.generated(config, f"notebooks/{stem}_{name}", content=picture))
     files.append(File.generated(config, place, content=text))
 
@@ -123,8 +123,13 @@ def _original(file: File) -> Path | None:
     return next((path for path in [(ROOT / file.src_uri).with_suffix(".ipynb")] if path.is_file()), None)
 
 
+PICTURE = re.compile(r'<p>(<img alt="((?!Drawn by the code)[^"]+)" src="[^"]+"[^>]*>)</p>(?!\n<p><em>)')
+
+
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers draw without a library; keys in tables may break after a dot."""
+    """Formulas as MathML, which browsers draw without a library; keys in tables may break after a dot, and the longest
+    after an underscore; a picture's text is its caption, where no caption in italics follows."""
+    html = PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)
     formula = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
 
     def mathml(found: re.Match[str]) -> str:
@@ -133,7 +138,11 @@ def on_page_content(html: str, **_: Any) -> str:
 
     cell = re.compile(r"(?<=<code>)[^<\s]{20,}(?=</code>)")
     tables = re.compile(r"<table>.*?</table>", re.S)
-    html = tables.sub(lambda found: cell.sub(lambda key: re.sub(r"([./,=])", r"\1<wbr>", key[0]), found[0]), html)
+
+    def breakable(key: re.Match[str]) -> str:
+        return re.sub(r"([./,=])" if len(key[0]) < 30 else r"([./,=_(])", r"\1<wbr>", key[0])
+
+    html = tables.sub(lambda found: cell.sub(breakable, found[0]), html)
     return formula.sub(mathml, html)
 
 

@@ -1,7 +1,6 @@
 """The figure of a report's first page: with minus without each technique over the steps, a panel for each metric.
 
-Drawn at the width of a paper's column (80 mm), where its text has 7 points. Techniques differ in colour, dash and
-marker, so that it reads in grey.
+Techniques differ in colour, dash and marker, so that it reads in grey.
 """
 
 import textwrap
@@ -17,10 +16,8 @@ from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.statistics import per_base
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
-    COLUMN_IN,
     FAINT,
     INK,
-    PAGE_IN,
     Look,
     contrast_looks,
     contrast_name,
@@ -35,6 +32,8 @@ from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit, with_i
 from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_LINES = 6
+COLUMNS = 3
+"""Panels in a row."""
 TEXT = 7
 """Points."""
 Bands = dict[str, dict[str, pd.DataFrame]]
@@ -71,9 +70,7 @@ def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None
     return mean_band([pd.Series(value, index=whole.index) for value in values])
 
 
-def differences_figure(
-    runs: Runs, found: Sequence[Contrast], keys: Sequence[str], width: float = COLUMN_IN
-) -> Drawing | None:
+def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str]) -> Drawing | None:
     """The paired difference of each comparison in each metric over the steps; None where no seed has a pair.
 
     found: at most six are drawn.
@@ -91,36 +88,37 @@ def differences_figure(
     if not bands:
         return None
     lines = [c for c in lines if any(c.label in panel for panel in bands.values())]
-    pairs = sorted({int(band["n"].iloc[-1]) for panel in bands.values() for band in panel.values()})
+    counts = sorted({int(band["n"].iloc[-1]) for panel in bands.values() for band in panel.values()})
+    units = "base policies" if len(set(base_of.values())) > 1 else "runs of one base policy"
     caption = (
-        f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, pairs))} pairs): mean and "
+        f"With minus without, paired by seed, by rollout step (n = {', '.join(map(str, counts))} {units}): mean and "
         "95 % t-interval, not adjusted and cut where it leaves the panel; above 0, more with it. Shares in points"
     )
     caption += f"; training metrics as a moving mean of {window} steps." if window > 1 else "."
     if len(found) > len(lines):
         caption += f" {len(lines)} of {len(found)} comparisons; the tables have all."
-    return Drawing("differences", caption, _in_words(bands), _draw(bands, lines, width))
+    return Drawing("differences", caption, _in_words(bands), _draw(bands, lines))
 
 
 def plot_differences(runs: Runs, keys: Sequence[str], reference: str | None = None) -> Figure:
     """`differences_figure` of every technique that these runs compare, with its caption, for notebooks."""
     known = [contrast for contrast in contrasts(runs.usable.arms, reference) if contrast.technique]
     family = primary_family(known)
-    drawing = differences_figure(runs, [c for c in known if c.family == family], keys, PAGE_IN)
+    drawing = differences_figure(runs, [c for c in known if c.family == family], keys)
     if drawing is None:
         raise StudyError(f"no pair of arms that differ in one technique, of {', '.join(runs.arms)}")
     return with_caption(drawing.figure, drawing.caption)
 
 
-def _draw(bands: Bands, lines: Sequence[Contrast], width: float) -> Figure:
-    columns = min(int(2 * width / COLUMN_IN), len(bands))
+def _draw(bands: Bands, lines: Sequence[Contrast]) -> Figure:
+    columns = min(COLUMNS, len(bands))
     rows = -(-len(bands) // columns)
-    figure, grid = new_figure(rows, columns, width=width, height=0.74 * width * rows / columns)
+    figure, grid = new_figure(rows, columns, height=1.7 * rows)
     look = contrast_looks(lines)
     for place, (axes, (key, panel)) in enumerate(zip(grid.flat, bands.items(), strict=False)):
         _panel(axes, panel, look, 100 if is_share(key) else 1)
         text = in_words(key) + (f" ({unit(key)})" if unit(key) else "")
-        axes.set_title("\n".join(textwrap.wrap(text, 24)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
+        axes.set_title("\n".join(textwrap.wrap(text, 34)[:2]), loc="left", fontsize=TEXT, color=INK, linespacing=1.0)
         if place >= len(bands) - columns:
             axes.set_xlabel("rollout step", fontsize=TEXT)
     for axes in grid.flat[len(bands) :]:

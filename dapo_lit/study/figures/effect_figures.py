@@ -9,7 +9,17 @@ from dapo_lit.study.compare.contrasts import Effect, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
-from dapo_lit.study.read.outcomes import amount, bases, in_words, is_share, outcome, primary_metric, scores, unit
+from dapo_lit.study.read.outcomes import (
+    amount,
+    bases,
+    in_words,
+    is_share,
+    outcome,
+    primary_metric,
+    scores,
+    unit,
+    with_interval,
+)
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
@@ -77,34 +87,37 @@ def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Fi
 
 
 def interactions_figure(effects: Sequence[Effect], key: str) -> Drawing | None:
-    """Interactions of all pairs of techniques as a heat map."""
+    """Interactions of all pairs of techniques with their intervals, on colours of their sign and size."""
     shown = [effect for effect in effects if effect.contrast.family == "interactions"]
-    pairs = {tuple(effect.contrast.label.split(" x ")): effect.estimate.mean for effect in shown}
+    pairs = {tuple(effect.contrast.label.split(" x ")): effect.estimate for effect in shown}
     if not pairs:
         return None
     names = [switch for switch in REGISTER if any(switch in pair for pair in pairs)]
-    values = np.full((len(names), len(names)), np.nan)
-    for (a, b), mean in pairs.items():
-        values[names.index(b), names.index(a)] = mean * (100 if is_share(key) else 1)
-    figure, grid = new_figure(width=4.2, height=3.6)
+    scale = 100 if is_share(key) else 1
+    values = np.full((len(names) - 1, len(names) - 1), np.nan)  # the first has no row and the last no column
+    for (a, b), estimate in pairs.items():
+        values[names.index(b) - 1, names.index(a)] = scale * estimate.mean
+    figure, grid = new_figure(height=0.5 * len(names) + 0.9)
     axes = grid[0, 0]
     most = float(np.nanmax(np.abs(values))) or 1.0
-    axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most)
+    axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
     axes.grid(False)
-    for (a, b), mean in pairs.items():
-        column, row = names.index(a), names.index(b)
+    for (a, b), estimate in pairs.items():
+        column, row = names.index(a), names.index(b) - 1
         # white on the two dark ends of the map, ink on its pale middle
         colour = PAPER if abs(values[row, column]) > 0.6 * most else INK
-        axes.text(column, row, amount(key, mean, signed=True), ha="center", va="center", fontsize=8, color=colour)
-    brief = [REGISTER[name].short for name in names]
-    axes.set_xticks(range(len(names)), brief)
-    axes.set_yticks(range(len(names)), brief)
+        text = with_interval(key, estimate.mean, estimate.low, estimate.high).replace(" [", "\n[")
+        axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
+    axes.set_xticks(range(len(names) - 1), [REGISTER[name].label.replace(" ", "\n", 1) for name in names[:-1]])
+    axes.set_yticks(range(len(names) - 1), [REGISTER[name].label for name in names[1:]])
+    units = ", ".join(filter(None, [unit(key), "95 % t-interval"]))
+    title(axes, f"interaction on {in_words(key).partition(' (')[0]} ({units})")
     caption = (
-        f"Interactions on {key}: the effect of one technique with the other on minus with it off"
+        f"Interactions on {key}: half of one technique's effect with the other on minus off"
         + (f", in {unit(key)}" if unit(key) else "")
-        + f"; mean over n = {max(effect.estimate.n for effect in effects)} seeds."
+        + f"; mean over n = {max(effect.estimate.n for effect in shown)} and 95 % t-interval."
     )
-    words = ", ".join(f"{a} with {b} {amount(key, mean, signed=True)}" for (a, b), mean in pairs.items())
+    words = ", ".join(f"{a} with {b} {amount(key, one.mean, signed=True)}" for (a, b), one in pairs.items())
     return Drawing("interactions", caption, f"Interactions: {words}.", figure)
 
 

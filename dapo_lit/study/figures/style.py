@@ -25,8 +25,8 @@ PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
 DASHES = ("-", (0, (6, 1.5)), (0, (2.5, 1.2)), (0, (7, 1.5, 1.5, 1.5)), (0, (1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
-COLUMN_IN, PAGE_IN = 3.25, 6.75
-"""Widths of a paper's column and page, inches; text is at least 7 points at that size."""
+PAGE_IN = 6.75
+"""Width of a paper's page, inches; text is at least 7 points at that size."""
 
 RC: dict[Any, Any] = {
     "font.size": 8,

@@ -93,8 +93,11 @@ def _table_lines(table: Table, width: int) -> list[str]:
     cells = [table.columns, *table.rows]
     longest = [max(len(word) for row in cells for word in row[k].split() or [""]) for k in range(len(table.columns))]
     if sum(longest) + 2 * len(longest) > width:
-        found = [zip(table.columns, row, strict=True) for row in table.rows]
-        texts = [", ".join(f"{name} {cell}".strip() for name, cell in row if cell not in ("", "–")) for row in found]
+        texts = []
+        for first, *cells in table.rows:
+            named = zip(table.columns[1:], cells, strict=True)
+            rest = ", ".join(f"{name} {cell}".strip() for name, cell in named if cell not in ("", "–"))
+            texts.append(f"{first}: {rest}")
         layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
         return [line for text in texts for line in textwrap.wrap(text, width, **layout)]
     grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
