@@ -38,9 +38,7 @@ EPOCHS = (2, 4, 8)
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line, and the keys of a training on it."""
-    parser = CommandParser(
-        prog="python -m dapo_lit.ablate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m dapo_lit.ablate", description=__doc__)
     parser.add_argument("technique", help=", ".join(REGISTER))
     parser.add_argument("--model", required=True, help="a folder, a hub id or a .gguf file")
     parser.add_argument("--data", required=True, help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")

@@ -7,7 +7,6 @@ For each technique: its condition against what the run measured, the studies of 
 and what was found there, and the command that would settle it. No effect of a study is carried over to the run.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -89,9 +88,7 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = CommandParser(
-        prog="python -m dapo_lit.advise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m dapo_lit.advise", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a run, which may still be training, or a log")
     parser.add_argument("--steps", type=int, help="only the first so many steps")
     parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="another trainer wrote this log")

@@ -71,11 +71,7 @@ class Report:
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; exits with one line for an unknown key or a value that does not fit."""
-    parser = CommandParser(
-        prog="python -m dapo_lit.check_rewards",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="python -m dapo_lit.check_rewards", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--rule", default="sympy", help=f"one or several of {', '.join(get_args(Rule))}")
     parser.add_argument("--extraction", default="auto", choices=get_args(Extraction))
