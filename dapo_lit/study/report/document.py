@@ -94,8 +94,8 @@ def _table_lines(table: Table, width: int) -> list[str]:
     longest = [max(len(word) for row in cells for word in row[k].split() or [""]) for k in range(len(table.columns))]
     if sum(longest) + 2 * len(longest) > width:
         texts = []
-        for first, *cells in table.rows:
-            named = zip(table.columns[1:], cells, strict=True)
+        for first, *others in table.rows:
+            named = zip(table.columns[1:], others, strict=True)
             rest = ", ".join(f"{name} {cell}".strip() for name, cell in named if cell not in ("", "–"))
             texts.append(f"{first}: {rest}")
         layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
