@@ -36,8 +36,6 @@ class ProblemOrder:
     def __post_init__(self) -> None:
         if self.num_problems < 1:
             raise ValueError("there is no problem to visit: the data set is empty, or a filter dropped every problem")
-        if self.position < 0:
-            raise ValueError(f"position counts problems and cannot be negative, got {self.position}")
 
     @property
     def epoch(self) -> int:
@@ -49,8 +47,6 @@ class ProblemOrder:
 
         An index may occur more than once if the call crosses into the next epoch.
         """
-        if count < 0:
-            raise ValueError(f"cannot visit {count} problems")
         indices: list[int] = []
         while len(indices) < count:
             epoch, offset = divmod(self.position, self.num_problems)

@@ -154,10 +154,8 @@ def within_difficulty(
     """(kept, dropped): kept are the problems with low <= meta[key] <= high; None leaves a side open.
 
     A value is a number or a text such as MATH's "Level 5"; a problem without one (MATH's "Level ?") is dropped.
-    Raises DataError if no problem has the key, and ValueError if low > high.
+    Raises DataError if no problem has the key.
     """
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"difficulty bounds are empty: low {low} is above high {high}")
     if problems and not any(key in problem.meta for problem in problems):
         known = sorted({name for problem in problems for name in problem.meta})
         raise DataError(f"no problem has the key {key!r} as its difficulty; keys are {', '.join(known) or 'none'}")

@@ -102,8 +102,6 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None, 
     data without rows, and, naming the config key `key`, for a missing file; HubError, for a
     hub that refuses or cannot be reached.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit counts problems and must be at least 1, got {limit}; leave it null for all of them")
     return load_with_selection(path, split, key=key)[0][:limit]
 
 

@@ -109,7 +109,7 @@ class Prefilled:
 class Decoder:
     """Weights and forward pass. Raises ValueError for an architecture that it does not compute exactly."""
 
-    def __init__(self, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, fp32_head: bool) -> None:
+    def __init__(self, config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
         _refuse_unsupported(config)
         self.device = device
         self.dtype = dtype
@@ -137,7 +137,6 @@ class Decoder:
             tied=bool(config.tie_word_embeddings),
             device=device,
             dtype=dtype,
-            fp32_head=fp32_head,
         )
 
     def empty_cache(self) -> Cache:

@@ -26,7 +26,7 @@ class TorchEngine(RolloutEngine):
 
     config: of the policy; llama, mistral, qwen2 or qwen3, otherwise ValueError.
     eos_ids: every id that ends a response; it stays in the response, with its log-prob. Empty: none does.
-    dtype: of weights, activations and cache. fp32_head: logits from float32 products whatever the dtype.
+    dtype: of weights, activations and cache; logits come from float32 products whatever it is.
     max_batch_size: sequences decoded at once.
     """
 
@@ -41,14 +41,11 @@ class TorchEngine(RolloutEngine):
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         max_batch_size: int = 512,
-        fp32_head: bool = True,
     ) -> None:
         outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
         if outside:
             raise ValueError(f"eos_ids {outside} are outside the vocabulary of {config.vocab_size}")
-        if max_batch_size < 1:
-            raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
-        self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype, fp32_head)
+        self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
         self.concurrency = max_batch_size

@@ -37,9 +37,7 @@ class Weights:
     Raises ValueError for a tensor that has no place here: the architecture computes something this sampler does not.
     """
 
-    def __init__(
-        self, shapes: Shapes, *, head_dim: int, tied: bool, device: torch.device, dtype: torch.dtype, fp32_head: bool
-    ) -> None:
+    def __init__(self, shapes: Shapes, *, head_dim: int, tied: bool, device: torch.device, dtype: torch.dtype) -> None:
         self._shapes = shapes
         self._head_dim = head_dim
         self._tied = tied
@@ -48,11 +46,10 @@ class Weights:
         self._slots: dict[str, list[Tensor]] = {}  # for each name, the views of buffers that take the tensor
         self.embedding = self._single("model.embed_tokens.weight")
         self.final_norm = self._single("model.norm.weight")
-        head_dtype = torch.float32 if fp32_head else dtype
-        if tied and head_dtype == dtype:
+        if tied and dtype == torch.float32:
             self.head = self.embedding
         else:
-            self.head = torch.empty(shapes["lm_head.weight"], device=device, dtype=head_dtype)
+            self.head = torch.empty(shapes["lm_head.weight"], device=device, dtype=torch.float32)
             self._slots.setdefault("model.embed_tokens.weight" if tied else "lm_head.weight", []).append(self.head)
         num_layers = len({name.split(".")[2] for name in shapes if name.startswith("model.layers.")})
         self.layers = [self._layer(f"model.layers.{index}.") for index in range(num_layers)]
