@@ -1,4 +1,4 @@
-"""Estimates what a run needs, by the package `forecast`."""
+"""Estimates what a run needs, by `dapo_lit.forecast`."""
 
 import sys
 
@@ -6,8 +6,8 @@ from dapo_lit.cli.command import run_command
 
 
 def main() -> None:
-    from forecast.hardware import PlanConfig
-    from forecast.plan import plan
+    from dapo_lit.forecast.hardware import PlanConfig
+    from dapo_lit.forecast.plan import plan
 
     sys.exit(run_command(plan, PlanConfig, "plan"))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("dapo_lit", "math_answers", "forecast", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
+COPIED = ("dapo_lit", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
 LIBRARIES = ("torch", "lightning.pytorch", "transformers", "pandas", "hypothesis", "hydra")
 """Imported once, before the tests are forked: that takes longer than most of the tests."""
 TESTS_FAILED = 1

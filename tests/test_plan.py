@@ -14,11 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
-from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.sharding import shard
-from dapo_lit.policy.wrap import run, wrap_layers
-from forecast.duration import (
+from dapo_lit.forecast.duration import (
     ALL_REDUCE_S,
     BANDWIDTH_FRAC,
     FOLDER_BYTES_S,
@@ -31,9 +27,13 @@ from forecast.duration import (
     phases,
     response_lengths,
 )  # fmt: skip
-from forecast.hardware import GPUS, Hardware, PlanConfig, Workload
-from forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
-from forecast.plan import engines, link_bytes_s, plan, step_phases
+from dapo_lit.forecast.hardware import GPUS, Hardware, PlanConfig, Workload
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, nearest_fit, resident_engine, training_memory
+from dapo_lit.forecast.plan import engines, link_bytes_s, plan, step_phases
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.sharding import shard
+from dapo_lit.policy.wrap import run, wrap_layers
 
 
 def composed(*overrides: str) -> PlanConfig:
@@ -168,7 +168,7 @@ def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
         tried.append((trainer.activation_checkpointing, trainer.micro_batch_tokens, trainer.num_nodes))
         return Memory({"activations and temporary": 1.0}, 1, {})
 
-    monkeypatch.setattr("forecast.memory.training_memory", too_large)
+    monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
     assert nearest_fit(tight, memory, 0.5, print) is None
     weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
     assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]

@@ -35,6 +35,7 @@ ARROWS = {
     "preflight": PREFLIGHT,
     "runs": {"config", "data", "rewards", "rollout", "engines", "ranks"},
     "evaluation": EVALUATION,
+    "forecast": {"config", "objective", "policy", "techniques"},
     "lit": EVALUATION | {"evaluation"},
     "replays": EVALUATION | {"evaluation", "lit"},
     "study": {"techniques"},

@@ -112,7 +112,12 @@ def test_a_multirun_over_a_switch_and_seeds_finishes_every_run(tmp_path, cache):
 
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
     arguments = (*SMALL, "logger=wandb", "logger.wandb.mode=offline", "logger.rollouts_every=1")
-    arguments += ("logger.wandb.tags=[tag_a,tag_b]", "logger.wandb.notes=noted here", "logger.wandb.name=named")
+    arguments += (
+        "logger.wandb.tags=[tag_a,tag_b]",
+        "logger.wandb.notes=noted here",
+        "logger.wandb.name=named",
+        "+logger.wandb.group=grouped",
+    )
     assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
     first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]
     done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
@@ -124,7 +129,7 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
     content = b"".join(log.read_bytes() for log in logs)
     for key in (*untimed(tmp_path / RUN)[-1], "completions"):
         assert key.encode() in content, key
-    assert all(text in content for text in (b"named", b"tag_a", b"tag_b", b"noted here"))
+    assert all(text in content for text in (b"named", b"grouped", b"tag_a", b"tag_b", b"noted here"))
     sync = re.search(r"^wandb   offline: wandb sync (\S+)$", done.stdout, re.MULTILINE)
     assert sync
     tables = [json.loads(file.read_text()) for file in (tmp_path / sync[1]).rglob("completions_*.table.json")]

@@ -17,6 +17,7 @@ WRONG = [
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh algorithm.clip.high"),
     ("train", ["+speed=1"], "speed seed"),
+    ("train", [SUMS, "logger.wandb.mode=offline"], "logger.wandb.mode logger=wandb"),
     ("train", ["four_sums"], "four_sums key=value"),
     ("train", ["seed=[1"], "seed=[1"),
     ("train", ["seed=one"], "seed"),

@@ -18,13 +18,13 @@ from dapo_lit.build.models import compiles
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import PlanConfig
+from dapo_lit.forecast.memory import training_memory
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import fused_loss
 from dapo_lit.policy.wrap import wrap_layers
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
-from forecast.memory import training_memory
 
 CASES = (
     ("qwen2_5_0_5b", 16384, "none"), ("qwen2_5_0_5b", 65536, "selective"), ("qwen2_5_1_5b", 16384, "none"),

@@ -266,6 +266,8 @@ def composition_fault(error: Exception) -> str:
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:
         return " ".join(str(error).split())
+    if absent[1].startswith("logger.wandb."):
+        return f"{absent[1]}: needs logger=wandb; an argument of wandb.init without a key is +{absent[1]}=..."
     return (
         f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
     )

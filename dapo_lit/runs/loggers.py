@@ -216,13 +216,10 @@ class WandbRun:
         run_id = run.get("wandb_id") or secrets.token_hex(4)
         folder.write_run(wandb_id=run_id)
         self.run = wandb.init(
-            **{"name": f"{run['arm']}-seed_{config.replicate}"} | given,
-            id=run_id,
-            resume="allow",
-            group=config.study_name,
-            config=config.model_dump(mode="json"),
-            dir=folder.path,
-            settings=wandb.Settings(console="off", silent=True),
+            **{"name": f"{run['arm']}-seed_{config.replicate}", "group": config.study_name}
+            | given
+            | {"id": run_id, "resume": "allow", "config": config.model_dump(mode="json"), "dir": folder.path}
+            | {"settings": wandb.Settings(console="off", silent=True)}
         )
         self.table_type = wandb.Table
         offline = f"offline: wandb sync {Path(self.run.dir).parent}"

@@ -121,7 +121,7 @@ def rooms() -> str:
         file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
     }
     names = [name for name in found if name != "." and (name.startswith("study.") or "." not in name)]
-    outside = ("math_answers", "forecast")
+    outside = ("math_answers",)
     found |= {name: ROOT / name / "__init__.py" for name in outside}
     rows = []
     for name in [*names, *outside]:

@@ -54,7 +54,7 @@ FAULTS_ON_GPUS = (
     Fault("requests to a server have no seed of their own", "engines/vllm_server/stream.py",
         '"seed": request_seed(self._sampling.seed, request.key, num_tokens),', '"seed": 1,',
         (SERVERS, "-k", "killed_one_returns")),
-    Fault("the plan leaves out the engine that stays on the GPU", "../forecast/memory.py",
+    Fault("the plan leaves out the engine that stays on the GPU", "forecast/memory.py",
         " + sum(self.engine.values())", "", ("tests/test_plan.py", "-k", "48_gb")),
     Fault("the mismatch alarm goes by the dtype of the shards", "lit/callbacks.py",
         "if config.compute_dtype ==", "if config.policy.dtype ==", ("tests/lit/test_mismatch_alarm.py",)),

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from forecast.hardware import Hardware, Workload
+from dapo_lit.forecast.hardware import Hardware, Workload
 
 BANDWIDTH_FRAC = 0.685
 """Share of the memory's bandwidth that a decode step reaches: gpt-fast, Llama-2-7B on one A100."""

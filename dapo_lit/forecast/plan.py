@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.status import Status
 
+from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
+from dapo_lit.forecast.hardware import PlanConfig
 from dapo_lit.screen import print_table
-from forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
-from forecast.hardware import PlanConfig
 
 if TYPE_CHECKING:
-    from forecast.memory import Memory
+    from dapo_lit.forecast.memory import Memory
 
 
 RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
@@ -25,7 +25,7 @@ VLLM_MEMORY_FRAC = 0.92
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:
-    from forecast.memory import training_memory
+    from dapo_lit.forecast.memory import training_memory
 
     with progress("simulating a training micro-batch, layer by layer; quick=true takes less time"):
         memory = training_memory(config, config.quick)
@@ -91,7 +91,7 @@ def link_bytes_s(config: PlanConfig) -> float:
 
 
 def print_memory(config: PlanConfig, memory: Memory) -> None:
-    from forecast.memory import GIB, nearest_fit
+    from dapo_lit.forecast.memory import GIB, nearest_fit
 
     capacity = config.hardware.memory_gb * 1e9 / GIB
     weights, cache, spare = rollout_memory(config, memory, capacity)
@@ -118,7 +118,7 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
 
 def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
     """GiB of the engine's weights and cache on a GPU of the trainer during rollouts, and what is left."""
-    from forecast.memory import GIB, GRAPHS_GIB, engine_weights
+    from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, engine_weights
 
     rollout = config.rollout
     if rollout.engine == "vllm" and rollout.vllm.placement == "server":
