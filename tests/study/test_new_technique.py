@@ -36,6 +36,7 @@ def test_it_joins_the_studies_that_vary_every_technique_and_no_other(name: str, 
     assert len(set(after.names)) == len(after.names)
     added = {
         "leave_one_out": {"dapo+low_entropy_mask"},
+        "sizes": {"dapo+low_entropy_mask"},
         "add_one_in": {"naive_grpo+low_entropy_mask"},
         "factorial": {arm.name for arm in after.arms if SIXTH in arm.on},
         "factorial_half": {arm.name for arm in after.arms if SIXTH in arm.on},
