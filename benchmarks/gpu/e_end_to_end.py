@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from part import DEVICE, ON_GPU, finish, options, time_left
+from runs import learned, rows, train
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import fused_loss
-from runs import learned, rows, train
 
 SMALL = ("algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "evaluation.samples=1", "evaluation.every=0")
 

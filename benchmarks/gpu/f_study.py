@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from part import STARTED, finish, options
-
 from runs import begin, rows
 
 ARMS = {
