@@ -1,7 +1,7 @@
 """The command line of the commands with a config: Hydra's flags and overrides, checked before Hydra sees them."""
 
+import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
@@ -51,11 +51,14 @@ def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
 
     >>> written_out(["runs/single/dapo/seed_0", "output=exported"], "ckpt")
     ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
+    >>> len(written_out(["study.arms=[" + "dapo," * 100 + "naive_grpo]"], None))
+    1
     """
     written: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
-        if not is_place or ("=" in argument and not Path(argument).exists()):
+        # Path.exists() raises for an argument that is too long for a name, such as a list of arms.
+        if not is_place or ("=" in argument and not os.path.exists(argument)):
             written.append(argument)
         elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
             raise ConfigError(f"{argument}: not key=value; --help lists the keys")
