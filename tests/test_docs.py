@@ -103,11 +103,13 @@ def test_every_source_file_that_a_page_names_exists(file):
 
 
 def quoted_commands() -> list[tuple[str, str]]:
-    """(page, command) of every `python -m dapo_lit...` in the pages, continued lines joined, comments cut off."""
+    """(page, command) of every `python -m dapo_lit...` in the pages, lines joined, variables written out."""
     found = []
     for file in (file for file in PAGES if "examples" not in file.parts):  # those run from a folder of their own
         text = re.sub(r"\\\n\s*", "", file.read_text())
         for block in re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):  # titled ones too
+            for name, value in re.findall(r'^(\w+)="([^"]*)"$', block, re.MULTILINE):
+                block = block.replace(f"${name}", value)
             found += [(file.name, line) for line in re.findall(r"(?:^|\s)(python -m dapo_lit\.[^\n]*)", block)]
         inline = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         found += [(file.name, command) for command in re.findall(r"`(python -m dapo_lit\.[^`]*)`", inline)]
