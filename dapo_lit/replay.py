@@ -93,8 +93,26 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     configs = {on: changed(recording.config, {f"algorithm.techniques.{t}": t in on for t in REGISTER}) for on in sets}
     tokenizer = Parts(recording.config).tokenizer
     out = run / "replay" / f"step_{recording.step:06d}.html"
-    out.write_text(step_page(recording, configs, lambda ids: str(tokenizer.decode(ids))))
+    checks = between_combinations(recording.config)
+    out.write_text(step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids))))
     print(f"page    {out} ({out.stat().st_size / 1e6:.2f} MB), opens in a browser")
+
+
+def between_combinations(config: Config) -> list[Config]:
+    """Each slider of the page off its recorded value, under the switches with which it acts."""
+    algorithm, on = config.algorithm, "algorithm.techniques."
+    low, high, cache = algorithm.clip.low, algorithm.clip.high, algorithm.overlong.cache_tokens
+    return [
+        changed(config, changes)
+        for changes in (
+            {"algorithm.clip.low": low / 2},
+            {f"{on}clip_higher": True, "algorithm.clip.high": high / 2},
+            {f"{on}clip_higher": False, "algorithm.clip.low": low / 2},
+            {f"{on}soft_overlong_punishment": True, "algorithm.overlong.cache_tokens": cache // 2},
+            {f"{on}token_level_loss": True, "algorithm.token_level_denominator": "group"},
+            {f"{on}token_level_loss": False, "algorithm.completion_level_denominator": "constant"},
+        )
+    ]
 
 
 def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False) -> None:

@@ -1,6 +1,7 @@
 """The page of a step computes what the replay does, and text in it stays text."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from dapo_lit.objective.tokens import Bounds, clipped_tokens
 from dapo_lit.replay import changed, main
 from dapo_lit.replays.page import _filled
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, replay
-from dapo_lit.replays.tables import token_table
+from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.techniques import REGISTER
 from dapo_lit.train import train
 
@@ -48,6 +49,20 @@ def recording(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Recordin
     )  # fmt: skip
     train(config, [])
     return open_recording(next(Path(config.runs_dir).rglob("run.json")).parent, 3)
+
+
+@pytest.fixture(scope="module")
+def small_steps(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Path]:
+    """Updates that hardly move the weights, so that a sketch at the recorded ones leaves only its own error."""
+    config = composed(
+        *SMALL, f"runs_dir={tmp_path_factory.mktemp('small')}", "algorithm.num_prompts=6",
+        "algorithm.minibatch_prompts=3", "budget.steps=1", "algorithm.optimizer.lr=1e-9", "replay.record=[1]",
+        "study_name=small",
+    )  # fmt: skip
+    train(config, [])
+    run = next(Path(config.runs_dir).rglob("run.json")).parent
+    assert main([str(run), "step=1", "--html"]) == 0
+    return open_recording(run, 1), run / "replay" / "step_000001.html"
 
 
 @pytest.fixture(scope="module")
@@ -160,15 +175,59 @@ def test_the_page_names_the_switches_that_change_nothing(page, browser):
     assert "dynamic sampling" in browser.evaluate(named)
 
 
-def test_a_slider_off_its_recorded_value_leaves_no_angle_on_the_page(page, browser):
+SKETCHED = f"""(changes) => {{
+    const found = updateOf(step, ({STATE})(changes));
+    return [degrees(found.cosine), found.norm, found.exact];
+}}"""
+
+
+def test_between_the_combinations_the_update_is_sketched_within_the_error_that_the_page_shows(page, browser):
+    """The page's own replays at other sliders; and a slider moved by nothing leaves the replay's numbers."""
     browser.open(page)
-    update = "[...document.querySelectorAll('#tiles .value')].pop().textContent"
-    assert browser.evaluate(update).startswith("0°")
+    exact = browser.evaluate(f"({SKETCHED})({{}})")
+    assert exact == [0, browser.evaluate("combinationOf(step, recordedState(step)).update.norm"), True]
+    same = browser.evaluate("(() => { step.settings.clip.low += 1e-12; return sketchError(step).count; })()")
+    nearly = browser.evaluate(f"({SKETCHED})({{ low: step.settings.clip.low - 1e-12 }})")
+    assert same == 6
+    assert nearly[2] is False
+    assert nearly[:2] == pytest.approx(exact[:2], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sliders", "changes"),
+    [
+        ({"cache": 9}, {"algorithm.overlong.cache_tokens": 9}),
+        ({"cache": 3}, {"algorithm.overlong.cache_tokens": 3}),
+        ({"token": "group"}, {"algorithm.token_level_denominator": "group"}),
+        (
+            {"on": ["clip_higher", "dynamic_sampling"], "completion": "constant"},
+            {"algorithm.completion_level_denominator": "constant"},
+        ),
+    ],
+)
+def test_the_sketch_is_the_replays_where_updates_are_small(small_steps, browser, sliders, changes):
+    recording, page = small_steps
+    browser.open(page)
+    config = with_switches(recording.config, set(sliders["on"])) if "on" in sliders else recording.config
+    arms = [replay(recording, arm) for arm in (recording.config, changed(config, changes))]
+    expected = [math.degrees(math.acos(min(1.0, cosine(arms[1].log.summed, arms[0].log.summed))))]
+    expected.append(math.sqrt(sum(float(g.double().square().sum()) for g in arms[1].log.summed)))
+    angle, norm, exact = browser.evaluate(f"({SKETCHED})({json.dumps(sliders)})")
+    assert not exact
+    assert angle == pytest.approx(expected[0], abs=3)
+    assert norm == pytest.approx(expected[1], rel=0.02)
+
+
+def test_a_slider_off_its_recorded_value_has_an_angle_that_says_it_is_a_sketch(page, browser):
+    browser.open(page)
+    update = "[...document.querySelectorAll('#tiles .tile')].pop().textContent"
+    assert browser.evaluate(update).startswith("update0°")
     browser.evaluate(
         "{ const i = document.querySelector('[data-slider=high] input'); i.value = 0.5;"
         "  i.dispatchEvent(new Event('input')); }"
     )
-    assert "°" not in browser.evaluate(update)
+    assert "≈" in browser.evaluate(update)
+    assert "in 6 replays" in browser.evaluate(update)
 
 
 HOSTILE = [

@@ -2,20 +2,24 @@
 
 The page computes kept groups, rewards, advantages, weights and clipped tokens by itself. What it cannot compute is
 measured here once for each combination of the switches: the ratio of every token at its update, and the gradient.
+Between the combinations it sketches the gradient (sketch.py); replays at other settings show the error.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.replays.recorded_step import Recording, replay
+from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
+from dapo_lit.replays.sketch import Directions, derivative
 from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
@@ -43,6 +47,8 @@ FIELDS = ("switch", "label", "section", "equation", "on", "off", "colour")
 RATIO_UNIT = 2.0**-24
 """A float32 between 0.5 and 2 is a whole number of these."""
 NATS_UNIT = 1e-3
+SKETCH_PLACES = 2**11
+"""The largest derivative along a direction is this many units."""
 
 
 def check_computed(config: Config) -> None:
@@ -57,17 +63,23 @@ def check_computed(config: Config) -> None:
 
 
 def step_page(
-    recording: Recording, combinations: Mapping[frozenset[str], Config], text_of: Callable[[Sequence[int]], str]
+    recording: Recording,
+    combinations: Mapping[frozenset[str], Config],
+    checks: Sequence[Config],
+    text_of: Callable[[Sequence[int]], str],
 ) -> str:
     """The HTML of a recorded step.
 
     combinations: the config of each combination, by the switches that are on.
+    checks: configs with other bounds, buffers and denominators, which are replayed to show the error of the sketch.
     text_of: decodes token ids.
     """
     check_computed(recording.config)
     own = recording.config
-    recorded = replay(recording, own)
+    recorded = replay(recording, own, keeps_weights=True)
     groups = recorded.generated
+    directions = Directions()
+    directions.add(recorded.log.summed or ())
     ratios: dict[bytes, np.ndarray] = {}  # replays without a difference share theirs
     replays: dict[Any, dict[str, Any]] = {}
     measured = []
@@ -78,16 +90,19 @@ def step_page(
             table = token_table(arm, lambda ids: "")
             ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
             ratios.setdefault(ratio.tobytes(), ratio)
-            update = {
-                "cosine": cosine(arm.log.summed, recorded.log.summed),
-                "norm": sum(float(g.double().square().sum()) for g in arm.log.summed or ()) ** 0.5,
-            }
+            directions.add(arm.log.summed or ())
+            update = _update(arm, recorded) | {"along": directions.coordinates(arm.log.summed or ())}
             replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "update": update}
         measured.append({"on": sorted(on)} | replays[effects])
+    policy = PolicyOfStep(recording, groups)
+    entropy = policy.forward(range(policy.num_completions))[1]
+    sketch = _sketch(policy, recorded, directions)
+    units = [float(np.abs(s).max()) / SKETCH_PLACES or 1.0 for s in sketch]
     ids = np.concatenate([c.sample.response_ids for g in groups for c in g.completions])
     vocabulary, places = np.unique(ids, return_inverse=True)
-    numbers = [places, entropies(recording, groups) / NATS_UNIT]
+    numbers = [places, entropy.numpy() / NATS_UNIT]
     numbers += [(r - 1.0) / RATIO_UNIT for r in ratios.values()]
+    numbers += [s / unit for s, unit in zip(sketch, units, strict=True)]
     return _filled(
         {
             "step": recording.step,
@@ -101,7 +116,9 @@ def step_page(
             "orders": _orders(recording, len(groups)),
             "vocabulary": [text_of([int(i)]) for i in vocabulary],
             "lengths": [len(x) for x in numbers],
-            "units": {"ratio": RATIO_UNIT, "nats": NATS_UNIT},
+            "units": {"ratio": RATIO_UNIT, "nats": NATS_UNIT, "sketch": units},
+            "along": len(directions.along),
+            "checks": [_check(recording, config, recorded) for config in checks],
             "numbers": _packed(np.concatenate(numbers)),
         }
     )
@@ -116,21 +133,93 @@ def _effects(on: frozenset[str], config: Config, groups: Sequence[Group]) -> tup
     return elsewhere, rewards, "overlong_filtering" in on and any(c.truncated for c in completions)
 
 
-def entropies(recording: Recording, groups: Sequence[Group]) -> np.ndarray:
-    """[N] nats of the next-token distribution before the step at each response token, of dropped groups too."""
-    parts = Parts(recording.config)
-    with only_state(recording.checkpoint):
-        module = DAPOModule.load_from_checkpoint(
-            recording.checkpoint, config=recording.config, build_policy=lambda: parts.policy
-        )
-    module.policy.eval()
-    num_tokens = sum(c.num_tokens for group in groups for c in group.completions)
-    batch = token_batch(groups, torch.ones(num_tokens, dtype=torch.bool), module.policy_version)
-    found = torch.zeros(num_tokens)
-    for micro, _ in module.policy_forward.micro_batches(batch, range(len(batch.sequences))):
-        with torch.no_grad():
-            found[micro.tokens] = module.policy_forward.logprobs(micro)[1].cpu()
-    return found.numpy()
+class PolicyOfStep:
+    """The policy before the step, on the responses of the step, those of dropped groups too.
+
+    weights: its trained ones, in the order of a gradient.
+    """
+
+    def __init__(self, recording: Recording, groups: Sequence[Group]) -> None:
+        parts = Parts(recording.config)
+        with only_state(recording.checkpoint):
+            self._module = DAPOModule.load_from_checkpoint(
+                recording.checkpoint, config=recording.config, build_policy=lambda: parts.policy
+            )
+        self._module.policy.eval()
+        self.weights = trained_weights(self._module)
+        self.num_completions = sum(len(group.completions) for group in groups)
+        self.keys = [c.sample.key for group in groups for c in group.completions]
+        self.num_tokens = sum(c.num_tokens for group in groups for c in group.completions)
+        mask = torch.ones(self.num_tokens, dtype=torch.bool)
+        self._batch = token_batch(groups, mask, self._module.policy_version)
+        self._embedding = self._module.policy.get_input_embeddings()
+        self._embedding.register_forward_hook(self._with_fixed_padding)
+        self.set_weights(self.weights)
+
+    def _with_fixed_padding(self, embedding: Any, ids: tuple[Tensor], found: Tensor) -> Tensor:
+        """The padding's embedding has no gradient, though log-probs depend on it: no direction may change it."""
+        padding = embedding.padding_idx
+        return found if padding is None else torch.where((ids[0] == padding)[..., None], self._padding, found)
+
+    @torch.no_grad()
+    def set_weights(self, weights: Sequence[Tensor]) -> None:
+        for own, other in zip(self.weights, weights, strict=True):
+            own.copy_(other)
+        self._padding = self._embedding.weight[self._embedding.padding_idx or 0].detach().clone()
+
+    @torch.no_grad()
+    def forward(self, completions: Sequence[int]) -> Tensor:
+        """[2, N] log-prob of each response token, and nats of the next-token distribution there; 0 elsewhere."""
+        found = torch.zeros(2, self.num_tokens)
+        forward = self._module.policy_forward
+        for micro, _ in forward.micro_batches(self._batch, completions):
+            found[:, micro.tokens] = torch.stack(forward.logprobs(micro)).cpu()
+        return found
+
+
+def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) -> list[np.ndarray]:
+    """[E * N] for each direction: derivatives of the log-probs, at the weights of a token's update in each epoch."""
+    epochs = recorded.config.algorithm.epochs
+    found = [torch.zeros(epochs, policy.num_tokens) for _ in directions]
+    for (epoch, update), completions in _completions_by_update(policy, recorded, epochs).items():
+        policy.set_weights(recorded.log.weights[update])
+        for row, direction in zip(found, directions, strict=True):
+            row[epoch] += derivative(policy.weights, direction, partial(policy.forward, completions))[0]
+    return [row.flatten().numpy() for row in found]
+
+
+def _completions_by_update(policy: PolicyOfStep, recorded: Replayed, epochs: int) -> dict[tuple[int, int], list[int]]:
+    """The completions of each (epoch, update), from 0; those that no update had go to the middle one of each epoch."""
+    place = {key: i for i, key in enumerate(policy.keys)}
+    trained = [place[c.sample.key] for group in recorded.accepted for c in group.completions]
+    found: dict[tuple[int, int], set[int]] = {}
+    for row in recorded.log.rows:
+        at = int(row["epoch"][0]) - 1, min(int(row["update"][0]), len(recorded.log.losses)) - 1
+        found.setdefault(at, set()).update(trained[int(i)] for i in row["completion"].unique())
+    for epoch in range(epochs if found else 0):
+        updates = sorted(at for at in found if at[0] == epoch)
+        found[updates[len(updates) // 2]] |= set(range(len(place))) - set(trained)
+    return {at: sorted(completions) for at, completions in found.items()}
+
+
+def _update(arm: Replayed, recorded: Replayed) -> dict[str, float | None]:
+    """The sum of a step's gradients: its norm, and the cosine to the recorded one."""
+    norm = sum(float(g.double().square().sum()) for g in arm.log.summed or ()) ** 0.5
+    return {"cosine": cosine(arm.log.summed, recorded.log.summed), "norm": norm}
+
+
+def _check(recording: Recording, config: Config, recorded: Replayed) -> dict[str, Any]:
+    """A replay at other settings than the combinations', with which the page compares its sketch."""
+    algorithm, clip = config.algorithm, config.algorithm.clip
+    state = {
+        "on": sorted(name for name, on in algorithm.techniques.model_dump().items() if on),
+        "low": clip.low,
+        "high": clip.high,
+        "cache": algorithm.overlong.cache_tokens,
+        "token": algorithm.token_level_denominator,
+        "completion": algorithm.completion_level_denominator,
+    }
+    return {"state": state, "update": _update(replay(recording, config), recorded)}
 
 
 def _group(group: Group) -> dict[str, Any]:

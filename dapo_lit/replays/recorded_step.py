@@ -168,9 +168,15 @@ class PlaybackEngine(RolloutEngine):
 
 
 class TokenLog:
-    """Observes the updates of a step: every token of every update, the first gradient and the sum of all."""
+    """Observes the updates of a step: every token of every update, the first gradient and the sum of all.
 
-    def __init__(self) -> None:
+    weights_now: the policy's; None: they are not kept.
+    """
+
+    def __init__(self, weights_now: Callable[[], Sequence[Tensor]] | None = None) -> None:
+        self._weights_now = weights_now
+        self.weights: list[list[Tensor]] = []
+        """Before each update."""
         self.rows: list[dict[str, Tensor]] = []
         self.losses: list[float] = []
         self.first: list[Tensor] | None = None
@@ -189,6 +195,8 @@ class TokenLog:
 
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
         self.losses.append(loss)
+        if self._weights_now is not None:
+            self.weights.append([w.detach().clone() for w in self._weights_now()])
         if self.summed is None:
             self.first, self.summed = [g.clone() for g in gradients], [g.clone() for g in gradients]
         else:
@@ -221,17 +229,24 @@ class _OneStep(Callback):
         trainer.should_stop = True
 
 
-def replay(recording: Recording, config: Config) -> Replayed:
+def replay(recording: Recording, config: Config, keeps_weights: bool = False) -> Replayed:
     """The recorded step with the switches of `config`, from the weights and the optimizer's state before it.
 
     If dynamic sampling keeps fewer groups than the step wants, the batch is smaller: nothing new can be generated.
+    keeps_weights: those before each update are in the log.
+
     Raises UntrustedError for code that the config names and the user did not.
     """
     with only(recording.given):
-        return _replay(recording, config)
+        return _replay(recording, config, keeps_weights)
 
 
-def _replay(recording: Recording, config: Config) -> Replayed:
+def trained_weights(module: DAPOModule) -> list[Tensor]:
+    """The policy's, in the order of a gradient in the log."""
+    return [p for p in module.policy.parameters() if p.requires_grad]
+
+
+def _replay(recording: Recording, config: Config, keeps_weights: bool) -> Replayed:
     parts = Parts(config)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")
@@ -247,7 +262,7 @@ def _replay(recording: Recording, config: Config) -> Replayed:
         on_exhausted="train_smaller" if exhausted == "error" else exhausted,
     )
     module = DAPOModule(config, lambda: parts.policy)
-    module.observer = log = TokenLog()
+    module.observer = log = TokenLog((lambda: trained_weights(module)) if keeps_weights else None)
     one_step = _OneStep()
     trainer = build_trainer(config, [one_step], {"accelerator": config.trainer.accelerator, "devices": 1})
     check_entries(recording.checkpoint)

@@ -1,0 +1,88 @@
+"""The sketch of an update: directions, derivatives, and what they add up to."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from test_replay_page import recording  # noqa: F401
+
+from dapo_lit.replays.page import PolicyOfStep, _sketch
+from dapo_lit.replays.recorded_step import replay
+from dapo_lit.replays.sketch import MOST_ALONG, NUM_ACROSS, Directions, derivative
+from dapo_lit.replays.tables import token_table
+
+
+def gradients(count: int, seed: int = 1) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [[torch.randn(3, 50, generator=generator), torch.randn(70, generator=generator)] for _ in range(count)]
+
+
+def flat(direction: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([x.flatten() for x in direction]).double()
+
+
+def test_directions_by_hand():
+    directions = Directions()
+    directions.add([torch.tensor([3.0, 4.0, 0.0])])
+    directions.add([torch.tensor([5.0, 0.0, 0.0])])  # 4 across (3, 4) / 5
+    directions.add([torch.tensor([6.0, 8.0, 0.01])])  # less than a hundredth of its square lies across
+    assert [d[0].tolist() for d in directions.along] == [
+        pytest.approx([0.6, 0.8, 0.0]), pytest.approx([0.8, -0.6, 0.0], abs=1e-6),
+    ]  # fmt: skip
+    assert directions.coordinates([torch.tensor([1.0, 2.0, 3.0])]) == pytest.approx([2.2, -0.4], abs=1e-6)
+
+
+def test_random_directions_lie_across_and_give_the_squared_length_of_the_rest():
+    directions, (first, second, other) = Directions(), gradients(3)
+    directions.add(first)
+    directions.add(second)
+    along, across = list(directions)[:2], list(directions)[2:]
+    assert len(across) == NUM_ACROSS
+    assert all(abs(flat(a) @ flat(b)) < 1e-4 for a in along for b in across)
+    length = flat(other) @ flat(other) - sum((flat(other) @ flat(a)) ** 2 for a in along)
+    estimate = sum((flat(other) @ flat(b)) ** 2 for b in across) / NUM_ACROSS
+    assert float(estimate / length) == pytest.approx(1, abs=4 * math.sqrt(2 / NUM_ACROSS))
+    assert all(torch.equal(flat(a), flat(b)) for a, b in zip(directions, directions, strict=True))
+
+
+def test_no_more_directions_than_memory_is_planned_for():
+    directions = Directions()
+    for gradient in gradients(MOST_ALONG + 3):
+        directions.add(gradient)
+    assert len(directions.along) == MOST_ALONG
+
+
+def test_a_derivative_is_that_of_autograd_and_leaves_the_weights_as_they_were():
+    w, x = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    before, direction = w.clone(), torch.randn(4, 3, dtype=torch.float64)
+    found = derivative([w], [direction], lambda: (x @ w).log_softmax(1)[:, 0])
+    _, expected = torch.func.jvp(lambda v: (x @ v).log_softmax(1)[:, 0], (w,), (direction,))
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(w, before)
+
+
+def test_the_sketch_adds_up_to_the_recorded_update(recording):  # noqa: F811
+    """Over all tokens, slope times derivative along the update's own direction is its norm."""
+    arm = replay(recording, recording.config, keeps_weights=True)
+    directions = Directions()
+    directions.add(arm.log.summed)
+    policy = PolicyOfStep(recording, arm.generated)
+    epochs = recording.config.algorithm.epochs
+    sketch = np.stack(_sketch(policy, arm, directions)).reshape(-1, epochs, policy.num_tokens)
+    table = token_table(arm, lambda ids: "")
+    slope = -(table["weight"] * table["advantage"] * table["ratio"]).where(table["clipped"] == "no", 0.0)
+    starts, at = {}, 0
+    for group in arm.generated:
+        for c in group.completions:
+            key = c.sample.key
+            starts[key.problem_id, key.attempt, key.sample_index] = at
+            at += c.num_tokens
+    names = zip(table["problem_id"], table["attempt"], table["sample_index"], strict=True)
+    places = np.array([starts[name] for name in names]) + table["position"].to_numpy()
+    found = (sketch[:, table["epoch"].to_numpy() - 1, places] * slope.to_numpy()).sum(1)
+    norm = math.sqrt(sum(float(g.double().square().sum()) for g in arm.log.summed))
+    assert len(arm.log.losses) == 4
+    assert found[0] == pytest.approx(norm, rel=1e-3)
+    # Nothing lies across it.
+    assert np.abs(found[1:]).max() < 0.02 * norm
