@@ -115,13 +115,14 @@ def test_every_choice_of_every_group_composes(compose, override):
         (["task.name=file"], "task.path"),
         (
             [
-                "rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=false", "rollout.vllm.tensor_parallel=2",
+                "rollout.steps_ahead=1", "rollout=vllm", "rollout.vllm.sleep=false", "rollout.vllm.tensor_parallel=2",
                 "trainer=fsdp", "trainer.devices=2",
             ],
-            "rollout.overlap and rollout.vllm.tensor_parallel",
+            "rollout.steps_ahead and rollout.vllm.tensor_parallel",
         ),
-        (["rollout.overlap=true", "rollout=vllm", "rollout.vllm.sleep=true"], "rollout.overlap and rollout.vllm.sleep"),
-        (["rollout.overlap=true", "replay.record=[1]"], "rollout.overlap and replay.record"),
+        (["rollout.steps_ahead=1", "rollout=vllm", "rollout.vllm.sleep=true"], "steps_ahead and rollout.vllm.sleep"),
+        (["rollout.steps_ahead=1", "replay.record=[1]"], "rollout.steps_ahead and replay.record"),
+        (["rollout.steps_ahead=2", "algorithm.dynamic_sampling.carry_over=all"], "max_staleness (2)"),
         (["replay.record=[2,9]"], "budget.steps=6"),
     ],
 )  # fmt: skip

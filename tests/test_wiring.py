@@ -152,7 +152,7 @@ CHANGES = {
     "reward.weights": Change({"correctness": 0.5}, "first gradient", {"algorithm.advantage.scale_by_std": False}),
     "rollout.temperature": Change(0.7, "responses"),
     "rollout.noise_stream": Change(1, "responses", keeps="first evaluation"),
-    "rollout.overlap": Change(True, "row:sampling/stale_tokens_frac"),
+    "rollout.steps_ahead": Change(1, "row:sampling/stale_tokens_frac"),
     "trainer.fp32_head": Change(True, "first gradient", SIXTEEN_BITS),
     "budget.steps": Change(3, "ended"),
     "budget.tokens_generated": Change(10, "ended"),

@@ -103,8 +103,9 @@ class Parts:
     def _build_engine(self) -> RolloutEngine:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
+        ranks = self.ranks.of_sampling
         engine = build_engine(
-            self.policy, self.tokenizer, rollout, self.engine_device, longest, self.ranks, self.engine_dtype
+            self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype
         )
         if self.config.study is not None and not engine.takes_seeds:
             raise ConfigError(

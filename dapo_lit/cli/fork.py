@@ -45,7 +45,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
     kept, asked = kept_states(run), typed.get("fork.steps")
     steps = asked if isinstance(asked, list) else kept if asked is None else [asked]
     if not steps or (absent := [step for step in steps if step not in kept]):
-        never = "; rollout.overlap=true keeps none" if tree["rollout"].get("overlap") else ""
+        never = "; with rollout.steps_ahead it keeps none" if tree["rollout"].get("steps_ahead") else ""
         raise ConfigError(
             f"fork.steps: {run} kept {f'no state before step {absent[0]}' if steps else 'no training state'}"
             f"{f' (kept: {kept})' if kept else ''}; a run keeps those before steps 4 and 8 with "

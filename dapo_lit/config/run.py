@@ -133,19 +133,19 @@ class Config(Section):
                 "policy.lora and trainer.sharding.tensor_parallel > 1 exclude each other: a matrix with an adapter is "
                 "not cut; shard by data alone"
             )
-        if not self.rollout.overlap:
-            return
-        if colocated and vllm.sleep:
+        ahead, sampling = self.rollout.steps_ahead, self.algorithm.dynamic_sampling
+        own = "give the engine servers of its own (rollout.vllm.placement=server)"
+        excluded = {
+            "rollout.vllm.sleep": (colocated and vllm.sleep, f"an engine that samples meanwhile cannot sleep; {own}"),
+            "rollout.vllm.tensor_parallel > 1": (shares, f"the exchanges of its ranks collide with training; {own}"),
+            "replay.record": (self.replay.record, "the state before a step has its rollouts already"),
+        }
+        for name, (asked, reason) in excluded.items() if ahead else ():
+            if asked:
+                yield f"rollout.steps_ahead and {name} exclude each other: {reason}"
+        keeps = sampling.carry_over != "none" or sampling.on_exhausted == "replay"
+        if keeps and 0 < ahead >= sampling.max_staleness:
             yield (
-                "rollout.overlap and rollout.vllm.sleep exclude each other: an engine that samples while the policy "
-                "trains cannot give its memory back; give it servers of its own (rollout.vllm.placement=server)"
-            )
-        if colocated and vllm.tensor_parallel > 1:
-            yield (
-                "rollout.overlap and rollout.vllm.tensor_parallel > 1 exclude each other: what the ranks of one engine "
-                "exchange would collide with training; give it servers of its own (rollout.vllm.placement=server)"
-            )
-        if self.replay.record:
-            yield (
-                "rollout.overlap and replay.record exclude each other: the state before a step has its rollouts already"
+                f"algorithm.dynamic_sampling.max_staleness ({sampling.max_staleness}) drops every group that is "
+                f"carried over or replayed: rollout.steps_ahead={ahead} makes it {ahead + 1} steps old; set that"
             )

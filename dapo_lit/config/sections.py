@@ -213,8 +213,8 @@ class Rollout(Section):
     """Sequences decoded at once, by each engine or server."""
     noise_stream: Count
     """The stream of sampling noise; two arms that differ only in it are a placebo."""
-    overlap: bool
-    """Sample the next step while the policy trains on this one; every batch but the first is one step old."""
+    steps_ahead: Count
+    """Steps sampled while the policy trains; so many steps old is every batch. 0: sampling and training take turns."""
     vllm: Vllm
     """Settings for engine=vllm."""
 

@@ -209,6 +209,9 @@ class RolloutEngine(ABC):
     rereads_weights: bool = False
     """True if the tensors of the last sync_weights may be read again later, to restart after a failure."""
 
+    takes_weights: bool = True
+    """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
+
     @abstractmethod
     def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Samples drawn after this call come from exactly these weights (names as in the HF state dict)."""

@@ -1,14 +1,12 @@
 """Rollouts as training data: one batch of the trainer is one rollout step, sampled with the current weights.
 
 Validation data are evaluations: of the held-out problems, and of each benchmark.
-With `rollout.overlap` the next step is sampled during training, with the weights from before the updates (see
-rollout/step_ahead.py).
+With `rollout.steps_ahead` later steps are sampled during training, with earlier weights (rollout/steps_ahead.py).
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -32,8 +30,8 @@ from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
-from dapo_lit.rollout.step_ahead import StepAhead
 from dapo_lit.rollout.step_collection import StopRequestedError
+from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_function
 
@@ -50,9 +48,15 @@ class PolicyTensors:
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         return full_tensors(self.policy)
 
-    def copied(self) -> list[tuple[str, torch.Tensor]]:
-        """Copies of the current values, for an engine that may read them again while the policy trains."""
-        return [(name, tensor.detach().clone()) for name, tensor in self]
+    def copied(self, kept: bool) -> list[tuple[str, torch.Tensor]]:
+        """The current values in host memory, for an engine that reads them while the policy trains.
+
+        kept: False on a rank that only takes part in gathering them: shapes, with one zero each.
+        """
+        return [
+            (name, tensor.detach().to("cpu", copy=True) if kept else tensor.new_zeros(()).cpu().expand(tensor.shape))
+            for name, tensor in self
+        ]
 
 
 class OnDemand(IterableDataset):
@@ -103,7 +107,9 @@ class RolloutDataModule(LightningDataModule):
         self.benchmarks: list[OpenBenchmark] = []
         self.collector: Collector | None = None
         self._restored: dict[str, Any] | None = None
-        self._ahead = StepAhead(self._sample) if config.rollout.overlap else None
+        self._ahead = StepsAhead(self._sample)
+        self._given: int | None = None
+        """Version of the weights that the engine has, or will have once the steps of the queue are sampled."""
         self._loss_mask = loss_mask(config.algorithm)
 
     def setup(self, stage: str) -> None:
@@ -134,23 +140,16 @@ class RolloutDataModule(LightningDataModule):
                 seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
             stop_requested=self._stops_sampling,
-            ranks=self._ranks_of_sampling(),
+            ranks=self.ranks.of_sampling,
             progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         self.collector = Collector(setup=setup, order=ProblemOrder(len(train), config.seed))
         if self._restored is not None:
             self._restore(self._restored)
 
-    def _ranks_of_sampling(self) -> Ranks:
-        """With a process group of their own: a step ahead is sampled while training uses the other one."""
-        ranks, timeout = self.ranks, timedelta(minutes=self.config.trainer.timeout_min)
-        return ranks.apart(timeout) if ranks.size > 1 else ranks
-
     def _stops_sampling(self) -> bool:
         """A step ahead is completed before a stopping run saves, so that the resumed run trains on the same step."""
-        if self._ahead is not None and self._ahead.is_sampling:
-            return self._ahead.cancelled
-        return self.stop_requested()
+        return self._ahead.cancelled if self._ahead.is_sampling else self.stop_requested()
 
     def train_dataloader(self) -> DataLoader:
         def steps() -> Iterator[RolloutStep]:
@@ -175,27 +174,42 @@ class RolloutDataModule(LightningDataModule):
             return 0.0
         started = time.perf_counter()
         tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
-        if self._ahead is not None and engine.rereads_weights:
-            tensors = PolicyTensors(module.policy).copied()
+        if self.config.rollout.steps_ahead and engine.rereads_weights:
+            tensors = PolicyTensors(module.policy).copied(kept=True)
         engine.sync_weights(tensors, module.policy_version)
+        self._given = module.policy_version
         return time.perf_counter() - started
 
+    def _snapshot(self) -> Snapshot | None:
+        """The policy's weights for an engine that may be sampling now; None if it has them, or will have."""
+        module = self.trainer.lightning_module
+        if self._given == module.policy_version:
+            return None
+        self._given = module.policy_version
+        assert self.collector is not None
+        return PolicyTensors(module.policy).copied(self.collector.setup.engine.takes_weights), module.policy_version
+
     def collect(self, step: int) -> RolloutStep:
-        """Rollout step `step`, sampled with the current weights or, with overlap, those before the last updates."""
+        """Rollout step `step`, sampled with the current weights or, with steps ahead, with earlier ones."""
         started = time.perf_counter()
-        version = self.trainer.lightning_module.policy_version
-        if self._ahead:
-            self._ahead.check()
-        sync_s = self.sync_weights()
-        collected = self._ahead.take() if self._ahead else None
+        version, ahead = self.trainer.lightning_module.policy_version, self._ahead
+        collected = ahead.take()
+        last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
+        later = range(len(ahead) + 1, last + 1)
+        given, weights = time.perf_counter(), None
+        if len(ahead) and later:  # the engine may be sampling
+            weights = self._snapshot()
+        elif later or collected is None:
+            self.sync_weights()
+        sync_s = time.perf_counter() - given
         if collected is None:
             collected = self._sample(step, version)
-        else:  # if the step before made no update, the samples are fresher than planned
+        else:  # if a step before made no update, the samples are fresher than planned
             collected.policy_version = version
             collected.metrics |= staleness(collected.accepted, version)
-        self.next_step = step + 1  # immediately, because the collector's state is now that after this step
-        if self._ahead and step < self.config.budget.steps:
-            self._ahead.start(step + 1, version + 1)
+        self.next_step = step + 1  # immediately, because the collector's state is now that after the steps of the queue
+        for steps in later:
+            ahead.start(step + steps, version + steps, weights)
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
         return RolloutStep(collected, tokens, sync_s, started, self.metrics(collected))
@@ -207,12 +221,14 @@ class RolloutDataModule(LightningDataModule):
         texts = [completion.text for group in collected.counted for completion in group.completions]
         return row | {"rollout/reflection_frac": self.parts.reflection.frac(texts)}
 
-    def _sample(self, step: int, version: int) -> CollectedStep:
-        """Samples with the engine's current weights; the weights of `version` train on it."""
+    def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:
+        """Samples with `weights` (None: those that the engine has); the weights of `version` train on it."""
         assert self.collector is not None
         device = self.trainer.strategy.root_device
         if device.type == "cuda":  # a new thread is on the first one
             torch.cuda.set_device(device)
+        if weights is not None:
+            self.collector.setup.engine.sync_weights(*weights)
         return self.collector.collect(step, version)
 
     def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
@@ -220,8 +236,7 @@ class RolloutDataModule(LightningDataModule):
 
         final: the run ends here: evaluation.final_samples responses to each held-out problem.
         """
-        if self._ahead:
-            self._ahead.wait()
+        self._ahead.wait()
         self.sync_weights()
         settings, task = self.config.evaluation, self.config.task
         assert self.collector is not None
@@ -246,9 +261,8 @@ class RolloutDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         assert self.collector is not None
-        ahead = self._ahead.wait() if self._ahead else None
-        saved = ahead and ahead.mapped(lambda problem: problem.stub)
-        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": saved}
+        ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
+        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next_step = state["next_step"]
@@ -265,9 +279,8 @@ class RolloutDataModule(LightningDataModule):
             completion.length_penalty, completion.reward_shaped = self.collector.setup.reward(
                 completion.score, completion.num_tokens, completion.truncated
             )
-        if self._ahead:
-            known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
-            self._ahead.restore(state["ahead"] and state["ahead"].mapped(lambda stub: known[stub.id]))
+        known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
+        self._ahead.restore(step.mapped(lambda stub: known[stub.id]) for step in state["ahead"] or ())
 
     def on_exception(self, exception: BaseException) -> None:
         """Called after the callbacks have saved, instead of teardown. The user sees the original exception."""
@@ -282,8 +295,7 @@ class RolloutDataModule(LightningDataModule):
     def close(self) -> None:
         """Closes the engine and the verifiers' worker processes."""
         self._closed = True
-        if self._ahead:
-            self._ahead.close()
+        self._ahead.close()
         verifiers = [benchmark.verifier for benchmark in self.benchmarks]
         if self.collector is not None:
             verifiers.append(self.parts.verifier)

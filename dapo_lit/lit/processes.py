@@ -151,8 +151,9 @@ def _in_group(
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         watch.joined(store)
         group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else None
+        sampling = dist.new_group(backend="gloo", timeout=timeout)
         with lost_rank_named(watch.lost):
-            yield Ranks(rank, size, group, lost=watch.lost)
+            yield Ranks(rank, size, group, sampling, lost=watch.lost)
             dist.barrier()
     except SystemExit:  # every rank was asked to stop
         dist.barrier()

@@ -24,10 +24,17 @@ class Ranks:
     size: int = 1
     group: Any = None
     """A process group for CPU tensors (gloo); None: the default one."""
+    sampling_group: Any = None
+    """Another one, for steps that are sampled while training exchanges over `group`."""
     per_engine: int = 1
     """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
     lost: Callable[[], str | None] = lambda: None
     """The other rank that has died or hangs, asked after a collective has failed; None: none has."""
+
+    @property
+    def of_sampling(self) -> "Ranks":
+        """These ranks, exchanging over their group for sampling."""
+        return replace(self, group=self.sampling_group)
 
     def apart(self, timeout: timedelta) -> "Ranks":
         """These ranks with a process group of their own, for a thread that exchanges while others do. A collective."""

@@ -85,7 +85,9 @@ class Collector:
             accepted = self._fill(accepted, generated, step)
         if self.setup.rules.on_exhausted == "replay":
             # Those that the next step may replay.
-            self.earlier = [g for g in self.earlier + fresh if step - g.step < self.setup.rules.max_staleness]
+            assert self.setup.engine.version is not None
+            ahead = policy_version - self.setup.engine.version
+            self.earlier = [g for g in self.earlier + fresh if step - g.step + ahead < self.setup.rules.max_staleness]
         surplus = self._settle(collection)
         metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value

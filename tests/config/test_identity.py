@@ -86,10 +86,10 @@ def test_the_default_run_is_read_from_the_files_as_it_is_composed(compose):
 def test_keys_that_an_older_config_lacks_are_filled_in_and_named(compose):
     tree = compose().model_dump(mode="json")
     whole = config_hash(tree)
-    del tree["rollout"]["overlap"], tree["algorithm"]["correction"]
+    del tree["rollout"]["steps_ahead"], tree["algorithm"]["correction"]
     filled, added = with_defaults(tree)
-    assert added == {"algorithm.correction": default_run()["algorithm"]["correction"], "rollout.overlap": False}
-    assert parse(filled).rollout.overlap is False
+    assert added == {"algorithm.correction": default_run()["algorithm"]["correction"], "rollout.steps_ahead": 0}
+    assert parse(filled).rollout.steps_ahead == 0
     assert config_hash(tree) == whole
 
 

@@ -1,6 +1,6 @@
-"""A training whose rank 1 is killed while it trains on one step and samples the next, in two threads.
+"""A training whose rank 1 is killed while it trains on one step and samples the one after the next, in two threads.
 
-    RANK=1 ... python -m killed_ahead rollout.overlap=true ...     # a rank of a run, otherwise as dapo_lit.train
+    RANK=1 ... python -m killed_ahead rollout.steps_ahead=2 ...     # a rank of a run, otherwise as dapo_lit.train
 
 It kills itself where a signal from outside might come too early or too late: step SAMPLED has exchanged samples with
 the other rank, and the first update of step TRAINED has its gradient.
@@ -16,7 +16,7 @@ from dapo_lit.step.optimizer import OptimizerSteps
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.train import main
 
-TRAINED, SAMPLED = 3, 4
+TRAINED, SAMPLED = 3, 5
 EXCHANGES = 2
 """Of the step that is sampled, before the kill. Each step has one more at least."""
 

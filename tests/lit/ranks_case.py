@@ -46,7 +46,7 @@ BESIDE = ("critic", "shared", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
 CASES = {
     "tied": ("+experiment=four_sums",),
-    "ahead": ("+experiment=four_sums", "rollout.overlap=true"),
+    "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
     "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
     "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
     "critic": (
@@ -108,7 +108,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
     """Runs a case and writes every step's record; with a checkpoint it goes on from there for one step."""
     label = f"{name}_resumed" if checkpoint else name
     with joined(config.trainer) as ranks:
-        parts, stop = Parts(config), StopSignal()
+        parts, stop = Parts(config, ranks), StopSignal()
         folder = RunFolder(out / label / str(size), resumes=False)
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def test_a_rank_that_is_killed_in_a_step_ends_the_other_within_a_minute_by_name(
 
 def test_a_rank_that_is_killed_while_the_next_step_is_sampled_ends_the_other_and_no_step_is_lost(tmp_path, cache):
     """The run that goes on from the last whole checkpoint, of step 1 or 2, gives the rows of one that nobody killed."""
-    settings = ("rollout.overlap=true", "budget.steps=4", "trainer.checkpoint_every=1", "preflight=false")
+    settings = ("rollout.steps_ahead=2", "budget.steps=6", "trainer.checkpoint_every=1", "preflight=false")
     whole, undisturbed = start(tmp_path / "whole", *settings)
     (first, second), folder = start(tmp_path / "killed", *settings, module="killed_ahead")
     assert second.wait().returncode == -signal.SIGKILL, second.output("stderr")
@@ -78,7 +78,7 @@ def test_a_rank_that_is_killed_while_the_next_step_is_sampled_ends_the_other_and
     for rank in (*whole, *again):
         assert rank.wait().returncode == 0, rank.output("stderr")
     assert untimed(folder) == untimed(undisturbed)
-    assert [row["sampling/staleness_max"] for row in untimed(folder)[1:]] == [0, 1, 1, 1]
+    assert [row["sampling/staleness_max"] for row in untimed(folder)[1:]] == [0, 1, 2, 2, 2, 2]
 
 
 @pytest.fixture

@@ -133,16 +133,23 @@ def test_after_max_rounds_the_step_goes_on_as_on_exhausted_says(on_exhausted, of
     assert (indices(step.accepted), [g.mixed for g in step.accepted]) == (of_one_mixed, mixed)
 
 
-def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first():
-    """Two of three groups of a step are mixed, so step 3 has two of its own and the later one of step 2."""
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first(ahead):
+    """Two of three groups of a step are mixed, so step 3 has two of its own and the later one of step 2.
+
+    A step that is sampled ahead is older by so much, and a replayed group with it.
+    """
     order = [f"p{i}" for i in ProblemOrder(20, seed=0).next(12)]
     script = by_problem({order[2]: "w", order[5]: "w", order[8]: "r", order[11]: "w"})
-    rules = replace(RULES, max_rounds=1, on_exhausted="replay", max_staleness=1)
+    rules = replace(RULES, max_rounds=1, on_exhausted="replay", max_staleness=1 + ahead)
     made = collector(script, rules, problems=20)
-    steps = [made.collect(1, 0), made.collect(2, 1)]
+    steps = [made.collect(1, ahead)]
+    made.setup.engine.sync_weights([], 1)
+    steps.append(made.collect(2, 1 + ahead))
     resumed = collector(script, rules, problems=20)
     resumed.load_state_dict(made.state_dict())
-    steps.append(resumed.collect(3, 2))
+    resumed.setup.engine.sync_weights([], 2)
+    steps.append(resumed.collect(3, 2 + ahead))
     assert [[(g.step, g.index) for g in s.accepted] for s in steps] == [
         [(1, 0), (1, 1)],
         [(2, 0), (2, 1), (1, 1)],

@@ -73,14 +73,14 @@ def test_where_a_run_computes_may_change_and_its_budget_down_to_what_is_done(com
         ("budget.steps=4", "5"),
         ("budget.tokens_generated=899", "900"),
         ("budget.wall_s=7", "7.5"),
-        ("rollout.overlap=true", "rollout.overlap: False -> True"),  # a key that the older config lacks
+        ("rollout.steps_ahead=1", "rollout.steps_ahead: 0 -> 1"),  # a key that the older config lacks
     ],
 )
 def test_what_a_run_learns_may_not_change_nor_its_budget_end_before_what_is_done(compose, override, named):
     open_at(compose())
     run = run_path(compose(), "dapo")
     tree = yaml.safe_load((run / "config.yaml").read_text())
-    del tree["rollout"]["overlap"]
+    del tree["rollout"]["steps_ahead"]
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
     resealed(run)
     before = {file: file.read_text() for file in run.glob("*.*")}

@@ -140,12 +140,12 @@ def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(fold
         job.end()
 
 
-def test_two_trainers_train_one_step_behind_their_servers_by_config_alone(folder):
-    job = Job(folder, 2, "budget.steps=4", "rollout.overlap=true")
+def test_two_trainers_train_two_steps_behind_their_servers_by_config_alone(folder):
+    job = Job(folder, 2, "budget.steps=4", "rollout.steps_ahead=2")
     try:
         assert job.process.wait(DEADLINE_S) == 0, job.log.read_text()[-4000:]
         trained = rows(folder)[1:]
-        assert [row["sampling/staleness_max"] for row in trained] == [0, 1, 1, 1]
+        assert [row["sampling/staleness_max"] for row in trained] == [0, 1, 2, 2]
         assert [row["sampling/stale_tokens_frac"] for row in trained] == [0, 1, 1, 1]
         assert all(row["loss/policy"] is not None for row in trained)
     finally:

@@ -56,6 +56,7 @@ class VllmServerEngine(RolloutEngine):
         everywhere = settings.max_batch_size * len(settings.urls)
         self.concurrency = -(-everywhere // ranks.size)  # the rank's share
         self.ranks = ranks
+        self.takes_weights = ranks.rank == 0
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         self._model = ServedModel(config)

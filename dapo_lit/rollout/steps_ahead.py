@@ -1,0 +1,85 @@
+"""Rollout steps sampled while the policy trains on earlier ones (`rollout.steps_ahead`).
+
+With k steps ahead, step s is always sampled with the weights after the updates of step s - 1 - k, whichever of the two
+is faster. The same corrections apply to it as to carried-over tokens.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from torch import Tensor
+
+from dapo_lit.rollout.records import CollectedStep
+
+Snapshot = tuple[Iterable[tuple[str, Tensor]], int]
+"""Named tensors that nobody changes any more, and their version."""
+
+
+class StepsAhead:
+    """A queue of sampled steps, filled in order by a thread.
+
+    sample: (step, version of the weights that will train on it, weights to sample it with) -> the step. It uses nothing
+        that others use before they have called `wait`.
+    """
+
+    def __init__(self, sample: Callable[[int, int, Snapshot | None], CollectedStep]) -> None:
+        self._sample = sample
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
+        self._queue: deque[Future[CollectedStep | None]] = deque()
+        self._failure: BaseException | None = None
+        self.is_sampling = False
+        self.cancelled = False
+        """True if the step under way should end without a result."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def start(self, step: int, version: int, weights: Snapshot | None) -> None:
+        """Adds a step to the queue. weights: None: those that the engine has by then."""
+        self._queue.append(self._thread.submit(self._sampled, step, version, weights))
+
+    def _sampled(self, step: int, version: int, weights: Snapshot | None) -> CollectedStep | None:
+        """None if this step or one before it failed."""
+        if self._failure is not None:
+            return None
+        self.is_sampling = True
+        try:
+            return self._sample(step, version, weights)
+        except BaseException as failure:
+            self._failure = failure
+            return None
+        finally:
+            self.is_sampling = False
+
+    def wait(self) -> list[CollectedStep]:
+        """Waits for every step of the queue and returns them without removing them, up to one that failed.
+
+        A failure is kept for `take`: the steps before it do not depend on it.
+        """
+        return [step for future in self._queue if (step := future.result()) is not None]
+
+    def take(self) -> CollectedStep | None:
+        """Waits for the first step and removes it; raises what its sampling raised. None: the queue is empty."""
+        if not self._queue:
+            return None
+        step = self._queue.popleft().result()
+        if step is None:
+            self._queue.clear()
+            failure, self._failure = self._failure, None
+            assert failure is not None
+            raise failure
+        return step
+
+    def restore(self, steps: Iterable[CollectedStep]) -> None:
+        """Puts back what `wait` returned when a checkpoint was written."""
+        self._queue.clear()
+        for step in steps:
+            future: Future[CollectedStep | None] = Future()
+            future.set_result(step)
+            self._queue.append(future)
+
+    def close(self) -> None:
+        """Ends the thread; a step under way is abandoned."""
+        self.cancelled = True
+        self._thread.shutdown(wait=True, cancel_futures=True)

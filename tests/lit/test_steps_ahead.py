@@ -1,0 +1,173 @@
+"""Rollouts sampled while the policy trains on earlier steps: k steps old, never another number."""
+
+import threading
+
+import pandas as pd
+import pytest
+import torch
+from small_runs import RUN, Run, rows, untimed
+
+from dapo_lit.build.parts import Parts
+from dapo_lit.engines.restarting import RestartingEngine
+from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
+from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.step.scoring import score
+from dapo_lit.train import train
+
+AHEAD = "rollout.steps_ahead=1"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "stale", "sampled_with"),
+    [(1, [0, 1, 1, 1, 1], [0, 0, 1, 2, 3]), (2, [0, 1, 2, 2, 2], [0, 0, 0, 1, 2]), (4, [0, 1, 2, 3, 4], [0] * 5)],
+)
+def test_every_batch_is_k_steps_old_as_soon_as_there_are_weights_that_old(compose, ahead, stale, sampled_with):
+    run = Run(compose(f"rollout.steps_ahead={ahead}", "budget.steps=5", "logger.rollouts_every=1"))
+    run.fit()
+    trained = rows(run.folder.path)[1:]
+    assert [row["sampling/staleness_max"] for row in trained] == stale
+    assert [row["sampling/staleness_mean"] for row in trained] == stale
+    assert [row["sampling/stale_tokens_frac"] for row in trained] == [0, 1, 1, 1, 1]
+    versions = [
+        set(pd.read_parquet(file)["policy_version"])
+        for file in sorted((run.folder.path / "rollouts").glob("*.parquet"))
+    ]
+    assert versions == [{version} for version in sampled_with]
+    assert all(row["loss/policy"] is not None for row in trained)
+
+
+def test_a_step_is_sampled_with_the_weights_of_its_version_though_the_policy_has_trained_on(compose, monkeypatch):
+    """The engine gets version 1, for step 4, no earlier than the policy has version 2."""
+    trained, has_version_2 = {}, threading.Event()
+    given: dict[int, dict[str, torch.Tensor]] = {}
+    sync, updates = TorchEngine.sync_weights, DAPOModule.make_updates
+
+    def syncs(self, named_tensors, version):
+        if version == 1:
+            assert has_version_2.wait(60)
+        given[version] = {name: tensor.clone() for name, tensor in named_tensors}
+        sync(self, given[version].items(), version)
+
+    def trains(self, batch):
+        trained[self.policy_version] = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        updates(self, batch)
+        if self.policy_version == 2:
+            has_version_2.set()
+
+    monkeypatch.setattr(TorchEngine, "sync_weights", syncs)
+    monkeypatch.setattr(DAPOModule, "make_updates", trains)
+    Run(compose("rollout.steps_ahead=2", "budget.steps=5", "evaluation.every=0")).fit()
+    assert given.keys() == {0, 1, 2, 5}  # 5: the evaluation after training
+    for version in (0, 1, 2):
+        assert all(torch.equal(given[version][name], tensor) for name, tensor in trained[version].items())
+    assert any(not torch.equal(given[1][name], tensor) for name, tensor in trained[2].items())
+
+
+@pytest.mark.parametrize("carry_over", ["none", "all"])
+def test_an_engine_that_dies_while_it_samples_ahead_loses_no_group(compose, monkeypatch, carry_over):
+    settings = (
+        "rollout.steps_ahead=2", "budget.steps=5", f"algorithm.dynamic_sampling.carry_over={carry_over}",
+        "algorithm.dynamic_sampling.max_staleness=4",
+    )  # fmt: skip
+    build, step, died = Parts._build_engine, DecodingBatch.step, []
+
+    def dies_in_step_4(self):
+        if not died and any(request.key.step == 4 for request in self._row_requests):
+            died.append(threading.current_thread().name)
+            raise OSError("the engine was killed")
+        return step(self)
+
+    undisturbed = Run(compose(*settings, "study_name=whole"))
+    undisturbed.fit()
+    monkeypatch.setattr(Parts, "_build_engine", lambda self: RestartingEngine(lambda: build(self)))
+    monkeypatch.setattr(DecodingBatch, "step", dies_in_step_4)
+    run = Run(compose(*settings))
+    run.fit()
+    assert died == ["rollouts_0"]
+    assert untimed(run.folder.path) == untimed(undisturbed.folder.path)
+
+
+def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):
+    scored = []
+
+    def noted(forward, objective, batch, later=()):
+        found = score(forward, objective, batch, later)
+        scored.append((found[0].old_logprobs, batch.rollout_logprobs))
+        return found
+
+    monkeypatch.setattr("dapo_lit.lit.module.score", noted)
+    Run(compose(AHEAD, "budget.steps=2")).fit()
+    old, sampled = scored[1]
+    assert torch.equal(old, sampled)
+
+
+def test_the_next_step_is_under_way_while_the_policy_trains(compose, monkeypatch):
+    """Sampling in this test cannot end before training has begun, and training not before sampling has."""
+    training, sampling = threading.Event(), threading.Event()
+    collect, step = Collector.collect, DAPOModule.training_step
+
+    def collects(self, number, version):
+        if number == 2:
+            sampling.set()
+            assert training.wait(60)
+        return collect(self, number, version)
+
+    def trains(self, batch, index):
+        if batch.step == 1:
+            training.set()
+            assert sampling.wait(60)
+        return step(self, batch, index)
+
+    monkeypatch.setattr(Collector, "collect", collects)
+    monkeypatch.setattr(DAPOModule, "training_step", trains)
+    run = Run(compose(AHEAD, "budget.steps=2"))
+    run.fit()
+    assert len(rows(run.folder.path)) == 3
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_run_that_is_stopped_while_it_trains_goes_on_bit_for_bit(compose, tmp_path, monkeypatch, ahead):
+    settings = (f"rollout.steps_ahead={ahead}", "budget.steps=6")
+    train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
+    step = DAPOModule.training_step
+
+    def asks_to_stop(self, batch, index):
+        if batch.step == 3:
+            self.trainer.datamodule.stop_requested.requested = True
+        return step(self, batch, index)
+
+    stopped = f"runs_dir={tmp_path / 'stopped'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(DAPOModule, "training_step", asks_to_stop)
+        with pytest.raises(SystemExit, match="0"):
+            train(compose(*settings, stopped), [])
+    assert len(untimed(tmp_path / "stopped" / RUN)) == 4
+    train(compose(*settings, stopped, "resume=true"), [])
+    assert untimed(tmp_path / "stopped" / RUN) == untimed(tmp_path / "whole" / RUN)
+
+
+@pytest.mark.parametrize(("ahead", "saved"), [(1, [2]), (2, [2, 3])])
+def test_what_fails_while_it_samples_ahead_ends_the_run_after_the_steps_before_are_saved(
+    compose, monkeypatch, ahead, saved
+):
+    collect, failing = Collector.collect, ahead + 2
+
+    def fails(self, step, version):
+        if step == failing:
+            raise ExhaustedError("nothing to learn from")
+        return collect(self, step, version)
+
+    settings = (f"rollout.steps_ahead={ahead}", "budget.steps=5", "evaluation.every=2", "trainer.checkpoint_every=2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "collect", fails)
+        run = Run(compose(*settings))
+        with pytest.raises(ExhaustedError, match="nothing to learn from"):
+            run.fit()
+    written = rows(run.folder.path)
+    assert [row["step"] for row in written] == list(range(failing))
+    assert written[2]["eval/four_sums/avg@2"] is not None  # asked for while a later step was under way
+    assert [file.name for file in run.folder.checkpoints] == [f"step_{step:06d}.ckpt" for step in saved]
+    train(compose(*settings, "resume=true"), [])
+    assert [row["step"] for row in rows(run.folder.path)] == list(range(6))
