@@ -75,7 +75,7 @@ class CollectionRules:
     pass_rate_margin: float = 0.0
     """The share of right answers in a group that is kept lies between this and 1 minus this."""
     max_staleness: int = 2
-    """A group is neither carried over nor replayed once any of its tokens is more than this many updates old."""
+    """A group is neither carried over nor replayed once any of its tokens is more than this many steps old."""
     margin: float = 1.0
     """Standard deviations in `groups_in_flight`."""
     window: float = 4.0
