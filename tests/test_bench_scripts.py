@@ -54,3 +54,13 @@ HOLDS = {
 @pytest.mark.parametrize("name", HOLDS)
 def test_a_benchmark_writes_its_figures_and_its_table_and_what_it_compares_agrees(name, tmp_path, monkeypatch, cache):
     assert HOLDS[name](run(name, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize(("ahead", "ends"), [(0, [4, 12, 16, 24]), (1, [4, 9, 12, 17]), (2, [4, 9, 12, 15])])
+def test_steps_sampled_ahead_even_out_steps_that_take_1_and_5_seconds_to_sample(monkeypatch, ahead, ends):
+    """Training takes 3 s. One ahead, step 4 waits for the weights after step 2, at 9 s; two ahead, not."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("steps_ahead")
+    monkeypatch.setattr(script, "trained_s", lambda gpus, tokens, squares: (3.0, 0.0))
+    found = script.steps_per_hour([(1.0, 0, 0), (5.0, 0, 0)] * 2, ahead, 64)
+    assert found == pytest.approx(2 * 3600 / (ends[3] - ends[1]))
