@@ -8,7 +8,7 @@ python=${PYTHON:-python}
 whole=runs/${out}_whole
 if [ "$regime" = joint ]; then   # only DAPO is needed, up to its last state
   "$python" -m dapo_lit.train -m +study=leave_one_out +regime=joint study_name=${out}_whole study.arm=dapo 'seed=range(40,52)' \
-    'replay.record=[4,8]' budget.steps=8 evaluation.every=0 evaluation.final_samples=2 study.underpowered=true
+    'replay.record=[4,8]' budget.steps=11 evaluation.every=0 evaluation.final_samples=2 study.underpowered=true
 else
   "$python" -m dapo_lit.train -m +study=leave_one_out "+regime=$regime" study_name=${out}_whole \
     'study.seeds=[40,41,42,43,44,45,46,47,48,49,50,51]' 'replay.record=[4,8]'
