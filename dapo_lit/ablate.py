@@ -27,7 +27,6 @@ from dapo_lit.config import Config, config_folder
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import UserError, suggestion
 from dapo_lit.run_files import read_metrics, read_table
-from dapo_lit.screen import indented
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
@@ -141,7 +140,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
     right, mixed, truncated, length = (step_mean(rows, f"rollout/{key}") or 0.0 for key in keys)
     shares = f"{right:.1%} right, {mixed:.0%} of the groups mixed, {truncated:.1%} truncated, {length:.0f} tokens"
     like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
-    print("\n".join(map(indented, (shares, found.amount, *like))), flush=True)
+    print(*(f"  {line}" for line in (shares, found.amount, *like)), sep="\n", flush=True)
     if not mixed:
         table = read_table(min((run / "rollouts").glob("*.parquet")), ["response"])
         raise UserError(
@@ -185,9 +184,9 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
         minutes = 2 * pairs * steps * seconds / workers / 60
         text = f"{pairs} pairs: about {minutes:,.0f} minutes and {2 * pairs * steps * tokens:,.0f} tokens; they find"
         least = noise * (smallest_effect(pairs) or float("inf"))  # one pair shows nothing
-        lines.append(indented(f"{text} {least:.1f} points of {in_words(study.metric)} if sampling is the only noise"))
+        lines.append(f"  {text} {least:.1f} points of {in_words(study.metric)} if sampling is the only noise")
     rate = f"{seconds:.0f} s a step, {workers} at a time"
-    return [*lines, indented(f"({rate}, evaluations not counted; training adds noise of its own)")]
+    return [*lines, f"  ({rate}, evaluations not counted; training adds noise of its own)"]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
 from dapo_lit.errors import UserError
-from dapo_lit.screen import indented
 from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
@@ -51,18 +50,18 @@ def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
         record = REGISTER[each.technique]
         setting = "" if each.on is None else f" ({'on' if each.on else 'off'} in this run)"
         yield f"\n{record.label}{setting}: {can}"
-        yield indented(each.amount)
+        yield f"  {each.amount}"
         if each.acts is False and settings:
-            yield indented(record.regime.lever)
+            yield f"  {record.regime.lever}"
         for first in each.like[:1]:
-            yield indented(f"like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else ""))
+            yield f"  like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
         if each.acts and each.compared and not each.like:
-            yield indented("no study of this project resembles your run in this")
+            yield "  no study of this project resembles your run in this"
     if not any(each.like for each in given):
         yield "\nNothing here resembles your run."
     sources = dict.fromkeys(REGISTER[each.technique].regime.source for each in given)
-    yield "\n" + indented(f"Thresholds are {', and '.join(sources)}.", "")
-    yield indented("The studies are of policies with 0.5M parameters; their effects are not your run's.", "")
+    yield f"\nThresholds are {', and '.join(sources)}."
+    yield "The studies are of policies with 0.5M parameters; their effects are not your run's."
     yield from settling(run, settings, given)
 
 
@@ -72,13 +71,11 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
     from dapo_lit.study.designs import Arm
 
     if not settings:
-        yield indented(
-            "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here.", ""
-        )
+        yield "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here."
     elif settings["family"] != "dapo":
         yield f"No fork: algorithm.family={settings['family']}, and a fork toggles the switches of DAPO."
     elif not kept_states(run):
-        yield indented("No fork yet: this run kept no training state; train it again with 'replay.record=[4,8]'.", "")
+        yield "No fork yet: this run kept no training state; train it again with 'replay.record=[4,8]'."
     else:
         yield "To settle it on this run, from the states that it kept:"
         on = frozenset(each.technique for each in given if each.on)

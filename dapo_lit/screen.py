@@ -1,7 +1,8 @@
-"""Standard output of the commands: no control sequences from elsewhere reach it, and losing it ends nothing."""
+"""Output of the commands: no control sequences from elsewhere, lines fit the terminal, and losing it ends nothing."""
 
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
@@ -23,9 +24,24 @@ def printable(text: str) -> str:
     return CONTROL.sub("", text)
 
 
-def indented(text: str, by: str = "  ", width: int = 80) -> str:
-    """A sentence in lines of at most 80 characters."""
-    return textwrap.fill(text, width, initial_indent=by, subsequent_indent=by, break_long_words=False)
+START = re.compile(r"^ *(\S{1,12} {2,})?")
+"""A line's indent and, in a table without borders, its name: where its further lines start."""
+
+
+def folded(text: str, width: int) -> str:
+    """Breaks lines longer than `width` characters at spaces; commands stay whole, so that they can be copied.
+
+    >>> print(folded("  policy     qwen2, 495,744 parameters", 30))
+      policy     qwen2, 495,744
+                 parameters
+    """
+    fold = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, expand_tabs=False)
+    lines = text.split("\n")
+    for place, line in enumerate(lines):
+        if len(line) > width and not line.lstrip().startswith("python "):
+            fold.subsequent_indent = " " * (len(line) - len(START.sub("", line)))
+            lines[place] = fold.fill(line)
+    return "\n".join(lines)
 
 
 def print_table(
@@ -49,13 +65,18 @@ def print_table(
 
 
 class Unfailing:
-    """A stream whose failure (a closed pipe, a full disk, a lost terminal) is said once, and the rest dropped."""
+    """A stream whose failure (a closed pipe, a full disk, a lost terminal) is said once, and the rest dropped.
+
+    On a terminal, what is printed is folded to its width; text with control sequences is rich's, which fits.
+    """
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self._try(lambda: self.stream.write(text))
+        fits = "\x1b" in text or not self.stream.isatty()
+        shown = text if fits else folded(text, shutil.get_terminal_size().columns)
+        self._try(lambda: self.stream.write(shown))
         return len(text)
 
     def flush(self) -> None:

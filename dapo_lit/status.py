@@ -112,7 +112,7 @@ def line(cell: CellProgress, width: int) -> str:
     progress = f"{cell.step}/{cell.of_steps}" if cell.of_steps else f"{cell.step}"
     eta = "" if cell.eta_s is None else f"{cell.eta_s / 60:.0f} min left"
     note = "  ".join(part for part in (eta, cell.note) if part)
-    log = f"  {cell.log}" if cell.state not in ("done", "missing") else ""
+    log = f"  {cell.log}" if cell.state not in ("done", "missing", "stopped") else ""
     return f"{cell.arm + '/seed_' + str(cell.seed):<{width}}  {cell.state:<9} {progress:>9}  {note}{log}".rstrip()
 
 

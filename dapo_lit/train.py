@@ -192,16 +192,18 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
         with suppress(HeldError):  # it is another process's run now, and the reason that is reported says so
-            folder.write_run(status=status, error=f"{type(cause).__name__}: {cause}")
-        if status == "stopped" and folder.checkpoints:
-            print(
-                f"stopped by Ctrl-C; continue from {folder.checkpoints[-1].name} with resume=true (run: {folder.path})"
-            )
+            reason = "Ctrl-C" if status == "stopped" else f"{type(cause).__name__}: {cause}"
+            folder.write_run(status=status, error=reason)
         if loggers:
             loggers.close(exit_code=1)
         if isinstance(cause, OSError):
             folder.check_owner()  # what could not be written belongs to a folder that is no longer there
-        raise
+        if status == "failed":
+            raise
+        kept = folder.checkpoints
+        further = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
+        print(f"stopped by Ctrl-C; the same command with resume=true {further} (run: {folder.path})", flush=True)
+        raise SystemExit(130) from error
     if stop.requested:
         loggers.close()
         folder.write_run(status="preempted")

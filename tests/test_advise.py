@@ -21,11 +21,10 @@ def advise(folder, *arguments):
     return run_cli(*arguments, cwd=folder, module="dapo_lit.advise")
 
 
-def test_every_technique_has_an_answer_within_eighty_columns_and_a_fork_that_runs(folder):
+def test_every_technique_has_an_answer_and_a_fork_that_runs(folder):
     done = advise(folder, "runs/four_sums/dapo/seed_0")
     assert done.returncode == 0, done.stderr
     commands = [line.strip() for line in done.stdout.splitlines() if "+study=fork" in line]
-    assert max(len(line) for line in done.stdout.splitlines() if line.strip() not in commands) <= 80
     for label in ("overlong filtering", "clip-higher", "soft overlong punishment", "token-level loss"):
         assert f"\n{label} (" in done.stdout
     _, _, module, *arguments = shlex.split(commands[-1])

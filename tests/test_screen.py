@@ -19,6 +19,18 @@ def test_control_sequences_are_taken_out_and_other_text_is_left():
     assert stream.getvalue() == "abc\n"
 
 
+def test_on_a_terminal_long_lines_break_at_spaces_below_their_text_and_elsewhere_not_at_all(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    command = "  python -m dapo_lit.train +experiment=dapo budget.steps=3"  # stays whole, to be copied
+    text = f"  policy     qwen2, 495,744 parameters\nsamples {'x' * 40}\n{command}\n"
+    folded = f"  policy     qwen2, 495,744\n             parameters\nsamples\n{'x' * 40}\n{command}\n"
+    for is_terminal, expected in ((True, folded), (False, text)):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        print(text, end="", file=Screen(stream))
+        assert stream.getvalue() == expected
+
+
 def test_long_hostile_text_takes_no_longer_than_other_text():
     for part in ("\x1b]", "\x9d", "\x1b[", "\x1b[1", "\x90;"):
         assert "\x1b" not in printable(part * 200_000)  # a pattern that went back over it would take minutes

@@ -99,7 +99,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     if kept:
         print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
     if registration.decides:
-        print(f"registered {registration.digest[:12]}: {registration.decides}", flush=True)
+        print(f"registered {registration.digest[:12]}, to decide {registration.decides}", flush=True)
     drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
     sweep = Sweep(
         config,

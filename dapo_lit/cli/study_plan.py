@@ -231,7 +231,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             event=section.event.model_dump() if section.event else None,
         )
         register(folder, plan, Path(section.packed) if section.packed else None)
-        decides = "; ".join(f"{f.name} ({len(f.contrasts)} at {f.alpha:g})" for f in plan.families)
+        decides = "; ".join(f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in plan.families)
         return Registration(folder, made, content, file.read_text(), _runs(folder), decides, plan.digest)
 
 

@@ -99,7 +99,7 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
     sizes |= {"engine weights (rollouts)": weights, "keys and values (rollouts)": max(cache, 0.0)}
     rows = [(part, f"{size:.1f}") for part, size in sizes.items()]
     print_table(
-        ("part", "GiB"), rows, left=("part",), title="memory a GPU (GiB), from the second micro-batch of an update on"
+        ("part", "GiB"), rows, left=("part",), title="memory per GPU (GiB), from the second micro-batch of an update on"
     )
     if memory.peak <= capacity and spare >= 0:
         print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
@@ -133,12 +133,12 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
 def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     total = sum(phase.seconds for phase in found)
     rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
-    columns, title = ("phase", "s", "share", "bound"), "time a rollout step (s), modelled"
+    columns, title = ("phase", "s", "share", "bound"), "time per rollout step (s), modelled"
     print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
     hours = total * config.budget.steps * config.runs * gpus / 3600
     price = config.price_per_hour
     cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
-    print(f"{config.runs} x {config.budget.steps} steps: {hours:,.0f} GPU-hours{cost}")
+    print(f"runs x steps: {config.runs} x {config.budget.steps}; {hours:,.0f} GPU-hours{cost}")
     (low, high), (least, most) = HELD_OUT_ERROR["step"], HELD_OUT_ERROR["phase"]
     print(
         f"error of this model on published steps, to which it is not fitted: {low:+.0%} to {high:+.0%}, "

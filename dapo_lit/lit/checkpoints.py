@@ -87,7 +87,7 @@ class Checkpoints(Callback):
         if is_whole and (step or holds_half) and not isinstance(exception, (OSError, HeldError)):
             self.save(trainer, step, again=holds_half)
         self._wait()
-        if not is_whole and self.ranks.rank == 0:
+        if not is_whole and self.ranks.rank == 0 and not isinstance(exception, KeyboardInterrupt):  # train.py says so
             kept = self.folder.checkpoints
             after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
             print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)

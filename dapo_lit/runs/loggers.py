@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -101,16 +102,6 @@ def verdict(completion: Completion) -> str:
     return ("right" if completion.correct else "wrong") + (", truncated" if completion.truncated else "")
 
 
-class _Rate(ProgressColumn):
-    """Seconds per step, over the steps of this process."""
-
-    def render(self, task: Task) -> Text:
-        if not task.completed or task.elapsed is None or task.fields.get("first") is None:
-            return Text("")
-        done = task.completed - task.fields["first"]
-        return Text(f"{task.elapsed / done:.1f} s/step" if done else "")
-
-
 class Display:
     """A live bar on a terminal, one plain line per step elsewhere."""
 
@@ -137,36 +128,30 @@ class Display:
             if evaluation:
                 self.console.print(f"step 0  {'  '.join(evaluation)}", highlight=False)
             return
+        done, steps = int(row["step"]) - self.first, remaining_steps(self.budget, self.first_row, row)
+        pace = (time.perf_counter() - self.started) / done if done else 0.0
+        eta = f"eta {timedelta(seconds=round(pace * steps))}" if steps is not None else ""
         if self.style == "rich":
-            self._bar(row)
+            self._bar(row, steps, f"{pace:.1f} s/step  {eta}  " if done else "")
             if evaluation:
                 self.console.print(f"step {row['step']}  {'  '.join(evaluation)}", highlight=False)
         else:
-            steps = remaining_steps(self.budget, self.first_row, row)
-            done = row["step"] - self.first
-            eta = (time.perf_counter() - self.started) / done * steps if done and steps is not None else None
-            line = f"step {row['step']}/{self.total}  {summary(row)}" + (
-                f"  eta {eta:.0f} s" if eta is not None else ""
-            )
-            print("  ".join([line, *evaluation]), flush=True)
+            line = [f"step {row['step']}/{self.total}", summary(row), *([eta] if eta else []), *evaluation]
+            print("  ".join(line), flush=True)
 
-    def _bar(self, row: Mapping[str, Any]) -> None:
+    def _bar(self, row: Mapping[str, Any], steps: int | None, pace: str) -> None:
         wide = self.console.width >= WIDE
         if self.progress is None:
             self.progress = Progress(
                 *([TextColumn("training"), BarColumn(bar_width=24)] if wide else []),
                 MofNCompleteColumn(),
-                _Rate(),
-                TextColumn("eta"),
-                TimeRemainingColumn(),
                 TextColumn("{task.description}"),
                 console=self.console,
             )
-            self.task = self.progress.add_task("", total=self.total, completed=self.first or 0, first=self.first)
+            self.task = self.progress.add_task("", total=self.total, completed=self.first or 0)
             self.progress.start()
-        steps = remaining_steps(self.budget, self.first_row, row)
         total = self.total if steps is None else row["step"] + steps
-        text = summary(row) if wide else summary(row).rpartition("  ")[0]
+        text = pace + (summary(row) if wide else summary(row).rpartition("  ")[0])
         self.progress.update(self.task, completed=row["step"], total=total, description=text)
 
     def close(self) -> None:

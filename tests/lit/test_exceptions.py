@@ -118,6 +118,7 @@ ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
     "a stop that only another rank was asked for": (sampling(2, StopRequestedError()), 100, [1], "preempted"),
     "an error among the updates of step 2": (updates(2, GONE), 1, [1], "failed"),
     "the same before any checkpoint": (updates(2, GONE), 100, [], "failed"),
+    "Ctrl-C before any checkpoint": (updates(2, CTRL_C), 100, [], "stopped"),
     "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
     "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
     "Ctrl-C in the last evaluation": (evaluation(3, CTRL_C), 100, [3], "stopped"),
@@ -138,10 +139,11 @@ def test_a_run_that_is_ended_anywhere_goes_on_bit_for_bit_and_loses_no_file(
     assert saved(tmp_path) == [f"step_{step:06d}.ckpt" for step in left]
     assert status(tmp_path) == as_status
     assert (as_status == "failed") == isinstance(ended.value, RuntimeError)
-    assert as_status != "preempted" or ended.value.code == 0
+    code = {"preempted": 0, "stopped": 130}.get(as_status)
+    assert code is None or ended.value.code == code
     assert not (tmp_path / RUN / "DONE.json").exists()
     if as_status == "stopped" or "updates" in end:  # what it goes on from is named
-        assert f"step_{left[-1]:06d}.ckpt" in capsys.readouterr().out
+        assert (f"step_{left[-1]:06d}.ckpt" if left else "no checkpoint yet") in capsys.readouterr().out
     train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path / RUN, whole / RUN)
     assert status(tmp_path) == "finished"

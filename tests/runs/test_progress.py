@@ -12,12 +12,12 @@ from dapo_lit.runs.loggers import Display, remaining_steps
 @pytest.mark.parametrize(
     ("budget", "seconds"),
     [
-        ((), "960 s"),
-        (("budget.wall_s=60",), "80 s"),
-        (("budget.tokens_generated=1000",), "60 s"),
-        (("budget.wall_s=60", "budget.tokens_generated=1000"), "60 s"),
-        (("budget.wall_s=1000000",), "960 s"),
-        (("budget.wall_s=15",), "0 s"),
+        ((), "0:16:00"),
+        (("budget.wall_s=60",), "0:01:20"),
+        (("budget.tokens_generated=1000",), "0:01:00"),
+        (("budget.wall_s=60", "budget.tokens_generated=1000"), "0:01:00"),
+        (("budget.wall_s=1000000",), "0:16:00"),
+        (("budget.wall_s=15",), "0:00:00"),
     ],
 )
 def test_the_eta_honours_every_budget(compose, monkeypatch, capsys, budget, seconds):
