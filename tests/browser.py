@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+CODES = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+"""Of the keys on which the browser itself acts, not only the page."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -62,9 +64,18 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key: str) -> None:
-        text = {"text": key} if len(key) == 1 else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+        event = {"key": key, "windowsVirtualKeyCode": CODES.get(key, 0)}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **event, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def tab_to(self, selector: str) -> None:
+        """Presses Tab until an element of this kind has the focus."""
+        for _ in range(self.evaluate("2 * document.querySelectorAll('*').length")):
+            self.press("Tab")
+            if self.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
+                return
+        raise AssertionError(f"Tab never reaches {selector}")
 
     def seen(self, method: str) -> list[dict[str, Any]]:
         return [event["params"] for event in self.events if event.get("method") == method]

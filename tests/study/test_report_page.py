@@ -54,6 +54,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             keys = {"task.base_seed": seed // 2 if seed < 3 else 7}
             run = write_run(base, arm, seed, study=HOSTILE[1][:4], steps=12, every=3, keys=keys)
             if seed == 1 and arm != ARMS[2]:
+                write_rollouts(run, 4, arm.name)
                 write_rollouts(run, 8, arm.name)
     return base / HOSTILE[1][:4]
 
@@ -151,6 +152,75 @@ def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
         (study / "report" / "report.html").as_uri()
     ]
     assert not page.seen("Runtime.exceptionThrown")
+
+
+def test_every_control_has_a_name_is_reached_by_tab_and_shows_its_focus(page: Browser) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page.evaluate("explorer.browse(8, 1, ['dapo']), globalThis.reached = new Set(), 0")
+    page.evaluate("""globalThis.unreached = () =>
+        [...document.querySelectorAll('a, button, select, input, summary, #plot')]
+        .filter(one => one.checkVisibility() && !reached.has(one)).map(one => one.outerHTML)""")
+    for _ in range(page.evaluate("unreached().length") + 10):  # scrolled boxes take the focus too
+        page.press("Tab")
+        page.evaluate(
+            "{ const at = document.activeElement; if (getComputedStyle(at).outlineStyle !== 'none') reached.add(at); }"
+        )
+    assert page.evaluate("unreached()") == []
+    roles = {"button", "combobox", "checkbox", "searchbox", "link", "application", "DisclosureTriangle"}
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if "role" in node and "name" in node]
+    names = [(node["role"]["value"], node["name"]["value"].strip()) for node in nodes]
+    assert {role for role, _ in names} >= roles
+    assert [role for role, name in names if role in roles and not name] == []
+
+
+def test_metric_view_seeds_and_completions_are_chosen_by_keyboard_alone(page: Browser) -> None:
+    page.tab_to("#metric")
+    before = page.evaluate("explorer.state.metric")
+    page.press("ArrowDown")
+    assert before != page.evaluate("explorer.state.metric") == page.evaluate("byId('metric').value")
+    page.tab_to("[data-view=curves]")
+    page.press("Enter")
+    assert page.evaluate("explorer.state.view") == "curves"
+    page.tab_to("#plot")
+    page.press("ArrowRight")
+    last = page.evaluate("byId('readout').textContent")
+    page.press("ArrowLeft")
+    assert last != page.evaluate("byId('readout').textContent")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "plot"  # the next point is an arrow away
+    assert page.evaluate("byId('completions').hidden") is False
+    page.tab_to("#arms input")
+    page.press(" ")
+    assert page.evaluate("explorer.state.arms.length") == len(ARMS) - 1
+    page.tab_to("#by-seeds summary")
+    page.press("Enter")
+    page.tab_to("#seeds input")
+    page.press(" ")
+    assert page.evaluate("explorer.state.seeds") == [1, 2, 3]
+    page.tab_to("#completions select")
+    page.press("ArrowUp")
+    assert page.evaluate("document.activeElement.selectedOptions[0].textContent") == "step 4"  # which keeps the focus
+    page.tab_to("#completions button:last-of-type")
+    page.press("Enter")
+    assert page.evaluate("document.querySelector('#completions > div pre').textContent") == HOSTILE[1]
+
+
+def test_tables_are_sorted_and_filtered_by_keyboard_alone(page: Browser) -> None:
+    page.tab_to("input[type=search]")
+    rows = "[...document.activeElement.nextElementSibling.tBodies[0].rows].filter(row => !row.hidden)"
+    whole = page.evaluate(f"{rows}.length")
+    for key in "entropy":
+        page.press(key)
+    assert 0 < page.evaluate(f"{rows}.length") < whole
+    assert page.evaluate(f"{rows}.every(row => row.textContent.includes('entropy'))")
+    page.tab_to("th button")
+    column = "[...document.activeElement.closest('table').tBodies[0].rows].map(row => row.cells[0].textContent)"
+    for direction in ("ascending", "descending"):
+        page.press("Enter")
+        assert page.evaluate("document.activeElement.parentElement.ariaSort") == direction
+        shown = page.evaluate(column)
+        assert shown == sorted(shown, reverse=direction == "descending")
+        assert len(set(shown)) > 1
 
 
 def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
     folder = write_study(tmp_path, "emergence", seeds=range(8), steps=12, every=3)
     bare = effects_of(folder, None)
     assert {row["verdict"] for row in bare} == {""}
-    assert all(row[""].startswith("exploratory") for row in bare)
+    assert all(row["kind"].startswith("exploratory") for row in bare)
     assert bare[0]["p"] == "0.00781"  # 2 of 256 flips, and still no verdict
     contrast = Registered(
         "clip_higher",
@@ -103,7 +103,7 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
     plan = Plan("emergence", metric="eval/chain_sum/avg@4", families=(Family("mine", 0.025, (contrast,), 0.5),))
     first, *others = effects_of(folder, plan)
     assert (first["outcome"], first["n"], first["verdict"]) == ("entropy, steps 4 to 9", "8", "up")
-    assert first[""] == "registered, mine, 0.025"
+    assert first["kind"] == "registered, mine, alpha 0.025"
     assert {row["verdict"] for row in others} == {""}
     runs = load(folder)
     means = [[run.series("rollout/entropy").loc[4:9].mean() for run in runs.of(arm)] for arm in contrast.weights]

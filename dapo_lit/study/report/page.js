@@ -329,7 +329,7 @@ class Explorer {
     byId("completions").scrollIntoView({ block: "nearest" });
   }
 
-  browse(step, seed, arms) {
+  browse(step, seed, arms, chosenBy) {
     const recorded = this.data.completions.filter((one) => arms.includes(one.arm) && (seed == null || one.seed === seed));
     const panel = byId("completions");
     panel.hidden = false;
@@ -349,12 +349,12 @@ class Explorer {
     }
     const common = [...problems].sort((a, b) => b[1].arms.size - a[1].arms.size), select = element("select");
     common.forEach(([name, { row, arms: by }]) => select.append(new Option(`${String(row.prompt).replace(/\s+/g, " ").slice(0, 80)}${by.size < shown.length ? ` (${[...by].join(", ")} only)` : ""}`, name)));
-    const steps = element("select"), seeds = element("select");
+    const steps = element("select", { ariaLabel: "step" }), seeds = element("select", { ariaLabel: "seed" });
     steps.append(...[...new Set(recorded.filter((one) => one.seed === nearest.seed).map((one) => one.step))].sort((a, b) => a - b).map((s) => new Option(`step ${s}`, s)));
     seeds.append(...[...new Set(this.data.completions.filter((one) => arms.includes(one.arm)).map((one) => one.seed))].map((s) => new Option(`seed ${s}`, s)));
     [steps.value, seeds.value] = [nearest.step, nearest.seed];
-    steps.onchange = () => this.browse(+steps.value, nearest.seed, arms);
-    seeds.onchange = () => this.browse(nearest.step, +seeds.value, arms);
+    steps.onchange = () => this.browse(+steps.value, nearest.seed, arms, "step");
+    seeds.onchange = () => this.browse(nearest.step, +seeds.value, arms, "seed");
     const go = (by) => { select.selectedIndex = (select.selectedIndex + by + select.length) % select.length; list(); };
     const bar = element("div", { className: "controls" }, element("label", {}, steps), element("label", {}, seeds),
       element("button", { type: "button", textContent: "‹ previous", onclick: () => go(-1) }), element("label", {}, "problem ", select),
@@ -373,6 +373,7 @@ class Explorer {
     };
     select.onchange = list;
     panel.append(bar, note, body);
+    if (chosenBy) panel.querySelector(`[aria-label=${chosenBy}]`).focus(); // its predecessor went with the old panel
     list();
   }
 }

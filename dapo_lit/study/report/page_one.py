@@ -18,7 +18,7 @@ from dapo_lit.techniques import REGISTER
 
 ROWS = 8
 """Exploratory effects in other metrics that are shown."""
-COLUMNS = ["comparison", "outcome", "n", "difference", "interval", "p", "adjusted p", "can see", "", "verdict"]
+COLUMNS = ["comparison", "outcome", "n", "difference", "interval", "p", "adjusted p", "can see", "kind", "verdict"]
 
 
 def effects_table(results: Results, others: Sequence[Effect]) -> list[Part]:
@@ -48,7 +48,7 @@ def _row(effect: Effect) -> list[str]:
     least = smallest_effect(estimate.n)
     numbers = [f"{mean} {unit(key)}".strip(), "–" if estimate.low is None else f"[{low}, {high}]"]
     tests = ["–" if p is None else f"{p:.3g}" for p in (effect.p, effect.adjusted)]
-    kind = f"{effect.kind}, {effect.contrast.family}" + (f", {effect.alpha:g}" if effect.alpha else "")
+    kind = f"{effect.kind}, {effect.contrast.family}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
     words = re.sub(r" after the last step.*\)", ")", effect.words)
     seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
     return [contrast_name(effect.contrast), words, str(estimate.n), *numbers, *tests, seen, kind, effect.verdict]
