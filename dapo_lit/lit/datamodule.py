@@ -6,7 +6,6 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,7 +98,7 @@ class RolloutDataModule(LightningDataModule):
         self._checks = parts is None
         self._closed = False
         self.stop_requested = stop_requested
-        self.ranks = replace(ranks or Ranks(), per_engine=ranks_per_engine(config.rollout))
+        self.ranks = (ranks or Ranks()).sharing_engines(ranks_per_engine(config.rollout))
         self.next_step = 1
         """The step to collect next: one after the last whole step, two after it while a step is being trained on."""
         self.selection = SelectionReport()

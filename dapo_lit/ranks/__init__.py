@@ -28,6 +28,8 @@ class Ranks:
     """Another one, for steps that are sampled while training exchanges over `group`."""
     per_engine: int = 1
     """Neighbouring ranks that share one engine: all make the same calls and get the same samples."""
+    engine_group: Any = None
+    """Those of this rank's engine (gloo), where there are several."""
     lost: Callable[[], str | None] = lambda: None
     """The other rank that has died or hangs, asked after a collective has failed; None: none has."""
 
@@ -35,6 +37,12 @@ class Ranks:
     def of_sampling(self) -> "Ranks":
         """These ranks, exchanging over their group for sampling."""
         return replace(self, group=self.sampling_group)
+
+    def sharing_engines(self, per_engine: int) -> "Ranks":
+        """These ranks, of which neighbours share engines. A collective."""
+        shares = per_engine > 1 and self.size > 1
+        group = dist.new_subgroups(per_engine, backend="gloo")[0] if shares else None
+        return replace(self, per_engine=per_engine, engine_group=group)
 
     def apart(self, timeout: timedelta) -> "Ranks":
         """These ranks with a process group of their own, for a thread that exchanges while others do. A collective."""
@@ -47,6 +55,18 @@ class Ranks:
         gathered: list[Any] = [None] * self.size
         dist.all_gather_object(gathered, value, group=self.group)
         return gathered
+
+    def exchange(self, payload: bytes) -> "Exchange":
+        """Starts to send every one of several ranks' bytes to all of them. Each rank waits for one before the next."""
+        return Exchange(self.group, self.size, payload)
+
+    def any_of_engine(self, value: bool) -> bool:
+        """True on all ranks of an engine if `value` is on one of them. A collective of these ranks alone."""
+        if self.per_engine == 1:
+            return value
+        found = torch.tensor([value], dtype=torch.uint8)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.engine_group)
+        return bool(found)
 
     def first(self, make: Callable[[], T]) -> T:
         """The value that rank 0 makes, on every rank."""
@@ -86,3 +106,38 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+class Exchange:
+    """Bytes under way between ranks that go on meanwhile: first how many each rank has, then all of them, padded."""
+
+    def __init__(self, group: Any, size: int, payload: bytes) -> None:
+        self._group, self._payload = group, payload
+        self._lengths = torch.empty(size, 1, dtype=torch.int64)
+        self._padded: Tensor | None = None  # [size, longest] uint8
+        self._work = self._gather(self._lengths, torch.tensor([len(payload)]))
+
+    def done(self) -> bool:
+        """True if `wait` returns at once."""
+        if self._padded is None and self._work.is_completed():
+            self._send()
+        return self._padded is not None and self._work.is_completed()
+
+    def wait(self) -> list[bytes]:
+        """Every rank's bytes, in rank order. Raises RuntimeError, as every collective, if a rank is lost."""
+        if self._padded is None:
+            self._send()
+        self._work.wait()
+        assert self._padded is not None
+        lengths = self._lengths.flatten().tolist()
+        return [row[:length].numpy().tobytes() for row, length in zip(self._padded, lengths, strict=True)]
+
+    def _send(self) -> None:
+        self._work.wait()
+        longest = int(self._lengths.max())
+        self._padded = torch.empty(len(self._lengths), longest, dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(self._payload.ljust(longest, b"\0")), dtype=torch.uint8)
+        self._work = self._gather(self._padded, own)
+
+    def _gather(self, rows: Tensor, own: Tensor) -> Any:
+        return dist.all_gather(list(rows), own, group=self._group, async_op=True)

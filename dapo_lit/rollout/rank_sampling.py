@@ -1,7 +1,7 @@
 """One rank's part of a rollout step: it samples its groups and has them scored, tick by tick.
 
-After each tick the ranks exchange their reports (step_collection.py). With a reproducible engine a tick is a number of
-engine steps, so that timing decides nothing.
+The ranks exchange the reports of a tick during the next one (step_collection.py). With a reproducible engine a tick is
+a number of engine steps, so that timing decides nothing.
 """
 
 import time
@@ -26,11 +26,12 @@ from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.progress import Progress
 from dapo_lit.rollout.records import Completion, Prompt
+from dapo_lit.rollout.report import Report
 
 TICK_STEPS = 8
-"""Engine steps between two exchanges of several ranks, where engines are reproducible or shared by ranks."""
+"""Engine steps of a tick of several ranks, where engines are reproducible or shared by ranks."""
 TICK_S = 0.2
-"""Seconds between two exchanges elsewhere: no engine waits for a slower one."""
+"""Seconds of a tick elsewhere."""
 
 
 class Verdicts(Protocol):
@@ -67,22 +68,6 @@ class CollectionSetup:
     """Who samples together, over a process group that nothing else uses meanwhile."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """A rank's message to all ranks after a tick."""
-
-    stops: bool
-    """It was asked to stop."""
-    failure: str | None
-    """The error of this tick; None: there was none."""
-    pending: int
-    """Samples that its engine still has to give."""
-    completions: list[Completion]
-    """Scored in this tick."""
-    withdrawn: dict[SampleKey, PartialSample]
-    """Stopped in this tick."""
-
-
 class RankSampling:
     """Between this rank's engine and verifier.
 
@@ -103,7 +88,7 @@ class RankSampling:
         self._scored: list[Completion] = []
         self._withdrawn: dict[SampleKey, PartialSample] = {}
         self.failure: Exception | None = None
-        """Of the last tick. It is raised after the report, for which the other ranks wait."""
+        """Of the last tick. It is raised once the other ranks have the report of it."""
         self.generate_s = self.verify_s = 0.0
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
@@ -111,12 +96,19 @@ class RankSampling:
         self._new += requests
 
     def tick(self, unwanted: Sequence[SampleKey]) -> None:
-        """Withdraws what is unwanted, and samples for a while."""
+        """Withdraws what is unwanted, and samples for a while; does nothing after a failure."""
+        if self.failure is not None:
+            return
         try:
             self._withdraw(unwanted)
             self._sample()
         except Exception as error:
             self.failure = error
+
+    @property
+    def idle(self) -> bool:
+        """True if there is nothing to sample until the next exchange."""
+        return self.failure is not None or not self._stream.pending
 
     def end(self, unwanted: Sequence[SampleKey]) -> None:
         """The last tick: takes everything out of the verifier."""

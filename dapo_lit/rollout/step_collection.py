@@ -4,10 +4,13 @@ Groups are submitted as long as more are wanted, samples are verified as they en
 withdrawn.
 
 Every rank walks the same submission order and samples its share of the groups (rank_sampling.py). In short ticks the
-ranks exchange what they sampled and scored, so that after each tick all of them hold the same groups. Everything here
-(submission, keep rate, acceptance, metrics, carry-over) is then the same computation on the same data: no rank has a
-quota, and no decision can differ between ranks. Scores are exchanged rather than computed twice, because a verifier's
-deadline may pass on one rank and not on another.
+ranks exchange what they sampled and scored, so that after each exchange all of them hold the same groups. Everything
+here (submission, keep rate, acceptance, metrics, carry-over) is then the same computation on the same data: no rank
+has a quota, and no decision can differ between ranks. Scores are exchanged rather than computed twice, because a
+verifier's deadline may pass on one rank and not on another.
+
+An exchange is under way while the engines decode. Reproducible engines take it in after one tick, wherever that takes
+them to wait; the others after the tick in which it arrives, so that no engine waits for a slower one.
 """
 
 import time
@@ -17,10 +20,12 @@ from dataclasses import dataclass, field
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
+from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.progress import Progress, listed
 from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
 from dapo_lit.rollout.records import Completion, Group, OpenGroup, check_independent
+from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 
 TAIL_FROM = 0.9
 """`time/tail_s` starts when this share of the batch is there."""
@@ -81,6 +86,7 @@ class StepCollection:
         self._withdrawn_from: int | None = None
         self._progress = Progress(step, self.admission, setup.stall_s, setup.progress_s)
         self._own = RankSampling(setup, self._progress, self._problem)
+        self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
         self._engines: list[int] = []  # that sample the groups, by place
         self._pending = [0] * setup.ranks.num_engines
         for group in start.groups:
@@ -92,8 +98,9 @@ class StepCollection:
     def run(self) -> None:
         """Collects until the batch is full or the allowance is spent."""
         setup, admission = self._setup, self.admission
+        self._post(setup.stop_requested())
         while True:
-            stops = self._exchange(setup.stop_requested())
+            stops = self._take_in()
             self._progress.report()
             if admission.full or admission.exhausted:
                 break
@@ -102,14 +109,23 @@ class StepCollection:
             self._check_none_lost()
             while admission.wanted and min(self._pending) < setup.engine.concurrency:
                 self._add(self._next_group())
-            self._own.tick(self._keys_beyond_cut() if setup.rules.carry_over != "all" else [])
+            unwanted = self._keys_beyond_cut() if setup.rules.carry_over != "all" else []
+            if setup.ranks.size == 1:
+                self._own.tick(unwanted)
+                self._post(setup.stop_requested())
+            else:  # what the last tick gave is on its way during the next one
+                self._post(setup.stop_requested())
+                self._own.tick(unwanted)
+                while not self._arrived():
+                    self._own.tick([])
         if self._tail_started is not None and admission.full:
             self._tail_s = time.perf_counter() - self._tail_started
 
     def drain(self, engine_failed: bool = False) -> None:
         """Takes everything out of the verifiers and, unless it failed, out of the engine."""
         self._own.end([] if engine_failed else self._waiting_for())
-        self._exchange()
+        self._post()
+        self._take_in()
 
     def unfinished(self) -> UnfinishedStep:
         """The state from which another attempt at this step can continue."""
@@ -154,13 +170,25 @@ class StepCollection:
         if engine == self._setup.ranks.engine:
             self._own.submit(requests)
 
-    def _exchange(self, stops: bool = False) -> bool:
-        """Brings what each rank has sampled to all of them; returns whether any was asked to stop.
+    def _post(self, stops: bool = False) -> None:
+        """Sends what this rank has sampled to all ranks."""
+        ranks, report = self._setup.ranks, self._own.report(stops)
+        self._exchange = [report] if ranks.size == 1 else ranks.exchange(to_bytes(report))
+
+    def _arrived(self) -> bool:
+        """True if the exchange under way is to be taken in now: at the same engine step on all ranks of an engine."""
+        if self._setup.engine.reproducible or isinstance(self._exchange, list):
+            return True
+        return self._setup.ranks.any_of_engine(self._own.idle or self._exchange.done())
+
+    def _take_in(self) -> bool:
+        """Waits for what each rank has sampled and takes it in; returns whether any was asked to stop.
 
         Raises what failed on this rank, or EngineError if something failed on another one.
         """
         ranks, started = self._setup.ranks, time.perf_counter()
-        reports = ranks.gather(self._own.report(stops))
+        posted = self._exchange
+        reports = posted if isinstance(posted, list) else [*map(from_bytes, posted.wait())]
         self._exchange_s += time.perf_counter() - started
         of_engines = reports[:: ranks.per_engine]
         self._pending = [report.pending for report in of_engines]
@@ -171,8 +199,11 @@ class StepCollection:
         admission = self.admission
         if self._tail_started is None and admission.kept >= TAIL_FROM * admission.rules.num_prompts:
             self._tail_started = time.perf_counter()
-        failure, self._own.failure = self._own.failure, None
-        if failure is not None:
+        failure = self._own.failure
+        if (
+            failure is not None and reports[ranks.rank].failure is not None
+        ):  # a newer one is raised everywhere next time
+            self._own.failure = None
             raise failure
         for rank, report in enumerate(reports):
             if report.failure is not None:

@@ -24,15 +24,15 @@ EXCHANGES = 2
 def kill_in_the_middle() -> None:
     """Patches this process."""
     sampling, exchanges, trained = threading.Event(), [0], [0]
-    exchange, run, take = StepCollection._exchange, StepUpdates.run, OptimizerSteps.take
+    take_in, run, take = StepCollection._take_in, StepUpdates.run, OptimizerSteps.take
 
-    def exchanges_and_stays(self: StepCollection, *args: Any) -> bool:
+    def takes_in_and_stays(self: StepCollection) -> bool:
         if self._step == SAMPLED:
             exchanges[0] += 1
             if exchanges[0] > EXCHANGES:
                 sampling.set()
                 threading.Event().wait()  # until the end
-        return exchange(self, *args)
+        return take_in(self)
 
     def runs(self: StepUpdates) -> None:
         trained[0] = self.step
@@ -44,7 +44,7 @@ def kill_in_the_middle() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return take(self, *args)
 
-    StepCollection._exchange, StepUpdates.run, OptimizerSteps.take = exchanges_and_stays, runs, takes  # type: ignore[method-assign]
+    StepCollection._take_in, StepUpdates.run, OptimizerSteps.take = takes_in_and_stays, runs, takes  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

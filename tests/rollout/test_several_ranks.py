@@ -2,10 +2,11 @@
 
 import pickle
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from threading import Barrier, BrokenBarrierError
+from threading import Condition, Semaphore
 from typing import Any
 
 import pytest
@@ -27,49 +28,84 @@ from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 
 
-@dataclass
+class MeetingEndedError(Exception):
+    """Another rank has failed."""
+
+
 class Meeting:
-    """Where the threads exchange values; one that fails sends the others home."""
+    """Where the threads of some ranks exchange values, in order; one that fails sends the others home."""
 
-    size: int
-    values: list[bytes] = field(default_factory=list)
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = Condition()
+        self.ended = False
+        self.rounds: defaultdict[int, dict[int, Any]] = defaultdict(dict)
 
-    def __post_init__(self) -> None:
-        self.barrier = Barrier(self.size, timeout=20)
-        self.values = [b""] * self.size
+    def end(self) -> None:
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
 
-    def gather(self, rank: int, value: Any) -> list[Any]:
-        self.values[rank] = pickle.dumps(value)
-        self.barrier.wait()
-        found = [pickle.loads(told) for told in self.values]
-        self.barrier.wait()
-        return found
+
+@dataclass
+class Posted:
+    """A rank's n-th exchange: the stand-in for `Exchange`."""
+
+    meeting: Meeting
+    number: int
+
+    def done(self) -> bool:
+        return len(self.meeting.rounds[self.number]) == self.meeting.size
+
+    def wait(self) -> list[Any]:
+        with self.meeting.changed:
+            assert self.meeting.changed.wait_for(lambda: self.done() or self.meeting.ended, timeout=20)
+        if not self.done():
+            raise MeetingEndedError
+        return [value for _, value in sorted(self.meeting.rounds[self.number].items())]
 
 
 @dataclass(frozen=True)
 class Threads(Ranks):
     meeting: Meeting = field(default_factory=lambda: Meeting(1))
+    of_engine: Meeting = field(default_factory=lambda: Meeting(1))
+    made: Counter[Meeting] = field(default_factory=Counter)
 
-    def gather(self, value: Any) -> list[Any]:
-        return self.meeting.gather(self.rank, value)
+    def post(self, meeting: Meeting, value: Any) -> Posted:
+        posted = Posted(meeting, self.made[meeting])
+        self.made[meeting] += 1
+        with meeting.changed:
+            meeting.rounds[posted.number][self.rank] = value
+            meeting.changed.notify_all()
+        return posted
+
+    def exchange(self, payload: bytes) -> Any:
+        assert self.made[self.meeting] == 0 or Posted(self.meeting, self.made[self.meeting] - 1).done(), "one at a time"
+        return self.post(self.meeting, payload)
+
+    def any_of_engine(self, value: bool) -> bool:
+        return any(self.post(self.of_engine, value).wait())
 
 
 def together(made: list[Collector], act: Callable[[Collector], Any], per_engine: int = 1) -> list[Any]:
     """What `act` gives on every rank; raises the error of the rank that failed first."""
-    meeting = Meeting(len(made))
+    meeting, *of_engines = [Meeting(len(made))] + [Meeting(per_engine) for _ in range(len(made) // per_engine)]
 
     def on_rank(rank: int) -> Any:
-        made[rank].setup.ranks = Threads(rank, len(made), per_engine=per_engine, meeting=meeting)
+        made[rank].setup.ranks = Threads(
+            rank, len(made), per_engine=per_engine, meeting=meeting, of_engine=of_engines[rank // per_engine]
+        )
         try:
             return act(made[rank])
         except BaseException:
-            meeting.barrier.abort()
+            for each in (meeting, *of_engines):
+                each.end()
             raise
 
     with ThreadPoolExecutor(len(made)) as threads:
         futures = [threads.submit(on_rank, rank) for rank in range(len(made))]
     errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
+    for error in sorted(errors, key=lambda error: isinstance(error, MeetingEndedError)):
         raise error
     return [future.result() for future in futures]
 
@@ -141,7 +177,7 @@ def mixed_but(unmixed: list[int], num_prompts: int) -> Collector:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(size, monkeypatch):
-    monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)  # one sample a tick
+    monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)  # a sample a tick, or more until the other rank's report is there
     made = [mixed_but([1], num_prompts=3) for _ in range(2)]
     for one, asked in zip(made, (True, False), strict=True):
         one.setup.engine.reproducible = False
@@ -155,7 +191,7 @@ def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(
     first, second = together(made, stopped)
     assert first == second
     sampled = {group.key(i) for group in first["interrupted"].groups for i in group.scored}
-    assert len(sampled) == 4
+    assert len(sampled) >= 4
     resumed = [mixed_but([1], num_prompts=3) for _ in range(size)]
     for one in resumed:
         one.load_state_dict(pickle.loads(pickle.dumps(first)))
@@ -192,12 +228,14 @@ def test_an_unfinished_response_is_carried_by_all_ranks_whichever_of_them_sample
     monkeypatch.setattr(rank_sampling, "TICK_STEPS", 1)
     made = [half_done("all") for _ in range(2)]
     steps = together(made, lambda c: c.collect(1, policy_version=0))
-    # The first rank has the first and the third group: the third is half done when the first has ended.
+    # The first rank has the first and the third group. It takes in that the first has ended one tick after it has: a
+    # sample of the third has ended then, and the other is a token before its end.
     assert made[0].state_dict() == made[1].state_dict()
     [second, third] = made[0].carried
     assert second.finished
-    assert [len(third.partial[i].response_ids) for i in range(2)] == [2, 2]
-    assert [step.tokens_generated for step in steps] == [2 * 4 + 2 * 4 + 2 * 2] * 2
+    assert list(third.scored) == [0]
+    assert len(third.partial[1].response_ids) == 3
+    assert [step.tokens_generated for step in steps] == [2 * 4 + 2 * 4 + 4 + 3] * 2
 
 
 class Waiting(ScriptedStream):
@@ -207,8 +245,7 @@ class Waiting(ScriptedStream):
         assert self.pending, "an engine with nothing to do is asked for samples"
         slow = [playing for playing in self._playing if playing.request.key.problem_id == SLOW]
         others = [playing for playing in self._playing if playing not in slow]
-        self._engine.steps += 1
-        assert self._engine.steps < 1000, "the others wait for the slow answer"
+        assert time.monotonic() < self._engine.deadline, "the others wait for the slow answer"
         if slow and not others and len(self._engine.ended) < 9:
             return []
         self._playing = others or slow
@@ -220,9 +257,8 @@ class Waiting(ScriptedStream):
 
 
 class WaitingEngine(ScriptedEngine):
-    steps = 0
-
     def open(self, sampling: Sampling) -> Waiting:
+        self.deadline = time.monotonic() + 20
         return Waiting(self, sampling.max_response_tokens, self.version)
 
 
@@ -243,6 +279,45 @@ def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(rep
     for step in steps:
         assert (step["groups"], step["generated"]) == (alone["groups"], alone["generated"])
         assert step["groups"][0][2] == SLOW
+
+
+class Halting(ScriptedStream):
+    """Of four ranks on two engines: the first engine's first step ends after a hundred of the second, which has no
+    sample before."""
+
+    def step(self) -> list[Sample]:
+        engine = self._engine
+        if engine.halts:
+            assert engine.hundred.acquire(timeout=20), "an engine waits for a slower one"
+            engine.hundred.release()
+        else:
+            engine.steps += 1
+            if engine.steps == 100:
+                engine.hundred.release()
+            if engine.steps < 100:
+                return []
+        return super().step()
+
+
+class HaltingEngine(ScriptedEngine):
+    steps = 0
+
+    def open(self, sampling: Sampling) -> Halting:
+        return Halting(self, sampling.max_response_tokens, self.version)
+
+
+@pytest.mark.parametrize("per_engine", [1, 2])
+def test_no_engine_waits_for_the_step_of_a_slower_one(per_engine, monkeypatch):
+    """An exchange is under way at the time, in which the second engine says how far it is."""
+    monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)
+    made, hundred = [made_for() for _ in range(2 * per_engine)], Semaphore(0)
+    for rank, one in enumerate(made):
+        one.setup.engine = HaltingEngine(script, reproducible=False)
+        one.setup.engine.halts, one.setup.engine.hundred = rank < per_engine, hundred
+        one.setup.engine.sync_weights([], version=0)
+    steps = together(made, lambda c: step_of(c.collect(1, 1)), per_engine)
+    expected = step_of(made_for().collect(1, 1))["groups"]
+    assert [step["groups"] for step in steps] == [expected] * len(made)
 
 
 @settings(max_examples=5, deadline=None)
