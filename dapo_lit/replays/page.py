@@ -180,7 +180,7 @@ class PolicyOfStep:
 def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) -> list[np.ndarray]:
     """[E * N] for each direction: derivatives of the log-probs, at the weights of a token's update in each epoch."""
     epochs = recorded.config.algorithm.epochs
-    found = [torch.zeros(epochs, policy.num_tokens) for _ in directions]
+    found = [torch.zeros(epochs, policy.num_tokens) for _ in range(len(directions))]
     for (epoch, update), completions in _completions_by_update(policy, recorded, epochs).items():
         policy.set_weights(recorded.log.weights[update])
         for row, direction in zip(found, directions, strict=True):

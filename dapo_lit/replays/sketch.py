@@ -42,13 +42,14 @@ class Directions:
         """[R] of a gradient along the directions."""
         return [_dot(gradient, d) for d in self.along]
 
+    def __len__(self) -> int:
+        return len(self.along) + (NUM_ACROSS if self.along else 0)
+
     def __iter__(self) -> Iterator[list[Tensor]]:
         """Those along the gradients, then the random ones, one at a time."""
         yield from self.along
-        if not self.along:
-            return
         generator = torch.Generator().manual_seed(0)
-        for _ in range(NUM_ACROSS):
+        for _ in range(len(self) - len(self.along)):
             yield self._across([torch.randn(d.shape, generator=generator).to(d) for d in self.along[0]])
 
     def _across(self, vector: Sequence[Tensor]) -> list[Tensor]:
