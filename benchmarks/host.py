@@ -1,19 +1,18 @@
 """What the host does in a step between generation and the optimizer, per token, and for a step of the paper's size.
 
-A workload is groups of 16 responses of uneven length. Measured are the exchange between ranks (every rank pickles its
-completions and unpickles everybody's), the metrics over all responses, their staleness, the batch's tensors, and then
-the trainer's own functions with forward and backward passes that cost nothing: `score`, the objective's credit, and
-the 16 updates of `StepUpdates.run` with their micro-batches of at most --budget tokens. What the updates do with
-tensors on the policy's device is left to a device without arithmetic ("meta"). A step of the paper samples 82M tokens
-(512 prompts x 16 responses of about 5,000 tokens, and as many again for groups that are filtered out) and trains on
-41M; exchange and metrics are taken over the former, the rest over the latter.
+A workload is groups of 16 responses of uneven length. Measured are the exchange between ranks (every rank packs its
+completions into bytes and unpacks everybody's), the metrics over all responses, their staleness, the batch's tensors,
+and then the trainer's own functions with forward and backward passes that cost nothing: `score`, the objective's
+credit, and the 16 updates of `StepUpdates.run` with their micro-batches of at most --budget tokens. What the updates do
+with tensors on the policy's device is left to a device without arithmetic ("meta"). A step of the paper samples 82M
+tokens (512 prompts x 16 responses of about 5,000 tokens, and as many again for groups that are filtered out) and trains
+on 41M; exchange and metrics are taken over the former, the rest over the latter.
 
     OMP_NUM_THREADS=1 python benchmarks/host.py --clock processor --out benchmarks/results
 """
 
 import argparse
 import math
-import pickle
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -34,6 +33,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import rollout_metrics, staleness
 from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 from dapo_lit.step.batch import TokenBatch, token_batch
 from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
@@ -152,11 +152,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     loss_mask = torch.ones(total, dtype=torch.bool)
 
     def sent() -> bytes:
-        return pickle.dumps([group.completions for group in groups])  # as torch.distributed pickles it
+        completions = [completion for group in groups for completion in group.completions]
+        return to_bytes(Report(stops=False, failure=None, pending=0, completions=completions, withdrawn={}))
 
     batch = token_batch(groups, loss_mask, VERSION)
     calls = {
-        "exchange": lambda: pickle.loads(sent()),
+        "exchange": lambda: from_bytes(sent()),
         "rollout_metrics": lambda: rollout_metrics(groups),
         "staleness": lambda: staleness(groups, VERSION),
         "token_batch": lambda: token_batch(groups, loss_mask, VERSION),

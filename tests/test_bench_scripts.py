@@ -1,11 +1,14 @@
 """The benchmarks at a size of seconds: each writes its figures and its table. No measured speed is judged."""
 
+import argparse
 import importlib
 import json
 import multiprocessing
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -64,3 +67,18 @@ def test_steps_sampled_ahead_even_out_steps_that_take_1_and_5_seconds_to_sample(
     monkeypatch.setattr(script, "trained_s", lambda gpus, tokens, squares: (3.0, 0.0))
     found = script.steps_per_hour([(1.0, 0, 0), (5.0, 0, 0)] * 2, ahead, 64)
     assert found == pytest.approx(2 * 3600 / (ends[3] - ends[1]))
+
+
+@pytest.mark.parametrize(
+    ("way", "seconds"), [("every 8 steps", 48), ("a tick later", 32), ("on arrival", 32), ("no exchange", 32)]
+)
+def test_only_engines_that_wait_for_each_other_add_up_their_slow_ticks(monkeypatch, way, seconds):
+    """Two engines have a response of 16 tokens each; their two ticks of 8 steps take 8 and 24 s, and 24 and 8 s."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("rank_streams")
+    work = script.Workload(np.full((20, 1), 16), np.full(20, True))
+    engines = [script.Paced(script.Engine(work, 4), np.ones(5), iter(factors)) for factors in ((1, 3), (3, 1))]
+    batch = script.Batch(work, argparse.Namespace(prompts=2), engines)
+    batch.admission.rules = replace(batch.admission.rules, dynamic_sampling=False)
+    assert (script.knowing_all(batch) if way == "no exchange" else script.exchanging(way, batch)) == seconds
+    assert batch.admission.accepted == [0, 1]
