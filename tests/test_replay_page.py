@@ -228,6 +228,14 @@ def test_a_slider_off_its_recorded_value_has_an_angle_that_says_it_is_a_sketch(p
     )
     assert "≈" in browser.evaluate(update)
     assert "in 6 replays" in browser.evaluate(update)
+    inside = """[...document.querySelectorAll('.tile .value')].every(one => {
+        const text = document.createRange(), tile = one.parentElement.getBoundingClientRect();
+        text.selectNodeContents(one);
+        return text.getBoundingClientRect().right < tile.right && tile.right <= innerWidth; })"""
+    for width in (360, 390, 641, 780, 900, 1100, 1280):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        assert browser.evaluate(inside), f"a number of a tile is cut at {width} px"
+    browser.call("Emulation.clearDeviceMetricsOverride")
 
 
 HOSTILE = [
