@@ -88,7 +88,8 @@ def test_servers_killed_or_stopped_at_a_random_moment_change_no_bit(compose, tmp
     model = write_config(ServedModel(Parts(compose(*placed)).policy.config).config, torch.float32, tmp_path)
     draw = random.Random(time.time())
 
-    def disturb(rows: int = draw.randint(0, 3), seconds: float = draw.uniform(0, 0.2)) -> None:
+    # a server that is silent before the first step is refused by name, and after the last none is needed
+    def disturb(rows: int = draw.randint(1, 2), seconds: float = draw.uniform(0, 0.2)) -> None:
         while num_rows(hurt) < rows:
             time.sleep(0.01)
         time.sleep(seconds)
