@@ -149,7 +149,7 @@ bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only 
 SPEED := --out benchmarks/results
 
 bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrites benchmarks/results (two hours)
-	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning --batches 8 16 $(SPEED)
+	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)
 	$(BENCH)/bin/python benchmarks/host.py --clock processor $(SPEED)

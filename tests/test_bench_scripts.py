@@ -5,6 +5,7 @@ import importlib
 import json
 import multiprocessing
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,3 +83,59 @@ def test_only_engines_that_wait_for_each_other_add_up_their_slow_ticks(monkeypat
     batch.admission.rules = replace(batch.admission.rules, dynamic_sampling=False)
     assert (script.knowing_all(batch) if way == "no exchange" else script.exchanging(way, batch)) == seconds
     assert batch.admission.accepted == [0, 1]
+
+
+class Scripted:
+    """A side's process whose answers are listed: seconds of a step, or what ends it; `alive` counts them."""
+
+    alive = 0
+    answers: dict[int, list[float | BaseException]]
+
+    def __init__(self, main, work):
+        Scripted.alive += 1
+        assert Scripted.alive == 1
+        self.side = work.options.get("per_device_train_batch_size", 0)
+
+    def ask(self, message):
+        answer = self.answers[self.side].pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return {"seconds": answer, "tokens": 200 if self.side else 100, "generated": 50, "peak_bytes": 10**9}
+
+    def close(self):
+        Scripted.alive -= 1
+
+
+DIES = RuntimeError("killed for memory")
+
+
+@pytest.mark.parametrize(
+    ("answers_of_16", "ratio", "turns", "failed"),
+    [
+        ([2, 6, 4, 8], "2.00 (1.00 to 3.00)", 3, {}),
+        ([2, 6, DIES], "3.00 (3.00 to 3.00)", 1, {"TRL, float32, batch 16": "killed for memory"}),
+        ([2, 6, KeyboardInterrupt()], "3.00 (3.00 to 3.00)", 1, {}),
+    ],
+    ids=["all turns", "a side dies", "the benchmark is stopped"],
+)
+def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_written_as_they_come(
+    tmp_path, monkeypatch, answers_of_16, ratio, turns, failed
+):
+    """Ours takes 1, 2, 2 s for 100 tokens, TRL at batch 16 6, 4, 8 s for 200; at batch 8 it is slower."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("vs_trl")
+    monkeypatch.setattr(script, "Child", Scripted)
+    monkeypatch.setattr(Scripted, "answers", {0: [1, 2, 2], 8: [4], 16: list(answers_of_16)}, raising=False)
+    monkeypatch.setattr(sys, "argv", ["vs_trl", "--out", str(tmp_path)])
+    report = script.Report(script.parsed())
+    settings = script.settings_of_trl([8, 16], float32_only=True)
+    comparison = script.Comparison("tiny", script.Work((), 1), settings, report.save)
+    report.comparisons.append(comparison)
+    stopped = any(isinstance(answer, KeyboardInterrupt) for answer in answers_of_16)
+    with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
+        comparison.run(steps=1, warmup=0, repeats=3)
+    assert Scripted.alive == 0
+    found = json.loads((tmp_path / "vs_trl.json").read_text())["results"]["tiny"]
+    assert len(found["turns"]["TRL, float32, batch 16"]) == turns
+    assert found["failed"] == failed
+    assert ratio in (tmp_path / "vs_trl.md").read_text()
