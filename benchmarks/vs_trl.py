@@ -44,9 +44,9 @@ SMOLLM2 = (
     "algorithm.samples_per_prompt=8",
     "algorithm.minibatch_prompts=8",
 )
-BATCHES = {"tiny": [16, 32, 64, 128], "smollm2": [4, 8, 16]}
+BATCHES = {"tiny": [32, 64, 128], "smollm2": [8, 16]}
 """Of TRL, a device. 64 completions of SmolLM2 at once need more than 24 GB."""
-STEPS = {"tiny": 5, "smollm2": 1}
+STEPS = {"tiny": 3, "smollm2": 1}
 """Of a turn, and of each setting of TRL that is tried; those of SmolLM2 take minutes."""
 VLLM = {"rollout": "vllm", "rollout.max_batch_size": 64, "rollout.vllm.kv_cache_gb": 0.5}
 SECONDS_TO_SHOW = (15, 30, 60, 120)
