@@ -36,7 +36,7 @@ TEMPERATURES = (1.0, 0.7)
 
 
 def requests() -> tuple[list[int], list[int], list[float]]:
-    """The seed, the position and the temperature of each row: two samples of a prompt in two steps, at four positions each."""
+    """Seed, position and temperature of each row: two samples of a prompt in two steps, at four positions each."""
     seeds = [request_seed(1, SampleKey(step, "p0", 0, sample), 0) for step in (1, 2) for sample in (0, 1)]
     rows = [(seed, 5 + place) for seed in seeds for place in range(ROWS // len(seeds))]
     return *map(list, zip(*rows, strict=True)), [TEMPERATURES[row % 2] for row in range(ROWS)]  # type: ignore[return-value]
