@@ -24,7 +24,6 @@ from measure import arguments, in_turns, machine, markdown, median, publish, sec
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.run_files import read_metrics
 
@@ -130,9 +129,8 @@ def main() -> None:
     began, parts = machine(args.threads), Parts(config)
     engine = parts.engine()
     engine.sync_weights(parts.policy.state_dict().items(), 0)
-    assert isinstance(engine, RestartingEngine)
-    assert isinstance(engine.current, VllmEngine)
-    llm, temperature = engine.current.llm, config.rollout.temperature
+    assert isinstance(engine, VllmEngine)
+    llm, temperature = engine.llm, config.rollout.temperature
     found = {str(step.step): measured(llm, step, temperature, args.warmup, args.repeats) for step in steps}
     engine.close()
     total = sum(of["tokens"] for of in found.values()) / sum(of["generate_s"] for of in found.values())

@@ -1,7 +1,5 @@
 """Builds the engine that samples from its config."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -9,7 +7,6 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.engines.protocol import RolloutEngine
-from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine, check_startable
 from dapo_lit.engines.vllm_engine.options import VllmSettings
@@ -36,7 +33,6 @@ def build_engine(
     dtype: of weights and activations; None: the policy's.
     """
     config, dtype = model.config, dtype or model.dtype
-    start: Callable[[], RolloutEngine]
     try:
         ids = eos_ids(model, tokenizer)
         if rollout.engine == "torch":
@@ -44,12 +40,9 @@ def build_engine(
             return TorchEngine(config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=batch)
         if rollout.vllm.placement == "server":
             at = server_settings(config, rollout, max_tokens)
-            start = partial(VllmServerEngine, config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
-        else:
-            settings = _vllm_settings(config, rollout, max_tokens)
-            start = partial(VllmEngine, config, eos_ids=ids, dtype=dtype, settings=settings)
-        # All ranks gather the weights together, so a single rank cannot restart its engine.
-        return RestartingEngine(start) if ranks.size == 1 else start()
+            return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
+        settings = _vllm_settings(config, rollout, max_tokens)
+        return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -104,15 +104,7 @@ class Parts:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
         ranks = self.ranks.of_sampling
-        engine = build_engine(
-            self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype
-        )
-        if self.config.study is not None and not engine.takes_seeds:
-            raise ConfigError(
-                f"rollout={rollout.engine} samples without seeds on this hardware: the runs of a study would not "
-                "differ by their seed or noise_stream; use rollout=torch, or vLLM on a GPU or CPU"
-            )
-        return engine
+        return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype)
 
     @property
     def longest_tokens(self) -> int:

@@ -204,11 +204,6 @@ class RolloutEngine(ABC):
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
     """True if the same requests in the same order give the same samples, bit for bit."""
-    takes_seeds: bool = True
-    """True if a sample's noise follows from the seed of its Sampling and from its key."""
-    rereads_weights: bool = False
-    """True if the tensors of the last sync_weights may be read again later, to restart after a failure."""
-
     takes_weights: bool = True
     """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
 

@@ -5,7 +5,7 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ PROGRESS_S = 60.0
 
 
 class PolicyTensors:
-    """The policy's tensors, which can be iterated repeatedly: an engine that restarts needs them again."""
+    """The policy's tensors, which can be iterated repeatedly: a transfer may ask for names and shapes first."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
         self.policy = policy
@@ -172,10 +172,7 @@ class RolloutDataModule(LightningDataModule):
         if engine.version == module.policy_version:
             return 0.0
         started = time.perf_counter()
-        tensors: Iterable[tuple[str, torch.Tensor]] = PolicyTensors(module.policy)
-        if self.config.rollout.steps_ahead and engine.rereads_weights:
-            tensors = PolicyTensors(module.policy).copied(kept=True)
-        engine.sync_weights(tensors, module.policy_version)
+        engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
         self._given = module.policy_version
         return time.perf_counter() - started
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.rows import DataError
-from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.protocol import EngineError
 from dapo_lit.errors import UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
@@ -55,8 +55,8 @@ class Collector:
                 the step is repeated; otherwise the samples are kept in the state, and the step continues.
             ExhaustedError: with on_exhausted=error, when max_rounds are spent.
             LostSampleError: the engine forgot samples.
-            EngineFailedError: the engine failed twice. In both cases the state is as after a stop; what the engine had
-                under way is sampled again.
+            EngineError: the engine failed. In both cases the state is as after a stop; what the engine had under way
+                is sampled again.
         """
         before = self.state_dict()
         try:
@@ -71,7 +71,7 @@ class Collector:
         collection = StepCollection(self.setup, step, start, self.keep_rate, self._next_position)
         try:
             collection.run()
-        except (StopRequestedError, EngineFailedError, LostSampleError) as error:
+        except (StopRequestedError, EngineError, LostSampleError) as error:
             # Several ranks hold the same groups when they stop, but not when an engine fails.
             stopped = isinstance(error, StopRequestedError)
             if not self.setup.engine.reproducible and (stopped or self.setup.ranks.size == 1):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from small_runs import RUN, stop_in
 
-from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.protocol import EngineError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.rollout.records import OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.train import train
 
 
-@pytest.mark.parametrize("failure", [None, EngineFailedError("failed twice")])
+@pytest.mark.parametrize("failure", [None, EngineError("vLLM failed")])
 def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     tmp_path, compose, monkeypatch, failure
 ):
@@ -21,7 +21,7 @@ def test_the_half_of_the_first_step_is_kept_where_it_could_not_be_sampled_again(
     settings = ("rollout.max_batch_size=12", "budget.steps=2", f"runs_dir={tmp_path}")
     with monkeypatch.context() as patch:
         stop_in(1, patch, failure)
-        with pytest.raises((SystemExit, EngineFailedError)):
+        with pytest.raises((SystemExit, EngineError)):
             train(compose(*settings), [])
     folder = tmp_path / RUN
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")

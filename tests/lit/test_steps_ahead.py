@@ -7,8 +7,6 @@ import pytest
 import torch
 from small_runs import RUN, Run, rows, untimed
 
-from dapo_lit.build.parts import Parts
-from dapo_lit.engines.restarting import RestartingEngine
 from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
@@ -66,12 +64,14 @@ def test_a_step_is_sampled_with_the_weights_of_its_version_though_the_policy_has
 
 
 @pytest.mark.parametrize("carry_over", ["none", "all"])
-def test_an_engine_that_dies_while_it_samples_ahead_loses_no_group(compose, monkeypatch, carry_over):
+def test_a_run_whose_engine_dies_while_it_samples_ahead_loses_no_group_when_it_is_resumed(
+    compose, monkeypatch, carry_over
+):
     settings = (
         "rollout.steps_ahead=2", "budget.steps=5", f"algorithm.dynamic_sampling.carry_over={carry_over}",
         "algorithm.dynamic_sampling.max_staleness=4",
     )  # fmt: skip
-    build, step, died = Parts._build_engine, DecodingBatch.step, []
+    step, died = DecodingBatch.step, []
 
     def dies_in_step_4(self):
         if not died and any(request.key.step == 4 for request in self._row_requests):
@@ -81,10 +81,11 @@ def test_an_engine_that_dies_while_it_samples_ahead_loses_no_group(compose, monk
 
     undisturbed = Run(compose(*settings, "study_name=whole"))
     undisturbed.fit()
-    monkeypatch.setattr(Parts, "_build_engine", lambda self: RestartingEngine(lambda: build(self)))
     monkeypatch.setattr(DecodingBatch, "step", dies_in_step_4)
     run = Run(compose(*settings))
-    run.fit()
+    with pytest.raises(OSError, match="killed"):
+        run.fit()
+    train(compose(*settings, "resume=true"), [])
     assert died == ["rollouts_0"]
     assert untimed(run.folder.path) == untimed(undisturbed.folder.path)
 

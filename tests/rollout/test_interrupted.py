@@ -4,8 +4,7 @@ import pytest
 from scripted_engine import ScriptedEngine, ScriptedStream
 from test_streaming import half_done
 
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, Sampling
-from dapo_lit.engines.restarting import EngineFailedError
+from dapo_lit.engines.protocol import EngineError, PartialSample, Sample, SampleKey, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.step_collection import LostSampleError
 
@@ -24,7 +23,7 @@ class Failing(ScriptedStream):
 
 class FailingEngine(ScriptedEngine):
     gives = 1
-    failure: Exception = EngineFailedError("the rollout engine failed twice")
+    failure: Exception = EngineError("vLLM failed")
 
     def open(self, sampling: Sampling) -> Failing:
         return Failing(self, sampling.max_response_tokens, self.version)
@@ -38,7 +37,7 @@ def with_failing_engine(failure: Exception, gives: int = 1) -> Collector:
     return made
 
 
-@pytest.mark.parametrize("failure", [EngineFailedError("twice"), LostSampleError("lacks 1 prompt")])
+@pytest.mark.parametrize("failure", [EngineError("vLLM failed"), LostSampleError("lacks 1 prompt")])
 def test_an_engine_that_is_gone_takes_no_sample_with_it_that_had_ended(failure):
     made = with_failing_engine(failure)
     with pytest.raises(type(failure)):

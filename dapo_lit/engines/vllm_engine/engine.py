@@ -119,7 +119,6 @@ class VllmEngine(RolloutEngine):
         self._joined_group = dist.is_initialized()
         """True if vLLM made its groups within the trainer's."""
         self._llm: Any = self._start()
-        self.takes_seeds = _takes_seeds()
 
     def _start(self) -> Any:
         with process_kept():
@@ -202,13 +201,6 @@ class VllmEngine(RolloutEngine):
         if self._folder is not None:
             self._folder.cleanup()
         self.version = None
-
-
-def _takes_seeds() -> bool:
-    """True if vLLM's sampler for this hardware uses the seed of a request; that for XPUs, for one, does not."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cuda_alike() or current_platform.is_cpu())
 
 
 @contextmanager
