@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.trainer import Sharding, Trainer
+from dapo_lit.config.trainer import Trainer
 from dapo_lit.errors import DamagedError
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
 from dapo_lit.policy.reference import Critic, Reference
-from dapo_lit.policy.sharding import move_buffers, shard, shard_value_head
+from dapo_lit.policy.sharding import shard, shard_value_head
 from dapo_lit.policy.wrap import decoder_layers, wrap_layers
-from dapo_lit.ranks import Ranks
 
 Fill = Callable[[PreTrainedModel, torch.device], None]
 """Loads the shards of a model that was built without weights."""
@@ -54,9 +52,7 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     if reference is not None and not reference.is_policy:
         for parameter in reference.model.parameters():  # never updated, so it is stored in the dtype of its computation
             parameter.data = parameter.data.to(dtype)
-    critic = None
-    if algorithm.critic is not None:
-        critic = Critic(policy, shares_backbone=algorithm.critic.backbone == "shared")
+    critic = None if algorithm.critic is None else Critic(policy)
     freeze_first_layers(policy, config.policy.freeze_frac)
     for model in (policy, critic.backbone if critic else None):
         if model is not None:
@@ -81,66 +77,19 @@ def uses_gpu(trainer: Trainer) -> bool:
     return trainer.accelerator == "gpu" or (trainer.accelerator == "auto" and torch.cuda.is_available())
 
 
-@dataclass(frozen=True)
-class Meshes:
-    """The device meshes of a run."""
-
-    data: DeviceMesh
-    """One dimension, or replicas x shards."""
-    tensor: DeviceMesh | None
-    """The devices that split each layer's matrices."""
-    ranks: Ranks
-    """The ranks that train on different data."""
-
-    @classmethod
-    def of(cls, settings: Sharding, ranks: Ranks, mesh: DeviceMesh) -> "Meshes":
-        """`mesh`: Lightning's, data parallel x tensor parallel."""
-        data = mesh["data_parallel"]
-        if settings.replicas > 1:
-            shape = (settings.replicas, ranks.size // settings.replicas)
-            data = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
-        tensor = mesh["tensor_parallel"] if settings.tensor_parallel > 1 else None
-        return cls(data, tensor, data_parallel(ranks, settings.tensor_parallel))
-
-
-def shard_model(model: PreTrainedModel, settings: Sharding, meshes: Meshes) -> None:
-    """Shards a model as the config says."""
-    dtype = None if settings.dtype is None else getattr(torch, settings.dtype)
-    shard(model, meshes.data, tensor_mesh=meshes.tensor, dtype=dtype, cpu_offload=settings.cpu_offload)
-
-
-def data_parallel(ranks: Ranks, tensor: int) -> Ranks:
-    """The ranks with the same part of each matrix as this one: they train on different data."""
-    if tensor == 1:
-        return ranks
-    groups = [dist.new_group(list(range(part, ranks.size, tensor)), backend="gloo") for part in range(tensor)]
-    return Ranks(ranks.rank // tensor, ranks.size // tensor, groups[ranks.rank % tensor])
-
-
-def shard_and_fill(
-    models: Models, config: Config, ranks: Ranks, mesh: DeviceMesh, fill: Fill | None, device: torch.device
-) -> Ranks:
-    """Shards all models and loads their weights; returns the ranks that train on different data.
-
-    `mesh`: Lightning's, data parallel x tensor parallel. `device`: computes, while offloaded shards stay on the host.
-    """
-    settings = config.trainer.sharding
-    meshes = Meshes.of(settings, ranks, mesh)
+def shard_and_fill(models: Models, config: Config, mesh: DeviceMesh, fill: Fill | None, device: torch.device) -> None:
+    """Shards all models over `mesh` and loads their weights."""
+    dtype = config.trainer.sharding.dtype
     sharded = [models.policy]
-    copy = None if models.reference is None or models.reference.is_policy else models.reference.model
-    if copy is not None:
-        sharded.append(copy)
+    if models.reference is not None and not models.reference.is_policy:
+        sharded.append(models.reference.model)
     if models.critic is not None:
-        shard_value_head(models.critic.head, meshes.data, cpu_offload=settings.cpu_offload)
-        if models.critic.backbone is not None:
-            sharded.append(models.critic.backbone)
+        shard_value_head(models.critic.head, mesh)
+        sharded.append(models.critic.backbone)
     for model in sharded:
-        shard_model(model, settings, meshes)
+        shard(model, mesh, dtype=None if dtype is None else getattr(torch, dtype))
         if fill is not None:
-            fill(model, torch.device("cpu") if settings.cpu_offload else device)
-    if copy is not None and settings.cpu_offload:  # the strategy does not know it
-        move_buffers(copy, device)
-    return meshes.ranks
+            fill(model, device)
 
 
 def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int | None) -> None:

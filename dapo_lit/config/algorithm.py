@@ -119,8 +119,6 @@ class KL(Section):
 
 
 class Critic(Section):
-    backbone: Literal["separate", "shared"]
-    """Its own copy of the policy's layers, or the policy's layers themselves."""
     lr: Annotated[float, Field(gt=0, le=1)]
     """Peak learning rate; warm-up and schedule are the policy's."""
     loss_weight: PositiveFloat

@@ -22,6 +22,7 @@ RETIRED_EXECUTION = {
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
+    "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
 }  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
 RETIRED_CONSTANTS: dict[str, Any] = {
@@ -29,6 +30,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
     "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
+    "algorithm.critic.backbone": "separate",
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 

@@ -128,11 +128,6 @@ class Config(Section):
                 f"rollout.vllm.tensor_parallel ({vllm.tensor_parallel}) does not divide the {self.trainer.devices} "
                 f"processes of a machine (trainer.devices): neighbouring ranks share an engine"
             )
-        if self.policy.lora is not None and self.trainer.sharding.tensor_parallel > 1:
-            yield (
-                "policy.lora and trainer.sharding.tensor_parallel > 1 exclude each other: a matrix with an adapter is "
-                "not cut; shard by data alone"
-            )
         ahead, sampling = self.rollout.steps_ahead, self.algorithm.dynamic_sampling
         own = "give the engine servers of its own (rollout.vllm.placement=server)"
         excluded = {

@@ -11,16 +11,6 @@ from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, Section
 class Sharding(Section):
     dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
     """Dtype of forward and backward, with one process too; weights stay in policy.dtype. null: the same."""
-    cpu_offload: bool
-    """Keep shards, gradients and optimiser states in host memory and run the optimiser there."""
-    tensor_parallel: PositiveInt
-    """Devices that split each layer's matrices; the rest is data parallel."""
-    replicas: PositiveInt
-    """Copies of the sharded policy (HSDP); gradients are reduced within a copy, then across copies."""
-
-    def faults(self) -> Iterator[str]:
-        if self.tensor_parallel > 1 and self.replicas > 1:
-            yield "tensor_parallel and replicas exclude each other: the mesh has two dimensions; set one of them to 1"
 
 
 class Trainer(Section):
@@ -68,6 +58,3 @@ class Trainer(Section):
                 "compile=true hides the matrix products among which activation_checkpointing=selective chooses; take "
                 "full or none, or compile=false"
             )
-        for name in ("tensor_parallel", "replicas"):
-            if size % getattr(self.sharding, name):
-                yield f"sharding.{name} ({getattr(self.sharding, name)}) does not divide the {size} processes"

@@ -109,7 +109,7 @@ def resident_engine(config: Config, parameters: int) -> dict[str, float]:
 
 def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memory:
     settings = config.trainer
-    size = settings.devices * settings.num_nodes // settings.sharding.tensor_parallel // settings.sharding.replicas
+    size = settings.devices * settings.num_nodes
     sizes = {k: v for k, v in architecture.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
     shape = AutoConfig.for_model(architecture["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | sizes)
     tokens = settings.micro_batch_tokens
@@ -186,8 +186,7 @@ def _other_models(config: Config, model: PreTrainedModel) -> dict[str, float]:
     if config.algorithm.kl.beta and config.policy.lora is None:
         narrow = getattr(torch, config.trainer.sharding.dtype or config.policy.dtype).itemsize
         found[REFERENCE] = narrow * sum(_local(p).numel() for p in model.parameters()) / GIB
-    critic = config.algorithm.critic
-    if critic is not None and critic.backbone == "separate":
+    if config.algorithm.critic is not None:
         backbone = list(model.base_model.parameters())
         trained = _local_bytes(p for p in backbone if p.requires_grad)
         found |= {VALUES: (_local_bytes(backbone) + 2 * trained) / GIB, "value model, gradients": trained / GIB}

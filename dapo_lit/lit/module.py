@@ -101,8 +101,9 @@ class DAPOModule(LightningModule):
         if self.policy is None:
             models = put_together(self.build_policy(), self.config)
             if self.config.trainer.strategy == "fsdp":
-                device = self.trainer.strategy.root_device
-                self.ranks = shard_and_fill(models, self.config, self.ranks, self.device_mesh, self.fill, device)
+                assert self.device_mesh is not None
+                mesh, device = self.device_mesh["data_parallel"], self.trainer.strategy.root_device
+                shard_and_fill(models, self.config, mesh, self.fill, device)
             models.initialise_adapters(self.config.seed)
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
@@ -143,10 +144,7 @@ class DAPOModule(LightningModule):
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            **update_kernel(
-                {parameter.device.type for group in groups for parameter in group["params"]},
-                self.config.trainer.sharding.tensor_parallel,
-            ),
+            **update_kernel({parameter.device.type for group in groups for parameter in group["params"]}),
         )
 
     def training_step(self, batch: RolloutStep, batch_idx: int) -> None:

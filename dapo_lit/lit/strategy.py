@@ -23,7 +23,6 @@ from dapo_lit.config.trainer import Trainer
 from dapo_lit.files import naming
 from dapo_lit.lit.processes import JoinedEnvironment
 from dapo_lit.policy.lora import only_trained
-from dapo_lit.policy.sharding import move_buffers
 from dapo_lit.runs.checkpoint_weights import METADATA
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
 
@@ -46,22 +45,10 @@ def failures_named(folder: Path) -> Iterator[None]:
 class ShardedStrategy(ModelParallelStrategy):
     """Saves and loads shards; of a model with adapters, only the adapters."""
 
-    offloads = False
-    """Shards are kept in host memory."""
     saving_group: Any = None
     """The process group for writing checkpoints in the background; None: write at once."""
     written: "Future[Any] | None" = None
     """The last background write; done when this rank has written its part."""
-
-    def model_to_device(self) -> None:
-        """Leaves offloaded shards on the host and moves buffers to the device that computes."""
-        if not self.offloads:
-            super().model_to_device()
-            return
-        assert self.model is not None
-        assert self.lightning_module is not None
-        move_buffers(self.model, self.root_device)
-        self.lightning_module._device = self.root_device
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """This rank's shards on their device; the writer copies them to the host."""
@@ -128,13 +115,11 @@ def trainer_arguments(settings: Trainer) -> dict[str, Any]:
     arguments: dict[str, Any] = {"accelerator": settings.accelerator, "devices": settings.devices}
     if settings.strategy == "single":
         return arguments
-    tensor = settings.sharding.tensor_parallel
     strategy = ShardedStrategy(
-        data_parallel_size=settings.devices * settings.num_nodes // tensor,
-        tensor_parallel_size=tensor,
+        data_parallel_size=settings.devices * settings.num_nodes,
+        tensor_parallel_size=1,
         timeout=timedelta(minutes=settings.timeout_min),
     )
-    strategy.offloads = settings.sharding.cpu_offload
     return arguments | {
         "num_nodes": settings.num_nodes,
         "strategy": strategy,

@@ -12,16 +12,9 @@ import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
@@ -35,26 +28,19 @@ def shard(
     model: PreTrainedModel,
     mesh: DeviceMesh,
     *,
-    tensor_mesh: DeviceMesh | None = None,
     dtype: torch.dtype | None = None,
-    cpu_offload: bool = False,
     separate_head: bool = True,
 ) -> None:
     """Shards the parameters over `mesh`, in place. The model may be on the meta device.
 
-    mesh: one dimension (data parallel), or two (replicas, shards within a replica).
-    tensor_mesh: the devices that share each layer's matrices; None: no tensor parallelism.
     dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
     separate_head: an untied head is a group of its own, gathered after the last layer.
     """
     precision = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False
     )
-    offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
-    group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": offload}
+    group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
     for layer in decoder_layers(model):
-        if tensor_mesh is not None:
-            parallelize_module(layer, tensor_mesh, _TENSOR_PLAN)
         fully_shard(layer, **group)
     head = model.get_output_embeddings()
     if separate_head and head is not None and not model.config.tie_word_embeddings:
@@ -64,10 +50,9 @@ def shard(
     gather_in_run(model)
 
 
-def shard_value_head(head: nn.Linear, mesh: DeviceMesh, *, cpu_offload: bool = False) -> None:
+def shard_value_head(head: nn.Linear, mesh: DeviceMesh) -> None:
     """Shards the head of a value model as a group of its own, in its own dtype (float32)."""
-    offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
-    fully_shard(head, mesh=mesh, offload_policy=offload)
+    fully_shard(head, mesh=mesh)
     _sum_gradients(head)
 
 
@@ -76,14 +61,6 @@ def _sum_gradients(model: nn.Module) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-
-
-_TENSOR_PLAN = {
-    **{f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"},
-    **{f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")},
-    "self_attn.o_proj": RowwiseParallel(),
-    "mlp.down_proj": RowwiseParallel(),
-}
 
 
 def gathered_head(model: PreTrainedModel) -> Head:
@@ -148,7 +125,7 @@ def _read(parameter: Tensor, file: Path, name: str) -> None:
     with opened(file) as tensors:
         if not isinstance(parameter, DTensor):
             parameter.copy_(tensors.get_tensor(name))
-        elif parameter.device_mesh.ndim == 1:
+        else:
             shape, offset = compute_local_shape_and_global_offset(
                 parameter.shape, parameter.device_mesh, parameter.placements
             )
@@ -156,10 +133,6 @@ def _read(parameter: Tensor, file: Path, name: str) -> None:
             local = parameter.to_local()
             if local.numel():
                 local.copy_(tensors.get_slice(name)[rows])
-        else:  # a matrix sharded in two dimensions: read whole, one matrix at a time
-            whole = tensors.get_tensor(name).to(parameter.dtype)
-            cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-            parameter.to_local().copy_(cut.to_local())
 
 
 def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
@@ -207,9 +180,3 @@ def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tu
             a, b = (tensors[f"{matrix}.lora_{side}.default.weight"] for side in "AB")
             tensor = merged_matrix(tensor, a, b, factors[matrix])
         yield matrix + kind, tensor
-
-
-def move_buffers(model: nn.Module, device: torch.device) -> None:
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)

@@ -64,14 +64,11 @@ def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
-def update_kernel(devices: set[str], tensor_parallel: int) -> dict[str, bool]:
+def update_kernel(devices: set[str]) -> dict[str, bool]:
     """AdamW's implementation for parameters on these kinds of device.
 
-    On a GPU one kernel updates everything and reads each number once. Under tensor parallelism the tensors lie on two
-    meshes, which no one kernel takes.
+    On a GPU one kernel updates everything and reads each number once.
     """
-    if tensor_parallel > 1:
-        return {"foreach": False}
     return {"fused": True} if devices == {"cuda"} else {}
 
 
@@ -127,13 +124,12 @@ class OptimizerSteps:
             self.norms.append(policy_norm)
             if self.observer:
                 self.observer.update(whole_loss, gradients)
-        trainer, grad_clip = self.config.trainer, self.config.algorithm.optimizer.grad_clip
-        if trainer.grad_noise and gradients:
+        if self.config.trainer.grad_noise and gradients:
             self._add_to_gradient_sum(gradients)
+        grad_clip = self.config.algorithm.optimizer.grad_clip
         if grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
-            foreach = None if trainer.sharding.tensor_parallel == 1 else False  # no one kernel takes two meshes
-            torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm, foreach)
-            torch.nn.utils.clip_grads_with_norm_(self.critic_parameters, grad_clip, critic_norm, foreach)
+            torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm)
+            torch.nn.utils.clip_grads_with_norm_(self.critic_parameters, grad_clip, critic_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.gradient_step += 1
@@ -163,9 +159,5 @@ class OptimizerSteps:
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all gradients together, shards on other ranks included."""
-    by_mesh: dict[Any, list[Tensor]] = {}  # under tensor parallelism matrices lie on one mesh and norms on another
-    for gradient in gradients:
-        by_mesh.setdefault(gradient.device_mesh if isinstance(gradient, DTensor) else None, []).append(gradient)
-    norms = [torch.nn.utils.get_total_norm(some) for some in by_mesh.values()]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    return whole[0] if len(whole) == 1 else torch.nn.utils.get_total_norm(whole)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

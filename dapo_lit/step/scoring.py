@@ -114,16 +114,10 @@ class PolicyForward:
         losses, statistics = loss_of_tokens(logprobs, entropy, slice(None))
         return losses.sum(), logprobs.detach(), statistics
 
-    def values(self, micro: MicroBatch, *, head_only: bool = False) -> Tensor:
-        """The critic's values of the states before the response tokens, with gradient.
-
-        head_only: a backbone shared with the policy gets no gradient.
-        """
+    def values(self, micro: MicroBatch) -> Tensor:
+        """The critic's values of the states before the response tokens, with gradient."""
         assert self.critic is not None
-        shares = self.critic.backbone is None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not (shares and head_only)):
-            hidden = _hidden_states(self.policy if shares else self.critic.backbone, micro)
-        return self.critic(hidden)
+        return self.critic(_hidden_states(self.critic.backbone, micro))
 
     def full_kl(self, micro: MicroBatch) -> Tensor:
         """Exact divergence from the reference at each response token, with gradient."""

@@ -205,7 +205,7 @@ class StepUpdates:
         assert known.weights is not None
         assert known.values is not None
         assert known.returns is not None
-        values = self.forward.values(micro, head_only=self.steps.critic_only)
+        values = self.forward.values(micro)
         losses, statistics = clipped_value_loss(values, known.values, known.returns, clip=settings.clip)
         self.backward(settings.loss_weight * (losses * known.weights).sum())
         if measured:

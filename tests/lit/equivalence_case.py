@@ -44,7 +44,6 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "single": (1, ()),
     "fsdp 1": (1, FSDP),
     "fsdp 2": (2, FSDP),
-    "tensor parallel": (2, (*FSDP, "trainer.sharding.tensor_parallel=2")),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
     "compiled": (1, ("trainer.compile=true",)),
     "shared prefixes": (1, ("trainer.shared_prompt=prefixes",)),
@@ -66,7 +65,6 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "cispo": ("algorithm=cispo",),
     "entropy bonus": ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"),
     "critic": ("algorithm=ppo", *CRITIC),
-    "shared critic": ("algorithm=ppo", *CRITIC, "algorithm.critic.backbone=shared"),
     "lora": ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.kl={beta: 0.5, where: loss, estimator: k3}"),
 }
 

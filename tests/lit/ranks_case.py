@@ -42,23 +42,15 @@ SHRUNKEN = (
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiments at the paper's size small; all their other keys stay."""
-BESIDE = ("critic", "shared", "lora")
+BESIDE = ("critic", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
-    "copies": ("+experiment=four_sums", "trainer.sharding.replicas=2"),
-    "tensor": ("+experiment=four_sums", "trainer.sharding.tensor_parallel=2"),
     "critic": (
-        "+experiment=four_sums",
-        "algorithm=ppo",
-        "algorithm.critic.warmup_steps=0",
-        "algorithm.kl={beta: 0.1, where: loss}",
-    ),
-    "shared": (
-        "+experiment=four_sums", "algorithm=ppo", "algorithm.critic={warmup_steps: 0, backbone: shared}",
+        "+experiment=four_sums", "algorithm=ppo", "algorithm.critic.warmup_steps=0",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}", "policy.architecture.tie_word_embeddings=false",
-        "trainer.activation_checkpointing=selective", "trainer.sharding.cpu_offload=true",
+        "trainer.activation_checkpointing=selective",
     ),
     "lora": (
         "+experiment=four_sums",
@@ -160,9 +152,7 @@ def run_cases(out: Path, size: int, names: tuple[str, ...], resumes: int | None 
     """Runs cases on `size` ranks, from the checkpoints of `resumes` ranks if that is given."""
     for name in names:
         saved = out / name / str(resumes) / "checkpoints" / "step_000002.ckpt"
-        on_one = size == 1  # which keeps its parameters in place, so that offloading is compared with not offloading
-        own = [o for o in CASES[name] if not (on_one and o.startswith("trainer.sharding.cpu_offload"))]
-        overrides = [*COMMON, *own, f"trainer.devices={size}"]
+        overrides = [*COMMON, *CASES[name], f"trainer.devices={size}"]
         config = compose(*overrides, *(["budget.steps=3"] if resumes else []))  # once for all ranks
         fork_ranks(size, name, partial(case, out, name, size, config, saved if resumes else None))
 
@@ -177,6 +167,5 @@ if __name__ == "__main__":
     for size in SIZES:
         run_cases(out, size, ("tied", "ahead", *BESIDE))
     run_cases(out, 2, ("paper", "verl"))
-    run_cases(out, 4, ("copies", "tensor"))
+    run_cases(out, 4, ("tied",))
     run_cases(out, 1, ("tied", "critic", "lora"), resumes=2)
-    run_cases(out, 4, ("tied",), resumes=2)

@@ -63,15 +63,6 @@ def test_reference_and_exact_divergence_are_of_the_whole_distributions_at_the_sa
     assert max(expected) > 0.01
 
 
-def test_a_warm_up_on_a_shared_backbone_trains_the_head_alone(compose):
-    run = Run(compose("algorithm=ppo", "algorithm.critic.backbone=shared", "budget.steps=3"))
-    before = {name: p.clone() for name, p in run.parts.policy.named_parameters()}
-    run.fit()
-    assert all(torch.equal(p, before[name]) for name, p in run.module.policy.named_parameters())
-    assert run.module.critic.head.weight.abs().max() > 0
-    assert len(list(run.module.critic.parameters())) == 2
-
-
 def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(compose):
     config = compose("algorithm=ppo", "algorithm.critic.warmup_steps=3", "algorithm.critic.lr=0.002", "budget.steps=8")
     _, written = run_of(config)

@@ -1,4 +1,4 @@
-"""The equivalence matrix: {one process, FSDP on one and two, tensor parallel, 16-bit copies, compiled, checkpointing,
+"""The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, compiled, checkpointing,
 shared prefixes} x {the algorithms, with critic, reference and LoRA} against float64, on the same rollout step.
 
 Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW
@@ -17,16 +17,15 @@ from equivalence_case import ALGORITHMS, CLIP, WAYS
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
     "shared prefixes:dapo", "shared prefixes:gspo", "fsdp 1:dapo",
-    "fsdp 2:reference model", "tensor parallel:dapo", "checkpointing:gspo",
-    "fsdp 2:critic", "fsdp 2:shared critic", "fsdp 2:lora", "single:exact divergence", "fsdp 2:gmpo",
+    "fsdp 2:reference model", "checkpointing:gspo",
+    "fsdp 2:critic", "fsdp 2:lora", "single:exact divergence", "fsdp 2:gmpo",
     "single:cispo", "fsdp 2:dr_grpo", "single:rloo", "single:reinforce++", "fsdp 2:entropy bonus", "16-bit copies:dapo",
 ]  # fmt: skip
-REFUSED = {"tensor parallel:lora"}  # by the config: a matrix with an adapter is not cut
 CHANCE = {"16-bit copies:gspo"}
 """GSPO's bounds of 3e-4 are finer than 16-bit log-probs, so which completions are clipped is chance; with bounds of 0.5
 and 0.9 the gradients agree within 4 %."""
 MATRIX = [f"{way}:{algorithm}" for way in WAYS if way != "reference" for algorithm in ALGORITHMS]
-CELLS = [cell for cell in MATRIX if cell not in REFUSED | CHANCE] if WHOLE else DIAGONAL
+CELLS = [cell for cell in MATRIX if cell not in CHANCE] if WHOLE else DIAGONAL
 TOLERANCE = dict.fromkeys(WAYS, 2e-5) | {"16-bit copies": 0.1}
 """Of a gradient's difference, relative to its norm. 16 bits: of the first update, before weights differ."""
 

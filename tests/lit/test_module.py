@@ -47,7 +47,7 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
         ["algorithm=gmpo"],
         ["algorithm=kl_cov", "algorithm.loss_options.frac=0.2"],
         ["algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.5"],
-        ["algorithm=ppo", "algorithm.critic={warmup_steps: 0, backbone: shared}"],
+        ["algorithm=ppo", "algorithm.critic.warmup_steps=0"],
     ],
 )
 def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compose, monkeypatch, switches):
