@@ -1,12 +1,8 @@
 """Saves a run's state every few steps, at the end, and when it is stopped.
 
-Sharded checkpoints can be written in the background: training continues once tensors are copied to host memory.
 runs/checkpoint_files.py makes sure that a checkpoint under its final name is complete.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +12,10 @@ from dapo_lit.config import Config
 from dapo_lit.errors import HeldError
 from dapo_lit.files import remove_empty
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.lit.strategy import ShardedStrategy, failures_named
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-from dapo_lit.runs.checkpoint_files import KEPT, before_step, complete_write, remove, shared_draft, write_checkpoint
+from dapo_lit.runs.checkpoint_files import KEPT, before_step, remove, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
@@ -41,19 +36,11 @@ class Checkpoints(Callback):
         self.record = config.replay.record
         self.folder = folder
         self.stop = stop
-        self.in_background = config.trainer.strategy == "fsdp"  # shards are copied to host memory, then written
-        self.timeout = timedelta(minutes=config.trainer.timeout_min)
-        self.background: BackgroundSave | None = None
         self.trains = False
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
-        if self.in_background:
-            self.background = BackgroundSave(self.ranks, self.timeout)
         self.save_for_replay(trainer, module.counters.step + 1)
         self.trains = True
-
-    def on_train_end(self, trainer: Trainer, module: DAPOModule) -> None:
-        self._wait()
 
     def on_train_batch_end(
         self, trainer: Trainer, module: DAPOModule, outputs: Any, batch: RolloutStep, batch_idx: int
@@ -86,14 +73,12 @@ class Checkpoints(Callback):
         holds_half = datamodule.collector.interrupted is not None
         if is_whole and (step or holds_half) and not isinstance(exception, (OSError, HeldError)):
             self.save(trainer, step, again=holds_half)
-        self._wait()
         if not is_whole and self.ranks.rank == 0 and not isinstance(exception, KeyboardInterrupt):  # train.py says so
             kept = self.folder.checkpoints
             after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
             print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)
 
     def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
-        self._wait()  # the write in progress may be this step's
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
         if again or not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
@@ -106,7 +91,6 @@ class Checkpoints(Callback):
             self._write(trainer, final, kept=None)
 
     def _write(self, trainer: Trainer, final: Path, kept: int | None) -> None:
-        strategy = trainer.strategy
         if self.ranks.rank == 0:
             self.folder.check_owner()
 
@@ -121,47 +105,4 @@ class Checkpoints(Callback):
                 remove_empty((draft.parent, self.folder.path))
                 raise
 
-        if self.background is None:
-            write_checkpoint(final, write, self.ranks, kept)
-            return
-        assert isinstance(strategy, ShardedStrategy)
-        strategy.saving_group = self.background.ranks.group
-
-        def start_writing(draft: Path) -> "Future[Any]":
-            write(draft)
-            assert strategy.written is not None
-            return strategy.written
-
-        self.background.start(final, start_writing, kept)
-
-    def _wait(self) -> None:
-        if self.background is not None:
-            self.background.wait()
-
-
-class BackgroundSave:
-    """Writes one checkpoint at a time, in a thread on every rank, while training continues."""
-
-    def __init__(self, ranks: Ranks, timeout: timedelta) -> None:
-        self.ranks = ranks.apart(timeout)
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[None] | None = None
-
-    def start(self, final: Path, start_writing: Callable[[Path], "Future[Any]"], kept: int | None = KEPT) -> None:
-        """Waits for the previous checkpoint, and returns when `start_writing` has copied what it will write."""
-        self.wait()
-        draft = shared_draft(final, self.ranks)
-        written = start_writing(draft)
-
-        def complete() -> None:
-            with failures_named(final):
-                written.result()
-            complete_write(draft, final, self.ranks, kept)
-
-        self._pending = self._thread.submit(complete)
-
-    def wait(self) -> None:
-        """Waits until the pending checkpoint has its final name; raises what went wrong, as write_checkpoint does."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        write_checkpoint(final, write, self.ranks, kept)

@@ -71,8 +71,8 @@ def place_from_outside() -> Place | None:
     return None
 
 
-GROUPS, OTHER_FILES = 7, 256
-"""Process groups of a rank (the world, the run's, sampling, checkpoints, the mesh, two of the engine), each of which
+GROUPS, OTHER_FILES = 6, 256
+"""Process groups of a rank (the world, the run's, sampling, the mesh, two of the engine), each of which
 holds a file descriptor for every rank and three more with gloo (measured at 2 to 8 ranks), and what else a process
 opens."""
 

@@ -1,7 +1,6 @@
 """Lightning's strategy for a run's processes and the policy's shards."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from io import BytesIO
@@ -45,11 +44,6 @@ def failures_named(folder: Path) -> Iterator[None]:
 class ShardedStrategy(ModelParallelStrategy):
     """Saves and loads shards; of a model with adapters, only the adapters."""
 
-    saving_group: Any = None
-    """The process group for writing checkpoints in the background; None: write at once."""
-    written: "Future[Any] | None" = None
-    """The last background write; done when this rank has written its part."""
-
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """This rank's shards on their device; the writer copies them to the host."""
         return self._state()
@@ -61,7 +55,7 @@ class ShardedStrategy(ModelParallelStrategy):
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes this rank's part of a folder; in the background, everything is copied before this returns."""
+        """Writes this rank's part of a folder."""
         folder = Path(filepath)
         folder.mkdir(exist_ok=True)
         state = {"state_dict": checkpoint.pop("state_dict"), "optimizer_0": checkpoint.pop("optimizer_states")[0]}
@@ -70,12 +64,7 @@ class ShardedStrategy(ModelParallelStrategy):
                 buffer = BytesIO()
                 torch.save(checkpoint, buffer)
                 (folder / METADATA).write_bytes(buffer.getbuffer())
-            if self.saving_group is None:
-                dcp.save(state, checkpoint_id=folder)
-                return
-            written = dcp.async_save(state, checkpoint_id=folder, process_group=self.saving_group)
-        assert isinstance(written, Future)  # because the copy itself is not asynchronous
-        self.written = written
+            dcp.save(state, checkpoint_id=folder)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads models and optimiser, and returns the rest of the checkpoint.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -43,10 +42,6 @@ class Ranks:
         shares = per_engine > 1 and self.size > 1
         group = dist.new_subgroups(per_engine, backend="gloo")[0] if shares else None
         return replace(self, per_engine=per_engine, engine_group=group)
-
-    def apart(self, timeout: timedelta) -> "Ranks":
-        """These ranks with a process group of their own, for a thread that exchanges while others do. A collective."""
-        return replace(self, group=dist.new_group(backend="gloo", timeout=timeout))
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank; pickled on the way."""

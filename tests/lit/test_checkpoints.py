@@ -5,21 +5,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 
 from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import BackgroundSave
-from dapo_lit.ranks import ALONE
 from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal, requeue_command
 from dapo_lit.train import train
@@ -49,46 +41,11 @@ def load(checkpoint: Path) -> list[torch.Tensor]:
     return [torch.load(file)["state"] for file in files]
 
 
-@contextmanager
-def one_rank() -> Iterator[None]:
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def save_in_background(background: BackgroundSave, folder: Path, step: int) -> None:
-    """As the strategy does; what was given is overwritten at once, as training would."""
-    given = state(step)
-
-    def begin_to_write(path: Path) -> Future:
-        path.mkdir()
-        return dcp.async_save({"state": given}, checkpoint_id=path, process_group=background.ranks.group)
-
-    background.start(folder / f"step_{step:06d}.ckpt", begin_to_write)
-    given.fill_(-1.0)
-
-
-def load_distributed(checkpoint: Path) -> list[torch.Tensor]:
-    found = {"state": torch.empty(50_000)}
-    dcp.load(found, checkpoint_id=checkpoint, no_dist=True)
-    return [found["state"]]
-
-
-def write_for_ever(folder: Path, first: int, way: str, told: int) -> None:
+def write_for_ever(folder: Path, first: int, sharded: bool, told: int) -> None:
     """Writes a byte to `told` before the first checkpoint and after each."""
-    steps = range(first, first + 10_000)
     os.write(told, b".")
-    if way == "in the background":
-        with one_rank():
-            background = BackgroundSave(ALONE, timedelta(minutes=1))
-            for step in steps:
-                save_in_background(background, folder, step)
-                os.write(told, b".")
-    for step in steps:
-        save(folder, step, sharded=way == "sharded")
+    for step in range(first, first + 10_000):
+        save(folder, step, sharded)
         os.write(told, b".")
 
 
@@ -99,25 +56,19 @@ def folder(tmp_path) -> Path:
     return tmp_path / "checkpoints"
 
 
-@pytest.mark.parametrize("way", ["one file", "sharded", "in the background"])
-def test_a_writer_that_is_killed_10_times_always_leaves_a_whole_checkpoint(folder, way):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_writer_that_is_killed_10_times_always_leaves_a_whole_checkpoint(folder, sharded):
     started = time.perf_counter()
-    if way == "in the background":
-        with one_rank():
-            background = BackgroundSave(ALONE, timedelta(minutes=1))
-            save_in_background(background, folder, 1)
-            background.wait()
-    else:
-        save(folder, 1, sharded=way == "sharded")
+    save(folder, 1, sharded)
     save_s = time.perf_counter() - started
-    noise = random.Random(len(way))
+    noise = random.Random(sharded)
     last, interrupted = 1, 0
     for _ in range(10):
         readable, writable = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                write_for_ever(folder, last + 1, way, writable)
+                write_for_ever(folder, last + 1, sharded, writable)
             finally:
                 os._exit(1)  # never back into the tests
         for _ in range(1 + noise.randrange(3)):
@@ -132,11 +83,11 @@ def test_a_writer_that_is_killed_10_times_always_leaves_a_whole_checkpoint(folde
         assert good is not None
         step = int(good.stem.removeprefix("step_"))
         assert step >= last
-        for tensor in load_distributed(good) if way == "in the background" else load(good):
+        for tensor in load(good):
             assert torch.equal(tensor, state(step))
         assert not list(folder.glob("*.damaged"))  # not even one that had to be set aside
         last = step
-    save(folder, last + 1, sharded=way != "one file")
+    save(folder, last + 1, sharded)
     assert len(complete(folder)) == 2
     assert last > 3
     assert interrupted > 0  # it was killed while it wrote, or the test says nothing
@@ -165,32 +116,6 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, dama
     save(folder, 2, sharded)  # the run comes by again
     assert newest_good(folder) == newest
     assert fault(newest) is None
-
-
-def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_one_waits_for_it(folder):
-    with one_rank():
-        background, written = BackgroundSave(ALONE, timedelta(minutes=1)), Future()
-
-        def begin_to_write(path: Path) -> Future:
-            torch.save({"state": state(1)}, path)
-            return written
-
-        background.start(folder / "step_000001.ckpt", begin_to_write)
-        assert complete(folder) == []
-        written.set_result(None)
-        save_in_background(background, folder, 2)
-        assert (folder / "step_000001.ckpt").exists()
-        background.wait()
-        assert [c.name for c in complete(folder)] == ["step_000001.ckpt", "step_000002.ckpt"]
-        assert torch.equal(load_distributed(folder / "step_000002.ckpt")[0], state(2))
-
-        failed: Future = Future()
-        failed.set_exception(OSError(28, "No space left on device"))
-        background.start(folder / "step_000003.ckpt", lambda path: failed)
-        with pytest.raises(OSError, match="No space"):
-            background.wait()
-        background.wait()  # told once
-        assert newest_good(folder) == folder / "step_000002.ckpt"
 
 
 @pytest.mark.parametrize("sharded", [False, True])
