@@ -28,8 +28,6 @@ def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: fl
     >>> truncated_weights(torch.tensor([0.3, 0.6]).log(), torch.tensor([0.6, 0.2]).log(), cap=2.0)
     tensor([0.5000, 2.0000])
     """
-    if cap < 1:
-        raise ValueError(f"cap must be at least 1, or tokens that trainer and engine agree on are shrunk; got {cap}")
     return importance_ratio(old_logprobs, rollout_logprobs).clamp(max=cap)
 
 
@@ -42,7 +40,6 @@ def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float
     >>> icepop_weights(torch.tensor([0.3, 0.3]).log(), torch.tensor([0.5, 0.9]).log(), low=0.5, high=5.0)
     tensor([0.6000, 0.0000])
     """
-    _require_one_within(low, high)
     ratio = importance_ratio(old_logprobs, rollout_logprobs)
     return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
 
@@ -65,7 +62,6 @@ def sequence_mask_weights(
     ... )
     tensor([1.1250, 1.1250, 0.0000])
     """
-    _require_one_within(low, high)
     difference = at_least_float32(old_logprobs) - at_least_float32(rollout_logprobs)
     _, position = torch.unique(completions, return_inverse=True)
     # In float64: the sum over a long completion would lose two digits in float32.
@@ -73,8 +69,3 @@ def sequence_mask_weights(
     sums.index_add_(0, position, difference.double())
     rho = sums.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return torch.where((rho >= low) & (rho <= high), rho, 0.0)[position].to(difference.dtype)
-
-
-def _require_one_within(low: float, high: float) -> None:
-    if not 0 <= low <= 1 <= high:
-        raise ValueError(f"the band must hold 1, the ratio where trainer and engine agree; got [{low}, {high}]")

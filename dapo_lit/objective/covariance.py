@@ -99,8 +99,6 @@ def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
     >>> top_entropy_mask(torch.tensor([0.1, 2.0, 0.0, 1.0, 3.0]), torch.tensor([True] * 4 + [False]), frac=0.5)
     tensor([False,  True, False,  True, False])
     """
-    if not 0 < frac <= 1:
-        raise ValueError(f"frac must lie in (0, 1], got {frac}")
     if not mask.any():
         return mask
     candidates = entropy[mask].detach()

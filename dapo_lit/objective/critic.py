@@ -16,8 +16,6 @@ def clipped_value_loss(
     paper but in its authors' code (arXiv 2005.12729, section 3). It is pessimistic: a value that has left the range on
     the far side of R keeps its gradient, one that overshoots towards R has none.
     """
-    if clip is not None and clip <= 0:
-        raise ValueError(f"clip must be positive, or None for no clip; got {clip}")
     values, old_values, returns = at_least_float32(values), old_values.detach(), returns.detach()
     unclipped = squared = (values - returns).square()
     if clip is not None:

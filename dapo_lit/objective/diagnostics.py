@@ -24,8 +24,6 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, wher
     trainer_logprobs: under the weights that sampled the tokens: `old_logprobs` where those are recomputed, else
     `logprobs` of a step's first update. Values outside `where` are ignored, also NaN.
     """
-    if not trainer_logprobs.shape == rollout_logprobs.shape == where.shape:
-        raise ValueError(f"shapes differ: {[tuple(x.shape) for x in (trainer_logprobs, rollout_logprobs, where)]}")
     # In place: over the tokens of a whole step, new memory costs more than the arithmetic.
     trainer, engine = (
         logprobs.to(torch.float64, copy=True).masked_fill_(~where, 0.0)

@@ -107,13 +107,6 @@ def completion_weights(
     >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
     tensor([0.1667, 0.5000], dtype=torch.float64)
     """
-    if loss_tokens.ndim != 1 or loss_tokens.shape != group_index.shape:
-        raise ValueError(
-            "loss_tokens and group_index must both be [B], "
-            f"got {tuple(loss_tokens.shape)} and {tuple(group_index.shape)}"
-        )
-    if max_response_tokens < 1:
-        raise ValueError(f"max_response_tokens must be at least 1, got {max_response_tokens}")
     tokens = loss_tokens.double()
     has_loss = tokens > 0
     num_completions = has_loss.sum(dtype=torch.float64)
@@ -129,14 +122,9 @@ def completion_weights(
         case "constant":
             denominator = (num_completions * max_response_tokens).expand_as(tokens)
         case "microbatch":
-            if micro_batch is None or micro_batch.shape != loss_tokens.shape:
-                raise ValueError("aggregation microbatch needs micro_batch, [B] as loss_tokens")
+            assert micro_batch is not None
             share = _sums(has_loss.double(), micro_batch) / num_completions
             denominator = _sums(tokens, micro_batch) / share
-        case _:
-            raise ValueError(
-                f"aggregation must be minibatch, group, sample, constant or microbatch, got {aggregation!r}"
-            )
     return torch.where(has_loss, 1.0 / denominator, 0.0)
 
 
@@ -164,8 +152,6 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
         case "k3":
             difference = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             return torch.expm1(-difference) + difference
-        case _:
-            raise ValueError(f"estimator must be k1, k2 or k3, got {estimator!r}")
 
 
 def full_kl(log_distribution: Tensor, ref_log_distribution: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Both look only at a completion's length and whether it was cut off. Dynamic samp
 never the results of these functions.
 """
 
-import torch
 from torch import Tensor
 
 
@@ -26,12 +25,6 @@ def soft_overlong_punishment(
     >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """
-    if not 0 <= cache_tokens < max_response_tokens:
-        raise ValueError(
-            f"cache_tokens must be at least 0 and below max_response_tokens ({max_response_tokens}), got {cache_tokens}"
-        )
-    if factor < 0:
-        raise ValueError(f"factor must not be negative, or long answers are rewarded; got {factor}")
     lengths = lengths.double()  # DAPO 3.4 soft overlong punishment
     if cache_tokens == 0:
         share = (lengths > max_response_tokens).double()
@@ -41,10 +34,8 @@ def soft_overlong_punishment(
 
 
 def overlong_filtering(truncated: Tensor) -> Tensor:
-    """[B] bool, False for truncated completions, which carry no loss; `truncated` is [B] bool, ValueError if not.
+    """[B] bool, False for truncated completions, which carry no loss; `truncated` is [B] bool.
 
     Only the loss is masked: a filtered completion stays in its group, so in the mean and std of Eq. 9.
     """
-    if truncated.dtype != torch.bool:  # on integers ~ flips bits: ~0 is -1 and ~1 is -2, both true
-        raise ValueError(f"truncated must be boolean, got {truncated.dtype}")
     return ~truncated  # DAPO 3.4 overlong filtering

@@ -78,22 +78,6 @@ def test_micro_batches_count_by_their_completions_with_loss() -> None:
     assert sum(w * n for w, n in zip(found, [3, 5, 7, 0], strict=True)) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"aggregation": "microbatch"}, "micro_batch"),
-        ({"group_index": torch.zeros(2, dtype=torch.long)}, "group_index"),
-        ({"loss_tokens": torch.ones(1, 3), "group_index": torch.zeros(1, 3)}, "loss_tokens"),
-        ({"aggregation": "constant", "max_response_tokens": 0}, "max_response_tokens"),
-        ({"aggregation": "token"}, "aggregation"),
-    ],
-)
-def test_what_does_not_fit_is_named(given: dict, name: str) -> None:
-    fits = {"loss_tokens": torch.ones(3), "group_index": torch.zeros(3), "aggregation": "sample"}
-    with pytest.raises(ValueError, match=name):
-        completion_weights(**fits | {"max_response_tokens": 8} | given)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-3, 3)), max_size=9), st.sampled_from(AGGREGATIONS))
 def test_weights_equal_the_definition_in_exact_fractions(drawn: list[tuple[int, int]], name: Aggregation) -> None:

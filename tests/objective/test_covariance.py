@@ -113,5 +113,3 @@ def test_a_fifth_of_the_tokens_has_the_highest_entropy() -> None:
     assert not (kept & ~mask).any()
     assert entropy[kept].min() > entropy[mask & ~kept].max()
     assert torch.equal(top_entropy_mask(entropy, mask, frac=1.0), mask)
-    with pytest.raises(ValueError, match="frac"):
-        top_entropy_mask(entropy, mask, frac=0.0)
