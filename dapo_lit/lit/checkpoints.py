@@ -69,18 +69,16 @@ class Checkpoints(Callback):
         has_rollouts = self.ranks.rank == 0 and step > 0 and keeps_rollouts(self.config, step)
         is_whole = datamodule.next_step == step + 1
         is_whole &= not has_rollouts or rollouts_file(self.folder.path, step).is_file()
-        # A half-sampled step that cannot be sampled again goes into the checkpoint of the step before, even of step 0.
-        holds_half = datamodule.collector.interrupted is not None
-        if is_whole and (step or holds_half) and not isinstance(exception, (OSError, HeldError)):
-            self.save(trainer, step, again=holds_half)
+        if is_whole and step and not isinstance(exception, (OSError, HeldError)):
+            self.save(trainer, step)
         if not is_whole and self.ranks.rank == 0 and not isinstance(exception, KeyboardInterrupt):  # train.py says so
             kept = self.folder.checkpoints
             after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
             print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)
 
-    def save(self, trainer: Trainer, step: int, again: bool = False) -> None:
+    def save(self, trainer: Trainer, step: int) -> None:
         final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
-        if again or not self.ranks.first(final.exists):
+        if not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
 
     def save_for_replay(self, trainer: Trainer, step: int) -> None:

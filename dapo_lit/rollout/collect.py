@@ -11,13 +11,12 @@ from typing import Any
 
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.rows import DataError
-from dapo_lit.engines.protocol import EngineError
 from dapo_lit.errors import UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Group, OpenGroup
-from dapo_lit.rollout.step_collection import LostSampleError, StepCollection, StopRequestedError, UnfinishedStep
+from dapo_lit.rollout.step_collection import StepCollection
 
 SAME_DATA = "use the same data and filters, or start a new run with resume=false"
 
@@ -31,8 +30,7 @@ class ExhaustedError(UserError):
 class Collector:
     """Collects rollout steps.
 
-    Its state (order, keep rate, carried and returned groups, interrupted step) is the same on every rank and part of a
-    checkpoint.
+    Its state (order, keep rate, carried and returned groups) is the same on every rank and part of a checkpoint.
     """
 
     setup: CollectionSetup
@@ -44,40 +42,25 @@ class Collector:
     """Positions of problems whose groups were dropped: asked again before the order goes on."""
     earlier: list[Group] = field(default_factory=list)
     """With on_exhausted=replay: mixed groups of earlier steps, the newest last."""
-    interrupted: UnfinishedStep | None = None
-    """The groups of a step that was interrupted; None: no step was."""
 
     def collect(self, step: int, policy_version: int) -> CollectedStep:
         """Collects step `step` with the weights in the engine; `policy_version` is that of the weights it will train.
 
-        Raises:
-            StopRequestedError: a stop was asked for. With a reproducible engine the state is as before the call, and
-                the step is repeated; otherwise the samples are kept in the state, and the step continues.
-            ExhaustedError: with on_exhausted=error, when max_rounds are spent.
-            LostSampleError: the engine forgot samples.
-            EngineError: the engine failed. In both cases the state is as after a stop; what the engine had under way
-                is sampled again.
+        After an error the state is as before the call, so that a resumed run repeats the step. Raises
+        StopRequestedError if a stop was asked for, ExhaustedError with on_exhausted=error when max_rounds are spent,
+        and EngineError or LostSampleError where the engine fails.
         """
         before = self.state_dict()
         try:
             return self._collect(step, policy_version)
         except BaseException:  # Ctrl-C too: what a run saves on its way out is the state after a whole step
-            if self.interrupted is None:
-                self.load_state_dict(before)
+            self.load_state_dict(before)
             raise
 
     def _collect(self, step: int, policy_version: int) -> CollectedStep:
-        start = self._take_unfinished(policy_version - self.setup.rules.max_staleness)
-        collection = StepCollection(self.setup, step, start, self.keep_rate, self._next_position)
-        try:
-            collection.run()
-        except (StopRequestedError, EngineError, LostSampleError) as error:
-            # Several ranks hold the same groups when they stop, but not when an engine fails.
-            stopped = isinstance(error, StopRequestedError)
-            if not self.setup.engine.reproducible and (stopped or self.setup.ranks.size == 1):
-                collection.drain(engine_failed=not stopped)
-                self.interrupted = collection.unfinished()
-            raise
+        carried, expired = self._take_carried(policy_version - self.setup.rules.max_staleness)
+        collection = StepCollection(self.setup, step, carried, expired, self.keep_rate, self._next_position)
+        collection.run()
         collection.drain()
         accepted, generated = collection.accepted, [g.group for g in collection.examined]
         fresh = accepted
@@ -95,23 +78,17 @@ class Collector:
         metrics |= collection.timings()
         return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, collection.tokens_generated)
 
-    def _take_unfinished(self, oldest_version: int) -> UnfinishedStep:
-        """Takes what an earlier step or an interrupted attempt left; groups with older tokens expire."""
+    def _take_carried(self, oldest_version: int) -> tuple[list[OpenGroup], list[OpenGroup]]:
+        """Takes the groups that an earlier step left: those that go on, and those with older tokens, which expire."""
+        kept: list[OpenGroup] = []
+        expired: list[OpenGroup] = []
         for group in self.carried:
             group.carried, group.ended_earlier = True, group.finished
-        left = self.interrupted or UnfinishedStep(self.carried)
-        self.carried, self.interrupted = [], None
-        start = UnfinishedStep([], left.tokens_generated, list(left.expired))
-        again = []
-        for group in left.groups:
             version = group.oldest_version
-            if version is not None and version < oldest_version:
-                start.expired.append(group)
-                again.append(group.position)
-            else:
-                start.groups.append(group)
-        self.returned = again + self.returned
-        return start
+            (expired if version is not None and version < oldest_version else kept).append(group)
+        self.carried = []
+        self.returned = [group.position for group in expired] + self.returned
+        return kept, expired
 
     def _settle(self, collection: StepCollection) -> list[Group]:
         """Carries the groups after the last accepted one over or drops them; returns the finished dropped ones."""
@@ -155,7 +132,6 @@ class Collector:
             "carried": [g.saved() for g in self.carried],
             "returned": list(self.returned),
             "earlier": [replace(g, problem=g.problem.stub) for g in self.earlier],
-            "interrupted": self.interrupted and self.interrupted.mapped(OpenGroup.saved),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -168,7 +144,6 @@ class Collector:
         if lost := [g.problem.id for g in earlier if g.problem.id not in known]:
             raise DataError(f"the checkpoint has responses to {lost[0]}, which the data lacks; {SAME_DATA}")
         self.earlier = [replace(g, problem=known[g.problem.id]) for g in earlier]
-        self.interrupted = state["interrupted"] and state["interrupted"].mapped(self._restored)
 
     def _restored(self, saved: OpenGroup) -> OpenGroup:
         """A copy of a saved group with its problem. Raises DataError if the data has another one in its place."""

@@ -15,8 +15,7 @@ them to wait; the others after the tick in which it arrives, so that no engine w
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
@@ -32,31 +31,18 @@ TAIL_FROM = 0.9
 
 
 class StopRequestedError(Exception):
-    """Raised between samples when the run was asked to stop; a resumed run continues or repeats the step."""
+    """Raised between samples when the run was asked to stop; a resumed run repeats the step."""
 
 
 class LostSampleError(RuntimeError):
     """The engine has nothing under way, but samples are missing."""
 
 
-@dataclass
-class UnfinishedStep:
-    """The start of a step: carried-over groups, or everything that an interrupted attempt had collected."""
-
-    groups: list[OpenGroup]
-    """In order of submission."""
-    tokens_generated: int = 0
-    expired: list[OpenGroup] = field(default_factory=list)
-
-    def mapped(self, change: Callable[[OpenGroup], OpenGroup]) -> "UnfinishedStep":
-        """A copy with `change` applied to its groups."""
-        return UnfinishedStep([*map(change, self.groups)], self.tokens_generated, [*map(change, self.expired)])
-
-
 class StepCollection:
     """Submits groups and takes in their samples, in any order, until the batch is full.
 
-    start: groups that are part of the step from its start.
+    carried: groups of an earlier step, which come first.
+    expired: carried into this step and dropped for their age; they have no place.
     next_position: takes the next problem from the run's order.
     """
 
@@ -64,7 +50,8 @@ class StepCollection:
         self,
         setup: CollectionSetup,
         step: int,
-        start: UnfinishedStep,
+        carried: Sequence[OpenGroup],
+        expired: Sequence[OpenGroup],
         keep_rate: KeepRate,
         next_position: Callable[[], int],
     ) -> None:
@@ -78,10 +65,8 @@ class StepCollection:
         self.admission = Admission(setup.rules, keep_rate)
         self.groups: list[OpenGroup] = []
         """By place, in order of submission."""
-        self.tokens_generated = start.tokens_generated
-        """In this step."""
-        self.expired = list(start.expired)
-        """Carried into this step and dropped for their age; they have no place."""
+        self.tokens_generated = 0
+        self.expired = expired
         self._places: dict[SampleKey, int] = {}  # of the samples that are not scored
         self._withdrawn_from: int | None = None
         self._progress = Progress(step, self.admission, setup.stall_s, setup.progress_s)
@@ -89,10 +74,7 @@ class StepCollection:
         self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
         self._engines: list[int] = []  # that sample the groups, by place
         self._pending = [0] * setup.ranks.num_engines
-        for group in start.groups:
-            if group.group.step == step:
-                self._attempts[group.group.problem.id] += 1
-                self._num_submitted += 1
+        for group in carried:
             self._add(group)
 
     def run(self) -> None:
@@ -121,15 +103,11 @@ class StepCollection:
         if self._tail_started is not None and admission.full:
             self._tail_s = time.perf_counter() - self._tail_started
 
-    def drain(self, engine_failed: bool = False) -> None:
-        """Takes everything out of the verifiers and, unless it failed, out of the engine."""
-        self._own.end([] if engine_failed else self._waiting_for())
+    def drain(self) -> None:
+        """Takes everything out of the verifiers and the engine."""
+        self._own.end(self._waiting_for(self.groups))
         self._post()
         self._take_in()
-
-    def unfinished(self) -> UnfinishedStep:
-        """The state from which another attempt at this step can continue."""
-        return UnfinishedStep(self.groups, self.tokens_generated, self.expired)
 
     def timings(self) -> dict[str, float | None]:
         return {
@@ -200,9 +178,8 @@ class StepCollection:
         if self._tail_started is None and admission.kept >= TAIL_FROM * admission.rules.num_prompts:
             self._tail_started = time.perf_counter()
         failure = self._own.failure
-        if (
-            failure is not None and reports[ranks.rank].failure is not None
-        ):  # a newer one is raised everywhere next time
+        # A newer one is raised everywhere next time.
+        if failure is not None and reports[ranks.rank].failure is not None:
             self._own.failure = None
             raise failure
         for rank, report in enumerate(reports):
@@ -269,12 +246,11 @@ class StepCollection:
         self._withdrawn_from = cut
         return self._waiting_for(self.groups[cut + 1 :])
 
-    def _waiting_for(self, groups: Iterable[OpenGroup] | None = None) -> list[SampleKey]:
-        """Samples of `groups` (None: of all) that are not scored."""
-        chosen = self.groups if groups is None else groups
+    def _waiting_for(self, groups: Iterable[OpenGroup]) -> list[SampleKey]:
+        """Samples of `groups` that are not scored."""
         return [
             group.key(i)
-            for group in chosen
+            for group in groups
             if not group.finished
             for i in range(group.num_samples)
             if group.key(i) in self._places

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,29 +115,6 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, dama
     save(folder, 2, sharded)  # the run comes by again
     assert newest_good(folder) == newest
     assert fault(newest) is None
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_checkpoint_that_is_written_again_stands_until_the_new_one_is_whole(folder, sharded):
-    final = folder / "step_000001.ckpt"
-
-    def write(value: int, path: Path) -> None:
-        assert not final.exists() or torch.equal(load(final)[0], state(1))
-        if sharded:
-            path.mkdir()
-        torch.save({"state": state(value)}, path / "__0_0.distcp" if sharded else path)
-
-    def fails(path: Path) -> None:
-        write(2, path)
-        raise OSError(28, "No space left on device")
-
-    write_checkpoint(final, partial(write, 1))
-    with pytest.raises(OSError, match="No space"):
-        write_checkpoint(final, fails)
-    assert torch.equal(load(newest_good(folder))[0], state(1))
-    write_checkpoint(final, partial(write, 3))
-    assert torch.equal(load(newest_good(folder))[0], state(3))
-    assert [path.name for path in folder.iterdir()] == [final.name]
 
 
 def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(folder):

@@ -14,7 +14,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
-from test_interrupted import FailingEngine
 from test_streaming import PROBLEMS, WORK, ForgetfulEngine, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
@@ -25,7 +24,7 @@ from dapo_lit.rollout import rank_sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
+from dapo_lit.rollout.step_collection import LostSampleError
 
 
 class MeetingEndedError(Exception):
@@ -173,36 +172,6 @@ def mixed_but(unmixed: list[int], num_prompts: int) -> Collector:
         return ScriptedResponse((END, RIGHT if right else WRONG), (-0.5, -0.5))
 
     return collector(script, replace(RULES, num_prompts=num_prompts), problems=30)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_what_was_sampled_is_kept_at_a_stop_where_it_could_not_be_sampled_again(size, monkeypatch):
-    monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)  # a sample a tick, or more until the other rank's report is there
-    made = [mixed_but([1], num_prompts=3) for _ in range(2)]
-    for one, asked in zip(made, (True, False), strict=True):
-        one.setup.engine.reproducible = False
-        one.setup.stop_requested = iter([False, False, asked]).__next__
-
-    def stopped(one: Collector) -> dict[str, Any]:
-        with pytest.raises(StopRequestedError):
-            one.collect(1, 0)
-        return one.state_dict()
-
-    first, second = together(made, stopped)
-    assert first == second
-    sampled = {group.key(i) for group in first["interrupted"].groups for i in group.scored}
-    assert len(sampled) >= 4
-    resumed = [mixed_but([1], num_prompts=3) for _ in range(size)]
-    for one in resumed:
-        one.load_state_dict(pickle.loads(pickle.dumps(first)))
-    found = together(resumed, lambda c: step_of(c.collect(1, 0)))
-    assert not {request.key for one in resumed for request in one.setup.engine.submitted} & sampled
-    whole = together([mixed_but([1], num_prompts=3) for _ in range(2)], lambda c: step_of(c.collect(1, 0)))
-    assert len(whole[0]["groups"]) == 3
-    for step in found:
-        assert {key: step[key] for key in ("groups", "generated")} == {
-            key: whole[0][key] for key in ("groups", "generated")
-        }
 
 
 def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
@@ -363,10 +332,23 @@ def pausing(decode: Callable[..., str]) -> Callable[..., str]:
     return decoded
 
 
+class Failing(ScriptedStream):
+    """Fails after the first sample."""
+
+    def step(self) -> list[Sample]:
+        if self._engine.yielded:
+            raise RuntimeError("out of memory")
+        return super().step()
+
+
+class FailingEngine(ScriptedEngine):
+    def open(self, sampling: Sampling) -> Failing:
+        return Failing(self, sampling.max_response_tokens, self.version)
+
+
 def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
     made[1].setup.engine = FailingEngine(script)
-    made[1].setup.engine.failure = RuntimeError("out of memory")
     made[1].setup.engine.sync_weights([], version=0)
 
     def error_of(one: Collector) -> tuple[str, str]:

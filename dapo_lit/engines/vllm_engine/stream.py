@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dapo_lit.engines.noise import request_seed
-from dapo_lit.engines.protocol import EngineError, PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 
 
 class VllmStream:
@@ -52,11 +52,7 @@ class VllmStream:
         if not self._pending:
             return []
         samples = []
-        try:
-            outputs = self._engine.step()
-        except Exception as error:
-            raise EngineError(f"vLLM failed ({type(error).__name__}: {error}); continue with resume=true") from error
-        for output in outputs:
+        for output in self._engine.step():
             if output.finished and output.request_id in self._pending:
                 request = self._pending.pop(output.request_id)
                 [ended] = output.outputs
