@@ -76,7 +76,7 @@ def measured_peak(config: PlanConfig, mesh: DeviceMesh | None = None) -> float:
     ).eval()
     dtype = None if config.trainer.sharding.dtype is None else getattr(torch, config.trainer.sharding.dtype)
     if mesh is not None:
-        wrap_layers(model, recomputed=config.trainer.activation_checkpointing)
+        wrap_layers(model, recomputes=config.trainer.activation_checkpointing == "full")
         shard(model, mesh, dtype=dtype, separate_head=False)
     elif dtype is not None:
         wrap_layers(model, compute_in=dtype)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_gets_a_change_that_does(monkeypatch):
 
     monkeypatch.setattr("dapo_lit.forecast.memory.training_memory", too_large)
     assert nearest_fit(tight, memory, 0.5, print) is None
-    weaker = [("selective", 4096, 1), ("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
+    weaker = [("full", 4096, 1), ("none", 2048, 1), ("none", 1024, 1)]
     assert tried == [*weaker, *(("none", 4096, nodes) for nodes in (2, 4, 8, 16))]
 
 

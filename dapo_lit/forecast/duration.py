@@ -110,7 +110,7 @@ class Step:
     scored: int = 1
     """Forward passes for old, reference and value predictions."""
     recomputes: float = 1.0
-    """Forward passes added by activation checkpointing: 1 full, 0 none, about 0.5 selective."""
+    """Forward passes added by activation checkpointing: 1 full, 0 none (0.5 for the selective one of others)."""
     trained_models: int = 1
     """2: a value model of the policy's size is trained too (PPO)."""
 

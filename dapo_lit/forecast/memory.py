@@ -150,16 +150,16 @@ def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memo
 def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTracker:
     """Shards the policy, or makes it compute in 16 bits, as training does; returns a tracker of its memory."""
     settings = config.trainer
-    dtype = getattr(torch, settings.sharding.dtype or config.policy.dtype)
+    dtype, recomputes = getattr(torch, config.compute_dtype), settings.activation_checkpointing == "full"
     model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
     # Adapters are simulated as sharded over one GPU: the plain tracker refuses weights that are not trained.
     if settings.strategy == "single" and config.policy.lora is None:
         narrow = dtype if dtype != model.dtype else None
-        wrap_layers(model, compute_in=narrow, recomputed=settings.activation_checkpointing)
+        wrap_layers(model, compute_in=narrow, recomputes=recomputes)
         tracker = MemTracker()
         tracker.track_external(model)
         return tracker
-    wrap_layers(model, recomputed=settings.activation_checkpointing)
+    wrap_layers(model, recomputes=recomputes)
     shard(model, mesh, dtype=dtype, separate_head=False)
     return FSDPMemTracker(model)
 
@@ -216,10 +216,8 @@ def nearest_fit(config: Config, memory: Memory, capacity_gib: float, announce: C
         changed = config.model_copy(update={"rollout": asleep})
         if replace(memory, engine=resident_engine(changed, memory.parameters)).peak <= capacity_gib:
             return "rollout.vllm.sleep=true"
-    for stronger in {"none": ("selective", "full"), "selective": ("full",), "full": ()}[
-        settings.activation_checkpointing
-    ]:
-        changes.append((f"trainer.activation_checkpointing={stronger}", {"activation_checkpointing": stronger}))
+    if settings.activation_checkpointing == "none":
+        changes.append(("trainer.activation_checkpointing=full", {"activation_checkpointing": "full"}))
     tokens = settings.micro_batch_tokens
     while (tokens := tokens // 2) >= 1024:
         changes.append((f"trainer.micro_batch_tokens={tokens}", {"micro_batch_tokens": tokens}))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory
 
 
-RECOMPUTES = {"none": 0.0, "selective": 0.5, "full": 1.0}
 VLLM_MEMORY_FRAC = 0.92
 """Of a GPU's memory that a server of vLLM takes by default."""
 
@@ -58,7 +57,7 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         groups_generated=groups,
         epochs=algorithm.epochs,
         scored=(algorithm.old_logprobs == "recompute") + bool(algorithm.kl.beta) + critic,
-        recomputes=RECOMPUTES[config.trainer.activation_checkpointing],
+        recomputes=float(config.trainer.activation_checkpointing == "full"),
         trained_models=1 + critic,
     )
     gpus = config.trainer.devices * config.trainer.num_nodes

@@ -99,20 +99,15 @@ _MARK = "zqz"
 """A text that no chat template contains."""
 
 
-def load_model(
-    path: str | Path, *, dtype: torch.dtype = torch.float32, attn_implementation: str | None = None
-) -> PreTrainedModel:
-    """A causal language model in evaluation mode, on the CPU.
+def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A causal language model in evaluation mode, on the CPU; the weights of a GGUF file are dequantised.
 
-    `attn_implementation`: as in transformers; None: its default. The weights of a GGUF file are dequantised.
     Raises FileNotFoundError if there is no such model, OSError if its files are damaged or do not belong together; both
     with what to do.
     """
     place, extra = _locate(path)
     if extra:
         extra = {**extra, "quantization_config": GgufConfig(dequantize=True)}
-    if attn_implementation is not None:
-        extra["attn_implementation"] = attn_implementation
     local = Path(place)
     try:
         with quiet_transformers():

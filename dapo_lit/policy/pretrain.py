@@ -19,6 +19,8 @@ Row = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
 
 _NO_LABEL = -100
+WARMUP = 0.05
+"""Share of the updates."""
 
 
 def train_supervised(
@@ -29,16 +31,13 @@ def train_supervised(
     batch_size: int,
     learning_rate: float,
     seed: int,
-    warmup_frac: float = 0.05,
-    weight_decay: float = 0.01,
-    max_grad_norm: float = 1.0,
     micro_batches: int = 3,
     progress: str | None = None,
 ) -> list[float]:
     """Trains `model` in place and returns the loss (nats a response token) of every update.
 
-    The learning rate rises linearly over the first `warmup_frac` of the updates and then falls linearly to zero. Rows
-    are drawn without replacement and reshuffled in every epoch. `progress`: label of a line every tenth of the updates;
+    The learning rate rises linearly over the first WARMUP of the updates and then falls linearly to zero. Rows are
+    drawn without replacement and reshuffled in every epoch. `progress`: label of a line every tenth of the updates;
     None: silent.
 
     Raises ValueError if there are no rows or a row has no response.
@@ -46,8 +45,8 @@ def train_supervised(
     if not rows or not all(len(response) for _, response in rows):
         raise ValueError("supervised training needs rows, each with at least one response token")
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=weight_decay)
-    warmup = max(1, round(warmup_frac * updates))
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    warmup = max(1, round(WARMUP * updates))
     batches = random_batches(rows, batch_size, seed)
     losses: list[float] = []
     was_training = model.training
@@ -57,7 +56,7 @@ def train_supervised(
         for group in optimizer.param_groups:
             group["lr"] = rate
         losses.append(accumulate_gradient(model, next(batches), micro_batches))
-        torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if progress is not None and (update + 1) * 10 // updates > update * 10 // updates:

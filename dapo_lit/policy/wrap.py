@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import MethodType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-Recomputed = Literal["none", "selective", "full"]
 T = TypeVar("T")
 _BACKEND = "compiled_by"
 
@@ -48,7 +47,7 @@ def wrap_layers(
     *,
     compile_by: str | None = None,
     compute_in: torch.dtype | None = None,
-    recomputed: Recomputed = "none",
+    recomputes: bool = False,
 ) -> None:
     """Wraps the model in place; the order is that of this file's head.
 
@@ -58,7 +57,7 @@ def wrap_layers(
         head's operations between its matrix products are compiled too (softmax.py).
     compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
         wide weights, and gradients are added up wide, because autograd brings them back through the cast.
-    recomputed: activations that backward computes again: none, all, or all but the costly half (selective).
+    recomputes: backward computes the activations of each layer again.
     """
     if compile_by is not None:
         for layer in decoder_layers(model):
@@ -71,10 +70,9 @@ def wrap_layers(
         inside = set(layers.modules())
         outside = tuple(module for module in model.modules() if module not in inside)
         model.run = MethodType(partial(_run_cast, outside, compute_in), model)
-    if recomputed != "none":
-        contexts: dict[str, Any] = {} if recomputed == "full" else {"context_fn": _keep_costly}
+    if recomputes:
         for layer in decoder_layers(model):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **contexts)
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def gather_in_run(model: PreTrainedModel) -> None:
@@ -138,21 +136,3 @@ def _cast(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
     finally:
         for module, name, _ in places:
             del module.__dict__[name]
-
-
-def _keep_costly() -> Any:
-    """Keeps every other matrix product and all attention outputs, like torchtitan's selective checkpointing."""
-    products = {False: 0, True: 0}  # by whether it is the recomputation: both must choose the same ones
-    product = torch.ops.aten.mm.default
-
-    def choose(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if operator == product:
-            products[context.is_recompute] += 1
-            odd = products[context.is_recompute] % 2
-            return CheckpointPolicy.PREFER_RECOMPUTE if odd else CheckpointPolicy.MUST_SAVE
-        # scaled_dot_product_attention and its kernels, and torch_attn::_varlen_attn
-        if "attention" in str(operator) or "varlen_attn" in str(operator):
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(choose)

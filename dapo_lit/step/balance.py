@@ -52,14 +52,11 @@ def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
     Each item, the most expensive first, goes to the rank that has least so far. The largest sum is at most 4/3 of the
     best possible (Graham 1969); with many items per rank it is close to the best.
 
-    Returns:
-        The indices of each rank's items, ascending; empty for some ranks if there are fewer items than ranks.
+    Returns the indices of each rank's items, ascending; empty for some ranks if there are fewer items than ranks.
 
     >>> balance([5, 4, 3, 3, 3], ranks=2)
     [[0, 3], [1, 2, 4]]
     """
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
     shares: list[list[int]] = [[] for _ in range(ranks)]
     # (cost, items, rank): at equal cost the rank with fewer items comes first, so that items of cost 0 are spread too.
     least = [(0.0, 0, rank) for rank in range(ranks)]
@@ -76,20 +73,14 @@ def balance_frac(costs: Sequence[float], shares: Sequence[Sequence[int]]) -> flo
     return sum(sums) / len(sums) / max(sums) if max(sums, default=0.0) else 1.0
 
 
-def first_fit(tokens: Sequence[int], budget: int, at_least: int = 1) -> list[list[int]]:
+def first_fit(tokens: Sequence[int], budget: int) -> list[list[int]]:
     """Packs items into bins of at most `budget` tokens: first fit, the longest item first.
 
     At most 11/9 of the fewest possible bins and one more (Johnson 1973). An item above the budget has a bin of its own.
-
-    at_least: the largest bins are split until there are this many.
-
-    Returns:
-        Indices of each bin's items, longest first. Fewer bins than `at_least` only if there are fewer items.
+    Returns the indices of each bin's items, longest first.
 
     >>> first_fit([5, 4, 3, 3], budget=8)
     [[0, 2], [1, 3]]
-    >>> first_fit([5, 4, 3, 3], budget=100, at_least=2)
-    [[0, 3], [1, 2]]
     """
     bins: list[list[int]] = []
     free: list[int] = []
@@ -102,9 +93,4 @@ def first_fit(tokens: Sequence[int], budget: int, at_least: int = 1) -> list[lis
         else:
             bins.append([index])
             free.append(budget - tokens[index])
-    while len(bins) < min(at_least, len(tokens)):
-        largest = max((b for b in bins if len(b) > 1), key=lambda b: sum(tokens[i] for i in b))
-        bins.remove(largest)
-        halves = balance([tokens[i] for i in largest], 2)
-        bins += [sorted((largest[i] for i in half), key=lambda i: (-tokens[i], i)) for half in halves]
     return bins

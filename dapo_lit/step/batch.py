@@ -111,7 +111,6 @@ class TokenBatch:
         budget_tokens: int,
         *,
         shares_prompts: bool | Literal["prefixes"] = False,
-        at_least: int = 1,
     ) -> Iterator[MicroBatch]:
         """Splits `completions` into micro-batches of at most `budget_tokens` tokens, without padding.
 
@@ -119,10 +118,9 @@ class TokenBatch:
 
         shares_prompts: compute the prompt of a group once for all its completions in a micro-batch; "prefixes":
             whatever tokens completions of a group begin with.
-        at_least: make at least this many, see `first_fit`.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
-        for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens, at_least):
+        for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens):
             yield self._micro_batch([units[i] for i in chosen], shares_prompts == "prefixes")
 
     def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:

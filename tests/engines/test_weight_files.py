@@ -4,6 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dapo_lit.engines.vllm_server import weight_files
 from dapo_lit.engines.vllm_server.weight_files import write_weights
 
 
@@ -17,8 +18,9 @@ def read(folder) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("shard_bytes", "files"), [(10**6, 1), (60, 2), (32, 3), (1, 4)])
-def test_any_size_of_shard_holds_the_same_tensors(tmp_path, shard_bytes, files):
-    names = write_weights(tmp_path / "w", iter(tensors()), dtype=torch.float32, shard_bytes=shard_bytes)
+def test_any_size_of_shard_holds_the_same_tensors(tmp_path, monkeypatch, shard_bytes, files):
+    monkeypatch.setattr(weight_files, "SHARD_BYTES", shard_bytes)
+    names = write_weights(tmp_path / "w", iter(tensors()), dtype=torch.float32)
     assert names == ["embed", "norm", "head", "turned"]
     assert len(list((tmp_path / "w").iterdir())) == files
     found = read(tmp_path / "w")
@@ -32,7 +34,7 @@ def test_tensors_are_written_in_the_readers_dtype_as_they_were_when_they_were_se
         for value in (1.0, 2.0):
             yield f"t{value}", buffer.fill_(value)  # reused by the sender for the next
 
-    write_weights(tmp_path / "w", sent(), dtype=torch.bfloat16, shard_bytes=10**6)
+    write_weights(tmp_path / "w", sent(), dtype=torch.bfloat16)
     found = read(tmp_path / "w")
     assert {name: (tensor.dtype, tensor.tolist()) for name, tensor in found.items()} == {
         "t1.0": (torch.bfloat16, [1.0] * 3),
@@ -47,8 +49,8 @@ def test_a_folder_has_its_name_only_when_all_of_it_is_there(tmp_path):
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        write_weights(tmp_path / "w", breaks(), dtype=torch.float32, shard_bytes=1)
+        write_weights(tmp_path / "w", breaks(), dtype=torch.float32)
     assert not (tmp_path / "w").exists()
-    write_weights(tmp_path / "w", tensors()[:1], dtype=torch.float32, shard_bytes=1)  # over what was left
+    write_weights(tmp_path / "w", tensors()[:1], dtype=torch.float32)  # over what was left
     assert set(read(tmp_path / "w")) == {"embed"}
     assert [path.name for path in tmp_path.iterdir()] == ["w"]

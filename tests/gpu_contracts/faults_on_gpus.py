@@ -28,8 +28,6 @@ FAULTS_ON_GPUS = (
     Fault("the cache stays asleep after a sync", "engines/vllm_engine/engine.py",
         '        self._wake("kv_cache")\n        if self._llm.reset_prefix_cache()',
         "        if self._llm.reset_prefix_cache()", (SLEEP, "-k", "loaded_before")),
-    Fault("selective checkpointing recomputes attention", "policy/wrap.py", ' or "varlen_attn" in str(operator)', "",
-        (ATTENTION, "-k", "selective")),
     Fault("keys and values are repeated for grouped heads", "policy/attention.py",
         'if repeats > 1 and "enable_gqa" in', 'if repeats > 99 and "enable_gqa" in', (ATTENTION, "-k", "not_repeated")),
     Fault("the window of the kernel is one token too wide", "policy/attention.py", "window - 1, 0)", "window, 0)",

@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from varlen_kernel import in_use
 
 from dapo_lit.policy.attention import has_variable_length_kernel, layout, packed_hidden
-from dapo_lit.policy.wrap import wrap_layers
 
 CASES = [name for name in FAMILIES if "capped" not in name]
 
@@ -67,19 +66,3 @@ def test_keys_and_values_of_grouped_heads_are_not_repeated_where_torch_can_group
     with in_use(monkeypatch):
         packed_hidden(build(FAMILIES["qwen3, grouped heads"]), torch.cat(tokens(LENGTHS)), layout(LENGTHS))
     assert widths == [(4, 2 if can_group else 4)] * 3
-
-
-@pytest.mark.parametrize("family", ["qwen2", "llama, one key head"])
-def test_selective_checkpointing_keeps_attention_and_every_other_product(family, monkeypatch):
-    """The gradient is that without checkpointing; attention runs once a layer, twice if whole layers are recomputed."""
-    ids, weights = torch.cat(tokens(LENGTHS)), torch.ones(sum(LENGTHS), 50, dtype=torch.float64)
-    found, calls_of = {}, {}
-    for recomputed in ("none", "selective", "full"):
-        model = build(FAMILIES[family])
-        wrap_layers(model, recomputed=recomputed)
-        with in_use(monkeypatch) as calls:
-            found[recomputed] = gradient(model, packed_hidden(model, ids, layout(LENGTHS)), weights)
-            calls_of[recomputed] = calls.count("forward")
-    assert calls_of == {"none": 3, "selective": 3, "full": 6}
-    for recomputed in ("selective", "full"):
-        torch.testing.assert_close(found[recomputed], found["none"], rtol=0, atol=0)

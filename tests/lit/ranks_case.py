@@ -50,7 +50,7 @@ CASES = {
     "critic": (
         "+experiment=four_sums", "algorithm=ppo", "algorithm.critic.warmup_steps=0",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}", "policy.architecture.tie_word_embeddings=false",
-        "trainer.activation_checkpointing=selective",
+        "trainer.activation_checkpointing=full",
     ),
     "lora": (
         "+experiment=four_sums",

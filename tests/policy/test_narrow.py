@@ -40,14 +40,14 @@ def gradients(model: PreTrainedModel, passes: int = 1) -> dict[str, torch.Tensor
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("recomputed", ["none", "full"])
+@pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("family", sorted(SIZES))
-def test_log_probs_and_gradients_are_those_of_16_bit_weights_and_weights_stay_wide(family, recomputed):
+def test_log_probs_and_gradients_are_those_of_16_bit_weights_and_weights_stay_wide(family, recomputes):
     model, reference = tiny(family), tiny(family)
     for parameter in reference.parameters():
         parameter.data = parameter.data.bfloat16()
     before = deepcopy(model.state_dict())
-    wrap_layers(model, compute_in=torch.bfloat16, recomputed=recomputed)
+    wrap_layers(model, compute_in=torch.bfloat16, recomputes=recomputes)
     with torch.no_grad():
         assert torch.equal(logprobs(model), logprobs(reference))
     wide, narrow = gradients(model), gradients(reference)

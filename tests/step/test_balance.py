@@ -36,20 +36,14 @@ def test_a_mini_batch_of_512_long_tailed_sequences_is_balanced_above_98_percent(
     assert balance_frac(costs, in_order) < balance_frac(costs, balance(costs, ranks))
 
 
-def test_no_rank_is_an_error():
-    with pytest.raises(ValueError, match="at least 1"):
-        balance([1.0], 0)
-
-
-@given(TOKENS, st.integers(1, 120), st.integers(1, 12))
-def test_bins_hold_every_item_once_within_the_budget_and_are_as_many_as_asked_for(tokens, budget, at_least):
-    bins = first_fit(tokens, budget, at_least)
+@given(TOKENS, st.integers(1, 120))
+def test_bins_hold_every_item_once_within_the_budget(tokens, budget):
+    bins = first_fit(tokens, budget)
     assert sorted(i for b in bins for i in b) == list(range(len(tokens)))
     assert all(b for b in bins)
     for chosen in bins:
         assert len(chosen) == 1 or sum(tokens[i] for i in chosen) <= budget
-    assert len(bins) >= min(at_least, len(tokens))
-    if max(tokens) <= budget and at_least == 1:
+    if max(tokens) <= budget:
         # first fit leaves at most one bin half empty
         assert len(bins) <= 2 * -(-sum(tokens) // budget)
 

@@ -25,8 +25,6 @@ class ServerSettings:
     max_batch_size: int
     """Sequences decoded at once by each server."""
     transfer: Literal["folder", "nccl"] = "folder"
-    shard_gb: float = 1.0
-    """GiB of a file of weights, which is what is in memory of them at once."""
     wait_s: float = 0.0
     """Seconds to wait for a server that does not answer yet."""
     fp32_head: bool = False

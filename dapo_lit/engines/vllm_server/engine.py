@@ -164,8 +164,7 @@ class VllmServerEngine(RolloutEngine):
         if self.ranks.rank == 0:
             label = f"{uuid.uuid4().hex[:8]}-{version}"
             folder = self._folder.parent / f"weights_{label}"
-            shard_bytes = int(self.settings.shard_gb * 2**30)
-            written = folder, write_weights(folder, tensors, dtype=self._dtype, shard_bytes=shard_bytes)
+            written = folder, write_weights(folder, tensors, dtype=self._dtype)
         else:
             for _ in tensors:  # gathering shards takes all ranks
                 pass

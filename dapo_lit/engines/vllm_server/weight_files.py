@@ -9,25 +9,23 @@ from torch import Tensor
 
 from dapo_lit.files import replacing
 
+SHARD_BYTES = 1 << 30
+"""Of a file of weights, which is what is in memory of them at once."""
+
 
 @torch.no_grad()
-def write_weights(
-    folder: Path, named_tensors: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype, shard_bytes: int
-) -> list[str]:
-    """Writes `folder` with a file for every `shard_bytes` of tensors, in `dtype`; the names that were written.
+def write_weights(folder: Path, named_tensors: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype) -> list[str]:
+    """Writes `folder` with a file for every SHARD_BYTES of tensors, in `dtype`; the names that were written.
 
-    Adds at most one shard and one tensor to the sender's memory. The folder gets its final name once all of it is on
-    disk; leftovers of a killed process are removed.
+    The folder gets its final name once all of it is on disk; leftovers of a killed process are removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
         draft.mkdir()
-        return _write_shards(draft, named_tensors, dtype, shard_bytes)
+        return _write_shards(draft, named_tensors, dtype)
 
 
-def _write_shards(
-    folder: Path, named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, shard_bytes: int
-) -> list[str]:
+def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> list[str]:
     shard: dict[str, Tensor] = {}
     names: list[str] = []
     size = files = 0
@@ -42,7 +40,7 @@ def _write_shards(
     for name, tensor in named_tensors:
         # A copy always: the sender may free or reuse a tensor once the next is asked for.
         copy = tensor.detach().to("cpu", dtype, copy=True).contiguous()
-        if shard and size + copy.nbytes > shard_bytes:
+        if shard and size + copy.nbytes > SHARD_BYTES:
             flush()
         shard[name] = copy
         size += copy.nbytes
