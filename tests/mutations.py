@@ -38,9 +38,9 @@ class Fault:
     """Arguments of pytest."""
 
 
-def against_reference(*cases: str) -> tuple[str, ...]:
-    name = "tests/test_against_reference.py::test_losses_gradient_norms_and_weights_are_those_of_the_reference"
-    return tuple(f"{name}[{case}]" for case in cases)
+def against_one_file(toggled: str | None = None, of: str = "four_sums") -> tuple[str, ...]:
+    """The independent implementation of docs/examples, with a switch in its other position."""
+    return (f"tests/test_one_file.py::test_{of}_with_every_switch_toggled[{toggled}]",)
 
 
 def wired(key: str) -> tuple[str, ...]:
@@ -127,14 +127,14 @@ FAULTS = (
         ("tests/step/test_loss_mask.py", "-k", "whitening")),
     Fault("no temperature in the loss", "step/scoring.py",
         "loss_of_tokens,\n                temperature=self.temperature,\n",
-        "loss_of_tokens,\n                temperature=1.0,\n", against_reference("a temperature of 0.7")),
+        "loss_of_tokens,\n                temperature=1.0,\n", ("tests/lit/test_module.py", "-k", "scores_its_own_mini_batch")),
     Fault("the length penalty does not count EOS", "switches/algorithm.py",
         "penalty = penalties[num_tokens]", "penalty = penalties[num_tokens - (not truncated)]",
         ("tests/switches/test_switches.py", "-k", "length_penalty")),
     Fault("every epoch has the same mini-batches", "step/updates.py",
         "seed = counter_seed(self.config.seed, self.step, epoch)\n",
         "seed = counter_seed(self.config.seed, self.step, 0)\n",
-        against_reference("two epochs at a high learning rate")),
+        against_one_file(of="joint")),
     Fault("diagnostics over all epochs", "step/updates.py",
         "if counts and epoch == 0:\n            self._measure(measured)",
         "if counts:\n            self._measure(measured)", ("tests/lit/test_measured.py", "-k", "diagnostics")),
@@ -144,7 +144,7 @@ FAULTS = (
         ("tests/rollout/test_collect.py", "-k", "correctness")),
     Fault("the gradient is not clipped", "step/optimizer.py",
         "torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm)", "pass",
-        against_reference("a small bound of the gradient")),
+        ("tests/step/test_optimizer.py", "-k", "clipped")),
     Fault("the switch of clip-higher is ignored", "switches/algorithm.py",
         "clip_high = clip.high if algorithm.techniques.clip_higher else clip.low", "clip_high = clip.high",
         ("tests/switches/test_switches.py", "-k", "clip_higher")),
@@ -158,7 +158,7 @@ FAULTS = (
         "        found = kept.repeat_interleave(lengths)\n"
         "        found[lengths.cumsum(0) - 1] &= truncated\n"
         "        return found",
-        against_reference("all techniques")),
+        against_one_file()),
     Fault("the token-level denominator is the micro-batch's", "objective/losses.py",
         "denominator = tokens.sum().expand_as(tokens)",
         "denominator = _sums(tokens, micro_batch) * num_completions / _sums(has_loss.double(), micro_batch)",
@@ -173,7 +173,7 @@ FAULTS = (
         "    sums, counts = (torch.zeros_like(totals).index_add_(0, groups, x) for x in (totals * kept, kept))\n"
         "    totals = torch.where(kept.bool(), totals, (sums / counts.clamp(min=1))[groups])\n"
         "    sizes",
-        against_reference("with overlong filtering")),
+        against_one_file("overlong_filtering")),
     Fault("the sampling noise ignores the attempt", "engines/noise.py",
         'f"{seed}|{key.step}|{key.attempt}|{key.sample_index}|{key.problem_id}"',
         'f"{seed}|{key.step}|{key.sample_index}|{key.problem_id}"', ("tests/engines/test_noise.py",)),

@@ -3,7 +3,7 @@ shared prefixes} x {the algorithms, with critic, reference and LoRA} against flo
 
 Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW
 would divide a wrong scale out again. `make test` runs the diagonal, DAPO_LIT_MATRIX=1 (`make sweeps`) every cell.
-DAPO in one process, with and without filtering: test_against_reference.py.
+DAPO in one process, with every switch toggled: tests/test_one_file.py.
 """
 
 import os

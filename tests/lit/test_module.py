@@ -139,7 +139,8 @@ def test_with_one_update_a_step_nothing_is_scored_before_and_the_ratio_is_exactl
 
 
 def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_that_of_all_tokens(compose, monkeypatch):
-    config = compose("budget.steps=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
+    sizes = ("algorithm.num_prompts=4", "algorithm.minibatch_prompts=2")
+    config = compose("budget.steps=1", "rollout.temperature=0.7", *sizes)
     module, step = collected_step(config, monkeypatch)
     assert step.tokens is not None
     everything, whole = scored(module, step.tokens)

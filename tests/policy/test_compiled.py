@@ -13,7 +13,7 @@ from dapo_lit.policy.wrap import run, wrap_layers
 
 LENGTHS = ([5, 7], [3, 4, 9, 2], [17])
 """Of the sequences of three packed rows."""
-NARROW = {"compute_in": torch.bfloat16, "recomputed": "full"}
+NARROW = {"compute_in": torch.bfloat16, "recomputes": True}
 
 
 def model_of(family: str) -> PreTrainedModel:

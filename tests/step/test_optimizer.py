@@ -23,15 +23,32 @@ def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():
     assert learning_rate(1, schedule(warmup_steps=0, schedule="constant"), total_steps=8) == 1.0
 
 
-def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_the_row_of_bad_ones():
-    weight = torch.zeros(2, requires_grad=True)
+def plain_steps(weight: torch.Tensor, **settings: object) -> OptimizerSteps:
+    """Gradient descent at a rate of 0.5."""
     config = SimpleNamespace(
-        algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant")),
+        algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant", **settings)),
         budget=SimpleNamespace(steps=1),
         trainer=SimpleNamespace(grad_noise=False),
     )
     optimizer = torch.optim.SGD([{"params": [weight], "lr_factor": 0.5}], lr=1.0)
-    steps = OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), 1, False)  # type: ignore[arg-type]
+    return OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), 1, False)  # type: ignore[arg-type]
+
+
+def test_a_gradient_above_the_bound_is_clipped_to_it_and_the_norm_before_is_recorded():
+    weight = torch.zeros(2, requires_grad=True)
+    steps = plain_steps(weight, grad_clip=1.0)
+    (weight * torch.tensor([3.0, 4.0])).sum().backward()
+    assert steps.take(torch.tensor(1.0))
+    assert weight.tolist() == pytest.approx([-0.3, -0.4], rel=1e-5)
+    (weight * torch.tensor([0.3, 0.4])).sum().backward()
+    assert steps.take(torch.tensor(1.0))
+    assert weight.tolist() == pytest.approx([-0.45, -0.6], rel=1e-5)
+    assert steps.norms == pytest.approx([5.0, 0.5])
+
+
+def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_the_row_of_bad_ones():
+    weight = torch.zeros(2, requires_grad=True)
+    steps = plain_steps(weight)
     seen = []
     for gradient, loss in [(torch.nan, 1.0), (torch.inf, 1.0), (2.0, 1.0), (4.0, torch.nan), (6.0, 1.0)]:
         (weight * gradient).sum().backward()
