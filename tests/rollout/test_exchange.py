@@ -1,51 +1,120 @@
-"""Ranks that exchange over gloo while their engines decode: four processes (exchange_case.py)."""
+"""Ranks that exchange over gloo while their engines decode: four processes, of which two share an engine each.
+
+The test runs this file as a program; `python -m rollout.test_exchange OUT` writes what each rank came to.
+"""
 
 import json
+import os
+import sys
+import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from command_line import run_cli
-from rollout.exchange_case import accepted, make_collector
+from lit.ranks_case import fork_ranks
+from rollout.test_collect import RULES, collector
+from rollout.test_several_ranks import script
+from scripted_engine import ScriptedEngine, ScriptedStream
+
+from dapo_lit.engines.protocol import Sample, Sampling
+from dapo_lit.ranks import Ranks
+from dapo_lit.rollout.collect import Collector
+
+SIZE = 4
+
+
+def make_collector() -> Collector:
+    return collector(script, replace(RULES, num_prompts=10), problems=30)
+
+
+def accepted(made: Collector) -> list[str]:
+    steps = [made.collect(step, step) for step in (1, 2)]
+    return [repr([(group.index, group.problem.id, group.completions) for group in step.accepted]) for step in steps]
+
+
+class Uneven(ScriptedStream):
+    """Takes longer for a token on some engines, and several for each answer; keeps what it is asked for."""
+
+    steps = 0
+
+    def step(self) -> list[Sample]:
+        time.sleep(self._engine.pause_s)
+        self.steps += 1
+        self._engine.calls.append("step")
+        return super().step() if self.steps % 5 == 0 else []
+
+    def submit(self, requests: Any) -> None:
+        self._engine.calls += [str(request.key) for request in requests]
+        super().submit(requests)
+
+    def withdraw(self, keys: Any) -> Any:
+        self._engine.calls += [f"without {key}" for key in keys]
+        return super().withdraw(keys)
+
+
+class UnevenEngine(ScriptedEngine):
+    def open(self, sampling: Sampling) -> Uneven:
+        return Uneven(self, sampling.max_response_tokens, self.version)
+
+
+def exchanged(ranks: Ranks) -> list[list[int]]:
+    """Lengths of what every rank sent; the content is checked."""
+    found = []
+    for number in range(3):
+        under_way = ranks.exchange(bytes([ranks.rank + number]) * (1 + 100_000 * ((ranks.rank + number) % ranks.size)))
+        while number and not under_way.done():
+            time.sleep(1e-3)
+        messages = under_way.wait()
+        assert all(set(message) == {rank + number} for rank, message in enumerate(messages))
+        found.append([len(message) for message in messages])
+    return found
+
+
+def case(out: Path) -> None:
+    dist.init_process_group("gloo")
+    ranks = Ranks(int(os.environ["RANK"]), SIZE).sharing_engines(2)
+    made = make_collector()
+    engine = made.setup.engine = UnevenEngine(script, concurrency=4, reproducible=False)
+    engine.pause_s, engine.calls = 2e-3 * (ranks.engine % 2) + 1e-3 * (ranks.rank % 2), []
+    engine.sync_weights([], version=0)
+    made.setup.ranks = ranks
+    found: dict[str, Any] = {"exchanged": exchanged(ranks), "any": ranks.any_of_engine(ranks.rank == 3)}
+    found |= {"accepted": accepted(made), "calls": engine.calls}
+    (out / f"{ranks.rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], list[dict[str, Any]]]:
-    """(ranks of an engine, reproducible) -> what every rank came to."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What every rank came to."""
     out = tmp_path_factory.mktemp("exchange")
-    done = run_cli(str(out), cwd=Path(__file__).parents[1], module="rollout.exchange_case")
+    done = run_cli(str(out), cwd=Path(__file__).parents[1], module="rollout.test_exchange")
     assert done.returncode == 0, done.stdout + done.stderr
-    return {
-        (per_engine, reproducible): [
-            json.loads((out / f"{per_engine}_{reproducible}_{rank}.json").read_text()) for rank in range(4)
-        ]
-        for per_engine in (1, 2)
-        for reproducible in (True, False)
-    }
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(SIZE)]
 
 
-def test_messages_of_unequal_lengths_reach_every_rank(found):
-    expected = [[1 + 100_000 * ((rank + number) % 4) for rank in range(4)] for number in range(3)]
-    assert [rank["exchanged"] for ranks in found.values() for rank in ranks] == [expected] * 16
+def test_messages_of_unequal_lengths_reach_every_rank_and_a_word_those_of_its_engine(found):
+    expected = [[1 + 100_000 * ((rank + number) % SIZE) for rank in range(SIZE)] for number in range(3)]
+    assert [rank["exchanged"] for rank in found] == [expected] * SIZE
+    assert [rank["any"] for rank in found] == [False, False, True, True]
 
 
-def test_a_word_of_one_rank_reaches_the_ranks_of_its_engine_and_no_others(found):
-    for (per_engine, _), ranks in found.items():
-        assert [rank["any"] for rank in ranks] == [False, False, per_engine == 2, True]
+def test_every_rank_accepts_what_one_alone_accepts(found):
+    assert [rank["accepted"] for rank in found] == [accepted(make_collector())] * SIZE
 
 
-def test_every_rank_comes_to_the_same_steps_and_accepts_what_one_alone_accepts(found):
-    alone = make_collector()
-    expected = [accepted(alone.collect(step, step)) for step in (1, 2)]
-    for ranks in found.values():
-        assert [rank["accepted"] for rank in ranks] == [expected] * 4
-        assert [rank["prices"] for rank in ranks] == [ranks[0]["prices"]] * 4
-
-
-@pytest.mark.parametrize("reproducible", [True, False])
-def test_ranks_that_share_an_engine_make_the_same_calls_of_it_in_the_same_order(found, reproducible):
-    calls = [rank["calls"] for rank in found[2, reproducible]]
+def test_ranks_that_share_an_engine_make_the_same_calls_of_it_in_the_same_order(found):
+    calls = [rank["calls"] for rank in found]
     assert calls[0] == calls[1]
     assert calls[2] == calls[3]
     assert calls[0] != calls[2]
     assert calls[0].count("step") > 64
+
+
+if __name__ == "__main__":
+    fork_ranks(SIZE, "exchange", partial(case, Path(sys.argv[1])))
