@@ -8,7 +8,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.engines.vllm_engine.engine import VllmEngine, check_startable
+from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.options import VllmSettings
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -66,14 +66,6 @@ def ranks_per_engine(rollout: Rollout) -> int:
     """Neighbouring ranks that share one engine."""
     colocated = rollout.engine == "vllm" and rollout.vllm.placement == "colocated"
     return rollout.vllm.tensor_parallel if colocated else 1
-
-
-def check_shared_engine(model: PreTrainedModel, rollout: Rollout, max_tokens: int | None, dtype: torch.dtype) -> None:
-    """Checks what one rank can check about a vLLM that starts in all ranks' processes together."""
-    try:
-        check_startable(model.config, dtype, _vllm_settings(model.config, rollout, max_tokens))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> VllmSettings:

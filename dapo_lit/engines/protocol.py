@@ -164,14 +164,11 @@ class SampleRequest(ArrayRecord):
             )
 
 
-def head_dim_of(policy: Any) -> int:
-    return getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
-
-
 def token_bytes(policy: Any, dtype: torch.dtype) -> int:
     """Bytes of a token's keys and values; `policy` is its config."""
     key_heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
-    return int(2 * policy.num_hidden_layers * key_heads * head_dim_of(policy) * dtype.itemsize)
+    head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
+    return int(2 * policy.num_hidden_layers * key_heads * head_dim * dtype.itemsize)
 
 
 class SampleStream(Protocol):

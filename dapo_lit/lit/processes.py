@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.fabric.plugins.environments import SLURMEnvironment
 from torch.distributed.rendezvous import rendezvous
 
 from dapo_lit.build.models import uses_gpu
@@ -65,7 +65,7 @@ def place_from_outside() -> Place | None:
         os.environ.setdefault("MASTER_ADDR", slurm.main_address)
         os.environ.setdefault("MASTER_PORT", str(slurm.main_port))
         os.environ["RANK"], os.environ["LOCAL_RANK"] = str(slurm.global_rank()), str(slurm.local_rank())
-        os.environ["WORLD_SIZE"] = str(slurm.world_size())
+        os.environ["WORLD_SIZE"], os.environ["GROUP_RANK"] = str(slurm.world_size()), str(slurm.node_rank())
     if "RANK" in os.environ and "LOCAL_RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return Place(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
     return None
@@ -94,7 +94,7 @@ def allow_files(needed: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NODE_RANK", "RANK", "LOCAL_RANK", STARTED_BY)
+STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", STARTED_BY)
 """Environment variables that `start_others` sets."""
 
 
@@ -186,7 +186,7 @@ def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "NODE_RANK": "0"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     shared[STARTED_BY] = str(os.getpid())
     module = sys.modules["__main__"].__spec__
     assert module is not None
@@ -200,25 +200,3 @@ def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
     ]
     os.environ.update(shared, RANK="0", LOCAL_RANK="0")
     return Place(0, 0, size), children
-
-
-class JoinedEnvironment(LightningEnvironment):
-    """Tells Lightning that the processes were already started."""
-
-    def __init__(self, devices: int) -> None:
-        super().__init__()
-        self.place = place_from_outside() or Place(0, 0, 1)
-        self.devices = devices
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        return True
-
-    def local_rank(self) -> int:
-        return self.place.local_rank
-
-    def node_rank(self) -> int:
-        return self.place.rank // self.devices
-
-    def teardown(self) -> None:
-        """Does nothing: the environment stays as it is."""

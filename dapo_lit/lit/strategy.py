@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
@@ -20,7 +21,6 @@ from torch.distributed.checkpoint.state_dict import (
 
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.files import naming
-from dapo_lit.lit.processes import JoinedEnvironment
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.runs.checkpoint_weights import METADATA
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
@@ -112,5 +112,5 @@ def trainer_arguments(settings: Trainer) -> dict[str, Any]:
     return arguments | {
         "num_nodes": settings.num_nodes,
         "strategy": strategy,
-        "plugins": [JoinedEnvironment(settings.devices)],
+        "plugins": [TorchElasticEnvironment()],  # the processes were started, as torchrun starts them
     }

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 
-from dapo_lit.build.engine import check_shared_engine
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.wrap import decoder_layers
@@ -117,10 +116,8 @@ def _check_engine(parts: Parts) -> Finding:
     _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here, without the checks above too
     rollout = parts.config.rollout
     try:
-        if parts.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":
-            check_shared_engine(parts.policy, rollout, parts.longest_tokens, parts.engine_dtype)
-        else:
-            parts.engine()
+        if parts.ranks.size == 1 or rollout.engine == "torch" or rollout.vllm.placement == "server":
+            parts.engine()  # vLLM in several processes starts in all of them together
     except ValueError as error:  # an architecture that the engine cannot sample from
         where = f"policy.path={parts.policy_folder}: " if parts.config.rollout.engine == "torch" else ""
         raise ConfigError(f"{where}{error}") from None

@@ -7,13 +7,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from small_runs import collected_step
-from transformers import Qwen2Config
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
 from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import PartialSample, RolloutEngine, SampleKey, SampleRequest, Sampling
-from dapo_lit.engines.vllm_engine.engine import VllmSettings, check_cache
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.evaluation.sampled import EVALUATION_STEP
 
@@ -93,12 +91,3 @@ def test_a_response_that_is_continued_draws_other_noise_than_its_first_tokens_di
         seeds.append(engine.seeds[key])
     assert seeds == [request_seed(3, key, 0), request_seed(3, key, 2)]
     assert seeds[0] != seeds[1]
-
-
-def test_too_small_a_cache_says_how_much_is_needed():
-    config = Qwen2Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
-    # 2 (keys, values) x 2 layers x 1 head x 32 dimensions x 4 bytes = 512 bytes a token, x 2^20 tokens = 0.5 GiB
-    settings = VllmSettings(max_model_tokens=2**20, max_batch_size=8, kv_cache_gb=0.25)
-    with pytest.raises(ValueError, match=r"kv_cache_gb=0.25 .* 0.5 GiB.* 4 GiB"):
-        check_cache(config, torch.float32, settings)
-    check_cache(config, torch.float16, settings)

@@ -189,7 +189,7 @@ def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engi
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
     engine.sync_weights(model.state_dict().items(), 6)
     stream = engine.open(Sampling(max_response_tokens=4))
-    engine._client.post_all("/update_weight_version", {"new_version": "another-6"})
+    engine._client.post("/update_weight_version", {server.url: {"new_version": "another-6"}})
     stream.submit(requests())
     with pytest.raises(ServerError, match="another run trains with it"):
         list(run_to_end(stream))

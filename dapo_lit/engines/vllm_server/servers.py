@@ -40,10 +40,12 @@ class Servers:
         Raises ServerError of the first that answers with an error.
         """
         led = [index for index in self._led if index not in self.lost]
-        answers = self.client.post_each(path, body, [self.client.urls[index] for index in led])
+        answers = self.client.post(path, {self.client.urls[index]: body for index in led})
         for index, answer in zip(led, answers, strict=True):
             if isinstance(answer, UnreachableError):
                 self.lose(index, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
         return [answer for answer in answers if not isinstance(answer, UnreachableError)]
 
     def agree_on_lost(self) -> None:

@@ -93,17 +93,24 @@ class _Fleet:
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         offsets = [1 + sum(self.sizes[:index]) for index in range(len(self.sizes))]
-        bodies = ({"init_info": init_info | {"rank_offset": offset}} for offset in offsets)
-        self.client.post_all("/init_weight_transfer_engine", *bodies)  # at once: the workers wait for each other in it
+        infos = ({"init_info": init_info | {"rank_offset": offset}} for offset in offsets)
+        # At once: the workers wait for each other in it.
+        self._post("/init_weight_transfer_engine", dict(zip(self.client.urls, infos, strict=True)))
 
     def start_weight_update(self) -> None:
-        self.client.post_all("/start_weight_update")
+        self._post("/start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
-        self.client.post_all("/update_weights", {"update_info": update_info})
+        self._post("/update_weights", {url: {"update_info": update_info} for url in self.client.urls})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self.client.post_all("/finish_weight_update")
+        self._post("/finish_weight_update")
 
     def shutdown_weight_transfer_engine(self) -> None:
-        self.client.post_all("/shutdown_weight_transfer_engine")
+        self._post("/shutdown_weight_transfer_engine")
+
+    def _post(self, path: str, bodies: dict[str, Any] | None = None) -> None:
+        """Raises the first ServerError."""
+        for answer in self.client.post(path, bodies or dict.fromkeys(self.client.urls)):
+            if isinstance(answer, BaseException):
+                raise answer
