@@ -172,7 +172,6 @@ ELSEWHERE = {
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
     "rollout.engine": "tests/engines, tests/vllm", "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
     "rollout.vllm.fp32_head": "tests/vllm", "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
-    "trainer.compile": "tests/policy/test_compiled.py",
     "trainer.float32_matmul_precision": "a GPU's: without effect on this path of the CPU",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
 }  # fmt: skip

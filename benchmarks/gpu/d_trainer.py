@@ -14,7 +14,6 @@ from c_head import product_rate
 from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from dapo_lit.build.models import compiles
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import PlanConfig
@@ -60,9 +59,8 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     compute = torch.bfloat16 if ON_GPU else torch.float32
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
-    compile_by = "inductor" if compiles(config.trainer) else None  # as a run on a GPU does
-    wrap_layers(model, compile_by=compile_by, recomputes=config.trainer.activation_checkpointing == "full")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}, 1))
+    wrap_layers(model, recomputes=config.trainer.activation_checkpointing == "full")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}))
     lengths = lengths_of(tokens)
     ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)
     packed, rows = layout(lengths, device=DEVICE), torch.arange(tokens // 10, tokens - 1, device=DEVICE)
@@ -95,8 +93,7 @@ def main() -> None:
     for index, (policy, tokens, recomputed) in enumerate(cases):
         if index not in args.cases or not time_left(args):
             continue
-        compiled = ", compiled" if compiles(planned(policy, tokens, recomputed).trainer) else ""
-        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}{compiled}"
+        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}"
         try:
             of = results[name] = measure_case(policy, tokens, recomputed, peak, args)
         except torch.OutOfMemoryError as error:

@@ -30,7 +30,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
     "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
-    "algorithm.critic.backbone": "separate",
+    "algorithm.critic.backbone": "separate", "trainer.compile": "auto",
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 

@@ -40,8 +40,6 @@ class Trainer(Section):
     """Rollout steps between checkpoints; two are kept."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
-    compile: Annotated[Literal["auto"] | bool, SCIENCE]
-    """Compile layers and head of the policy for training; auto: on a GPU."""
     activation_checkpointing: Literal["none", "full"]
     """What backward recomputes: nothing, or whole layers."""
     grad_noise: Annotated[bool, BOOKKEEPING]

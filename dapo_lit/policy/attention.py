@@ -170,7 +170,6 @@ def hidden_states(model: PreTrainedModel, input_ids: Tensor, packed: Layout, row
     return packed_hidden(model, input_ids, packed)[rows]
 
 
-@torch.compiler.disable
 def packed_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -188,7 +187,7 @@ def packed_attention(
     """The attention function for transformers.
 
     query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
-    log-probs must not depend on it. It is never compiled: a graph would depend on the lengths of the sequences.
+    log-probs must not depend on it.
     """
     if s_aux is not None:
         raise ValueError("attention sinks")

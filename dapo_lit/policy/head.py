@@ -22,8 +22,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import Layout, packed_hidden
-from dapo_lit.policy.softmax import Measured, back_through_softmax, centre, fused, measure, measured
-from dapo_lit.policy.wrap import backend_of
+from dapo_lit.policy.softmax import Measured, back_through_softmax, centre, measure, measured
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
@@ -44,8 +43,6 @@ class Head:
     """[V]."""
     scale: float = 1.0
     softcap: float | None = None
-    backend: str | None = None
-    """Backend that compiles the operations between the matrix products; None: they are not compiled."""
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Self:
@@ -56,7 +53,7 @@ class Head:
         if scaling:
             scale = scaling if config.model_type == "hyperclovax" else 1 / scaling
         softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
-        return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap, backend_of(model))
+        return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap)
 
     def detach(self) -> Self:
         return replace(self, weight=self.weight.detach(), bias=None if self.bias is None else self.bias.detach())
@@ -177,12 +174,10 @@ class _Form(NamedTuple):
     cap: float | None
     """The soft cap divided by the head's scale: the bound of W h + b."""
     rows: int
-    backend: str | None
 
     def measured(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> Measured:
         """`measured` of a chunk; overwrites the logits."""
-        function = measured if self.backend is None else fused(self.backend)
-        return function(logits, bias, targets, self.cap, self.temperature)
+        return measured(logits, bias, targets, self.cap, self.temperature)
 
     def chunks(self, tokens: int) -> list[slice]:
         return [slice(start, min(start + self.rows, tokens)) for start in range(0, tokens, self.rows)]
@@ -191,7 +186,7 @@ class _Form(NamedTuple):
 def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
     cap = None if head.softcap is None else head.softcap / head.scale
     rows = rows or chunk_rows(len(head.weight), head.weight.device.type)
-    return _Form(temperature / head.scale, cap, rows, head.backend)
+    return _Form(temperature / head.scale, cap, rows)
 
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:

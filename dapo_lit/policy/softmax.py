@@ -1,10 +1,7 @@
 """The head's arithmetic between its matrix products: log-probs, entropies and probabilities from a chunk of logits.
 
-`measured` works in place, operation by operation; `fused` is the same formula for a compiler, in one kernel a pass.
+It works in place, because new memory costs more than the arithmetic.
 """
-
-from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -51,26 +48,3 @@ def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
     """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
     return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
-
-
-@cache
-def fused(backend: str) -> Callable[..., Measured]:
-    """`measured` compiled, for any number of rows; does not overwrite the logits."""
-    return torch.compile(_measured, dynamic=True, backend=backend)
-
-
-def _measured(logits: Tensor, bias: Tensor | None, targets: Tensor, cap: float | None, temperature: float) -> Measured:
-    slope = None
-    if bias is not None:
-        logits = logits + bias
-    if cap is not None:
-        bounded = torch.tanh(logits / cap)
-        slope, logits = 1 - bounded.square(), bounded * cap
-    logits = logits / temperature
-    centred = logits - logits.amax(-1, keepdim=True)
-    p = centred.exp()
-    # In float64, because the compiled sum on a CPU is sequential: log-probs would be three times as far from float64.
-    total = p.sum(-1, dtype=torch.float64).to(p.dtype)
-    p, log_total = p / total[:, None], total.log()
-    entropy = log_total - (p * centred.clamp(min=torch.finfo(centred.dtype).min)).sum(-1)
-    return centred.gather(-1, targets[:, None]).squeeze(-1) - log_total, entropy, p, slope

@@ -1,10 +1,9 @@
 """Everything that wraps a model's forward passes, in one place, because the order matters.
 
-A layer's `forward` is replaced up to three times, each time around what was there (`wrap_layers`):
+A layer's `forward` is replaced up to two times, each time around what was there (`wrap_layers`):
 
-1. compilation, innermost: the compiler must see the layer's own operations, with whatever weights they find;
-2. casts of the weights to 16 bits (one process): a compiled layer reads the cast weights;
-3. recomputation in backward, outermost: what is recomputed casts its weights again.
+1. casts of the weights to 16 bits (one process), innermost;
+2. recomputation in backward, outermost: what is recomputed casts its weights again.
 
 Sharding (sharding.py) comes last: FSDP2 gathers a layer's weights by hooks of the module, around its `forward`.
 
@@ -26,7 +25,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 T = TypeVar("T")
-_BACKEND = "compiled_by"
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
@@ -42,27 +40,13 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
-def wrap_layers(
-    model: PreTrainedModel,
-    *,
-    compile_by: str | None = None,
-    compute_in: torch.dtype | None = None,
-    recomputes: bool = False,
-) -> None:
+def wrap_layers(model: PreTrainedModel, *, compute_in: torch.dtype | None = None, recomputes: bool = False) -> None:
     """Wraps the model in place; the order is that of this file's head.
 
-    compile_by: backend of torch.compile; None: not compiled. Norms, rotations and activations are fused. Attention
-        is left out, because it depends on the lengths of the packed sequences, so a layer is two graphs. The number
-        of tokens is symbolic and all layers share the graphs: nothing is compiled again when lengths change. The
-        head's operations between its matrix products are compiled too (softmax.py).
     compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
         wide weights, and gradients are added up wide, because autograd brings them back through the cast.
     recomputes: backward computes the activations of each layer again.
     """
-    if compile_by is not None:
-        for layer in decoder_layers(model):
-            layer.forward = torch.compile(layer.forward, dynamic=True, backend=compile_by)
-        setattr(model, _BACKEND, compile_by)
     if compute_in is not None:
         layers = decoder_layers(model)
         for layer in layers:  # each its own weights, when it runs: a recomputed layer casts them again
@@ -85,11 +69,6 @@ def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs
     """`function(model, *args, **kwargs)`, with weights gathered or cast if need be."""
     prepared: Callable[..., T] | None = getattr(model, "run", None)
     return function(model, *args, **kwargs) if prepared is None else prepared(function, *args, **kwargs)
-
-
-def backend_of(model: PreTrainedModel) -> str | None:
-    """The backend that compiles the model's layers; None: they are not compiled."""
-    return getattr(model, _BACKEND, None)
 
 
 def _run_gathered(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

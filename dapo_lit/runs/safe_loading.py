@@ -28,10 +28,9 @@ from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
-from dapo_lit.rollout.step_collection import UnfinishedStep
 
 STATE_TYPES: list[Any] = [
-    *(UnfinishedStep, OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Score, Problem),
+    *(OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Score, Problem),
     *(np.ndarray, np.dtype, np._core.multiarray._reconstruct, np._core.multiarray.scalar),  # type: ignore[attr-defined]
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
     bytes,  # of an empty array

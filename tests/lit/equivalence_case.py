@@ -45,7 +45,6 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "fsdp 1": (1, FSDP),
     "fsdp 2": (2, FSDP),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
-    "compiled": (1, ("trainer.compile=true",)),
     "shared prefixes": (1, ("trainer.shared_prompt=prefixes",)),
     "checkpointing": (1, ("trainer.activation_checkpointing=full",)),
 }

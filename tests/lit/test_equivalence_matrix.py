@@ -1,4 +1,4 @@
-"""The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, compiled, checkpointing,
+"""The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, checkpointing,
 shared prefixes} x {the algorithms, with critic, reference and LoRA} against float64, on the same rollout step.
 
 Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW

@@ -207,29 +207,3 @@ def test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size(monkeyp
         )
         found.append((logprobs, *torch.autograd.grad(loss, hidden)))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-@pytest.mark.parametrize("softcap", [None, 2.0], ids=["no cap", "soft cap"])
-def test_compiled_operations_give_what_eager_ones_and_float64_give(softcap):
-    case, loss = Case(torch.float32), LOSSES["clip"]
-    bias = torch.linspace(-1, 1, VOCABULARY)
-
-    def found(dtype: torch.dtype, backend: str | None) -> list[Tensor]:
-        leaves = [x.to(dtype).requires_grad_() for x in (case.hidden.clone(), case.weight.clone(), bias.clone())]
-        head = Head(leaves[1], leaves[2], softcap=softcap, backend=backend)
-        tokens = case.old.to(dtype), case.advantages.to(dtype), case.weights.to(dtype)
-        total, logprobs, entropy, _ = token_loss(
-            leaves[0],
-            head,
-            case.targets,
-            lambda new, _, s: (loss(new, tokens[0][s], tokens[1][s]) * tokens[2][s], NOTHING),
-            temperature=0.8,
-        )
-        total.backward()
-        scored = scores(leaves[0], head, case.targets, temperature=0.8)
-        return [total, logprobs, entropy, *(leaf.grad for leaf in leaves), *scored]
-
-    exact = found(torch.float64, None)
-    for result in (found(torch.float32, "aot_eager"), found(torch.float32, None)):
-        for value, expected in zip(result, exact, strict=True):
-            assert relative(value.detach(), expected.detach()) < 5e-6

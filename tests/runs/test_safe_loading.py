@@ -19,7 +19,6 @@ from dapo_lit.evaluate import evaluate
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
-from dapo_lit.rollout.step_collection import UnfinishedStep
 from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights
 from dapo_lit.runs.safe_loading import load_file
 from dapo_lit.train import train
@@ -104,14 +103,14 @@ def test_all_that_a_training_state_holds_is_read_back(tmp_path):
     completion = Completion(sample, "2", Score(True, 1.0, parts={"a": np.float32(0.5)}), 1.0, 0.0, 1.0)
     group = Group(1, 0, problem, 0, [5, 6], [completion])
     partial = PartialSample([], [], ())
-    unfinished = UnfinishedStep([OpenGroup(group, 4, 2, {0: completion}, {1: partial})], 7)
+    carried = [OpenGroup(group, 4, 2, {0: completion}, {1: partial})]
     state = {
-        "carried": unfinished, "ahead": CollectedStep(2, 3, [group], [group], {"x": None}),
+        "carried": carried, "ahead": CollectedStep(2, 3, [group], [group], {"x": None}),
         "random": np.random.get_state(), "number": np.int64(3), "torch": torch.get_rng_state(),
     }  # fmt: skip
     torch.save(state, tmp_path / "state.ckpt")
     found = load_file(tmp_path / "state.ckpt")
-    assert (found["carried"], found["ahead"], found["number"]) == (unfinished, state["ahead"], 3)
+    assert (found["carried"], found["ahead"], found["number"]) == (carried, state["ahead"], 3)
     assert np.array_equal(found["random"][1], state["random"][1])
     assert torch.equal(found["torch"], state["torch"])
 
