@@ -41,7 +41,7 @@ SHRUNKEN = (
     "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "evaluation.num_problems=4",
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
 )  # fmt: skip
-"""What makes the experiments at the paper's size small; all their other keys stay."""
+"""What makes the experiment at the paper's size small; all its other keys stay."""
 BESIDE = ("critic", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
 CASES = {
@@ -58,7 +58,6 @@ CASES = {
         "policy.lora.rank=4",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
     ),
-    "paper": ("+experiment=paper_qwen2_5_32b", *SHRUNKEN),
     "verl": (
         "+experiment=verl_qwen2_5_32b",
         *SHRUNKEN,
@@ -166,6 +165,6 @@ if __name__ == "__main__":
         sys.exit()
     for size in SIZES:
         run_cases(out, size, ("tied", "ahead", *BESIDE))
-    run_cases(out, 2, ("paper", "verl"))
+    run_cases(out, 2, ("verl",))
     run_cases(out, 4, ("tied",))
     run_cases(out, 1, ("tied", "critic", "lora"), resumes=2)

@@ -16,10 +16,8 @@ from equivalence_case import ALGORITHMS, CLIP, WAYS
 
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
-    "shared prefixes:dapo", "shared prefixes:gspo", "fsdp 1:dapo",
-    "fsdp 2:reference model", "checkpointing:gspo",
-    "fsdp 2:critic", "fsdp 2:lora", "single:exact divergence", "fsdp 2:gmpo",
-    "single:cispo", "fsdp 2:dr_grpo", "single:rloo", "single:reinforce++", "fsdp 2:entropy bonus", "16-bit copies:dapo",
+    "shared prefixes:dapo", "fsdp 2:reference model", "checkpointing:gspo", "fsdp 2:critic", "fsdp 2:lora",
+    "single:exact divergence", "fsdp 2:gmpo", "fsdp 2:entropy bonus", "16-bit copies:dapo",
 ]  # fmt: skip
 CHANCE = {"16-bit copies:gspo"}
 """GSPO's bounds of 3e-4 are finer than 16-bit log-probs, so which completions are clipped is chance; with bounds of 0.5

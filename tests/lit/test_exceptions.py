@@ -15,7 +15,6 @@ from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
-from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import write_rollouts
@@ -115,13 +114,10 @@ CTRL_C, GONE = KeyboardInterrupt(), RuntimeError("gone")
 ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
     "Ctrl-C while step 2 is sampled": (sampling(2, CTRL_C), 100, [1], "stopped"),
     "a stop while step 3 is sampled": (sampling(3), 2, [2], "preempted"),
-    "a stop that only another rank was asked for": (sampling(2, StopRequestedError()), 100, [1], "preempted"),
     "an error among the updates of step 2": (updates(2, GONE), 1, [1], "failed"),
-    "the same before any checkpoint": (updates(2, GONE), 100, [], "failed"),
     "Ctrl-C before any checkpoint": (updates(2, CTRL_C), 100, [], "stopped"),
     "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
     "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
-    "Ctrl-C in the last evaluation": (evaluation(3, CTRL_C), 100, [3], "stopped"),
     "SIGTERM in the first evaluation": (evaluation(0, signal.SIGTERM), 100, [], "preempted"),
 }
 

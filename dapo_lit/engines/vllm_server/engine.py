@@ -106,7 +106,8 @@ class VllmServerEngine(RolloutEngine):
         except NoSuchRouteError:
             fault = f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set"
             raise self._wrong(url, fault) from None
-        have, wanted = found["model_config"], {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
+        have = found["model_config"]
+        wanted: dict[str, Any] = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         if found["device_config"]["device"] == "cpu":
             have = have | found["scheduler_config"]
             wanted = wanted | {"enable_chunked_prefill": False}  # as in vllm_engine/options.py
