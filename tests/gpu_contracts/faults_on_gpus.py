@@ -39,7 +39,7 @@ FAULTS_ON_GPUS = (
     Fault("AdamW is not fused", "step/optimizer.py", 'return {"fused": True} if', "return {} if",
         ("tests/gpu_contracts/test_update_kernel.py",)),
     Fault("token weights stay on the host", "step/updates.py",
-        "        weights = weights.to(self.forward.device)\n", "", ("tests/gpu_contracts/test_whole_update.py",)),
+        "        weights = weights.to(self.forward.device)\n", "", ("tests/lit/test_whole_update.py",)),
     Fault("the workers of the second server get the ranks of the first", "engines/vllm_server/transfer.py",
         "1 + sum(self.sizes[:index])", "1 + index", (SERVERS, "-k", "nccl")),
     Fault("more ranks than servers is refused", "engines/vllm_server/servers.py",

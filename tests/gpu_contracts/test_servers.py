@@ -18,7 +18,7 @@ from fake_vllm_server import FakeGroup, FakeServer
 
 from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server import transfer
+from dapo_lit.engines.vllm_server import client, transfer
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -147,6 +147,21 @@ def test_a_step_completes_on_the_other_server_when_one_is_killed_and_the_killed_
         stream.submit(requests(1))
         assert len(list(run_to_end(stream))) == 4
         assert len(servers[0].engine.sampled) == 4  # two before, two again
+    finally:
+        made.close()
+
+
+def test_the_requests_of_a_server_that_falls_silent_start_anew_at_the_other(servers, tmp_path, monkeypatch):
+    made = engine(servers, tmp_path, Ranks())
+    try:
+        made.sync_weights(tensors(made), 0)
+        monkeypatch.setattr(client, "ANSWER_S", 0.3)
+        servers[0].engine.token_s = 60.0  # its process is stopped, or its engine hangs
+        stream = made.open(Sampling(max_response_tokens=3))
+        stream.submit(requests(0))
+        assert len(list(run_to_end(stream))) == 4
+        assert [len(server.engine.sampled) for server in servers] == [2, 4]
+        assert made._servers.lost == {0}
     finally:
         made.close()
 

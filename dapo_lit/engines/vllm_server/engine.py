@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
