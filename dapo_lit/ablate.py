@@ -39,7 +39,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     """The command line, and the keys of a training on it."""
     parser = CommandParser(prog="python -m dapo_lit.ablate", description=__doc__)
     parser.add_argument("technique", help=", ".join(REGISTER))
-    parser.add_argument("--model", required=True, help="a folder, a hub id or a .gguf file")
+    parser.add_argument("--model", required=True, help="a folder or a hub id")
     parser.add_argument("--data", required=True, help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
     options, own = parser.parse_known_args(arguments)

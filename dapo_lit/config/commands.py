@@ -53,7 +53,7 @@ class EvaluateConfig(Section):
     benchmark: Benchmark
     reflection: Reflection
     ckpt: str | None
-    """A run (its newest checkpoint), one of its .ckpt files, an HF folder, a .gguf file or a hub id."""
+    """A run (its newest checkpoint), one of its .ckpt files, an HF folder or a hub id."""
     compare: tuple[str, ...]
     """Two of these, to compare question by question; empty: one evaluation."""
     seed: int

@@ -76,7 +76,7 @@ class Policy(Section):
     name: str
     """Folder name of a policy that is made here."""
     path: str | None
-    """A hub id, a Hugging Face folder or a .gguf file; null: the task's base policy or a random one."""
+    """A hub id or a Hugging Face folder; null: the task's base policy or a random one."""
     random_init: bool
     """Build `architecture` with random weights."""
     architecture: dict[str, Any] | None
@@ -95,10 +95,7 @@ class Policy(Section):
                 "set policy.path=null or policy.random_init=false"
             )
         if not self.path and not self.architecture:
-            yield (
-                "policy.architecture is needed if policy.path is null; "
-                "or give policy.path a hub id, a folder or a .gguf file"
-            )
+            yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
 
 
 class Difficulty(Section):

@@ -51,7 +51,7 @@ def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel
             )
         where, label = policy.path, policy.name
     else:
-        label = Path(where).stem if where.endswith(".gguf") else Path(where).name
+        label = Path(where).name
     place = Path(where)
     if (place / "run.json").is_file() or place.suffix == ".ckpt":
         evaluated = open_run_model(place)[0]

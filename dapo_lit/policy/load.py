@@ -1,5 +1,5 @@
-"""Loads models and tokenizers from a hub id, a local HF folder or a GGUF file, finds their EOS tokens, saves them, and
-says what is wrong with safetensors files that are damaged or of another model.
+"""Loads models and tokenizers from a hub id or a local HF folder, finds their EOS tokens, saves them, and says what is
+wrong with safetensors files that are damaged or of another model.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
@@ -100,19 +100,17 @@ _MARK = "zqz"
 
 
 def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A causal language model in evaluation mode, on the CPU; the weights of a GGUF file are dequantised.
+    """A causal language model in evaluation mode, on the CPU.
 
     Raises FileNotFoundError if there is no such model, OSError if its files are damaged or do not belong together; both
     with what to do.
     """
-    place, extra = _locate(path)
-    if extra:
-        extra = {**extra, "quantization_config": GgufConfig(dequantize=True)}
+    place = _locate(path)
     local = Path(place)
     try:
         with quiet_transformers():
             model, read = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE, **extra
+                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE
             )
     except Exception as error:  # transformers, safetensors and the hub raise kinds of their own
         raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
@@ -133,14 +131,14 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
     Raises FileNotFoundError and OSError like load_model.
     """
-    place, extra = _locate(path)
+    place = _locate(path)
     local = Path(place)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE, **extra)
+        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
     except Exception as error:  # as in load_model
         raise (damage(local, "tokenizer", error) if local.is_dir() else _missing(path, error)) from error
     files = set(tokenizer.vocab_files_names.values())
-    if local.is_dir() and not extra and not any((local / file).is_file() for file in files):
+    if local.is_dir() and not any((local / file).is_file() for file in files):
         raise FileNotFoundError(  # transformers would make a tokenizer without a vocabulary
             f"policy.path={path}: the folder has no tokenizer: none of {', '.join(sorted(files))}; copy the tokenizer "
             "files of the model into it"
@@ -159,7 +157,7 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
         getattr(model.generation_config, "eos_token_id", None),
         model.config.eos_token_id,
         tokenizer.eos_token_id,
-        _end_of_turn(tokenizer),
+        end_of_turn(tokenizer),
     ):
         found.update([ids] if isinstance(ids, int) else ids or [])
     if not found:
@@ -167,18 +165,7 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     return tuple(sorted(found))
 
 
-def end_id(tokenizer: PreTrainedTokenizerBase, *, chat: bool) -> int:
-    """The token that ends responses in supervised training: in a chat the end of the assistant's turn, otherwise EOS.
-
-    Raises ValueError if there is none.
-    """
-    for found in (_end_of_turn(tokenizer) if chat else None, tokenizer.eos_token_id):
-        if found is not None:
-            return int(found)
-    raise ValueError("the tokenizer has no EOS token; responses could never end")
-
-
-def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The first special token after an assistant's message in the chat template."""
     if not tokenizer.chat_template:
         return None
@@ -191,19 +178,15 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next((i for i in tokenizer.encode(tail, add_special_tokens=False) if i in special), None)
 
 
-def _locate(path: str | Path) -> tuple[str, dict[str, object]]:
-    """The path for transformers, and the keyword argument that names a GGUF file."""
+def _locate(path: str | Path) -> str:
+    """The folder or hub id for transformers."""
     local = Path(path).expanduser()
-    if local.suffix == ".gguf":
-        if not local.is_file():
-            raise _missing(path, "no such file")
-        return str(local.parent), {"gguf_file": local.name}
     if (local / "config.json").is_file():
-        return str(local), {}
+        return str(local)
     if local.exists() or local.is_absolute():
         raise _missing(path, f"no config.json in {local}")
     _check_hub(path)
-    return str(path), {}
+    return str(path)
 
 
 def _check_hub(path: str | Path) -> None:
@@ -221,7 +204,7 @@ def _check_hub(path: str | Path) -> None:
 def _missing(path: str | Path, reason: object) -> FileNotFoundError:
     first_line = str(reason).strip().partition("\n")[0]
     return FileNotFoundError(
-        f"policy.path: there is no model {str(path)!r}: no local HF folder or GGUF file has this name, and "
+        f"policy.path: there is no model {str(path)!r}: no local HF folder has this name, and "
         f"the model hub could not provide it ({first_line}). Without a network, set policy.path to a local folder; "
         "`make model` puts SmolLM2-135M-Instruct into models/smollm2_135m."
     )

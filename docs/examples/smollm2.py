@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, save_policy
 
@@ -32,7 +32,8 @@ def download_gguf(folder: Path) -> Path:
 
 def write_folder(gguf: Path, target: Path) -> None:
     """Dequantises `gguf` and writes it as a Hugging Face folder, atomically."""
-    tokenizer = load_tokenizer(gguf)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
     )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.policy.load import end_id, load_model, load_tokenizer, save_policy
+from dapo_lit.policy.load import end_of_turn, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.pretrain import Row, train_supervised
 from dapo_lit.preflight.policy import check_policy
 from math_answers.extraction import extract
@@ -50,7 +50,8 @@ def agreeing(rows: list[dict[str, str]], extraction: Any) -> list[dict[str, str]
 
 def encoded(rows: list[dict[str, str]], template: PromptTemplate, tokenizer: Any, max_tokens: int) -> list[Row]:
     """Prompt and response ids of the rows that fit into `max_tokens`."""
-    end = end_id(tokenizer, chat=bool(template.messages))
+    end = end_of_turn(tokenizer) if template.messages else None
+    end = tokenizer.eos_token_id if end is None else end
     pairs = [
         (
             template.encode(row["prompt"], tokenizer),

@@ -1,16 +1,15 @@
-"""Models from folders and GGUF files, every EOS id, and what is said when there is no model."""
+"""Models from folders, every EOS id, and what is said when there is no model."""
 
 import json
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
 from tiny_policy import TINY
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.policy.base import character_tokenizer, random_model
-from dapo_lit.policy.load import end_id, eos_ids, load_model, load_tokenizer, save_policy
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.sharding import empty_model
 
 ARCHITECTURE = TINY | {"hidden_size": 32, "intermediate_size": 64}
@@ -44,51 +43,6 @@ def test_a_folder_gives_the_model_that_was_saved_in_the_dtype_asked_for(model, t
     assert load_tokenizer(tmp_path / "no_pad").pad_token_id == tokenizer.eos_token_id == 1
 
 
-def write_gguf(path: Path, model: PreTrainedModel) -> None:
-    """The model as llama.cpp would have it, with the byte-level tokenizer that GGUF files of this kind carry."""
-    config, weights = model.config, model.state_dict()
-    writer = gguf.GGUFWriter(path, "qwen2")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    tokens = ["<|pad|>", "<|endoftext|>", *"abcdefghijklmnopqrstuvwx", "cd", "ab"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * 26)
-    writer.add_token_merges(["a b", "c d"])  # transformers 5.17 reads a list of one as a string
-    writer.add_eos_token_id(1)
-    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
-    names |= {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
-    names |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-    for name, tensor in weights.items():
-        parts = name.split(".")
-        if name == "model.embed_tokens.weight":
-            target = "token_embd.weight"
-        elif name == "model.norm.weight":
-            target = "output_norm.weight"
-        elif parts[1] == "layers":
-            target = f"blk.{parts[2]}.{names[parts[-2]]}.{parts[-1]}"
-        else:
-            continue  # The head is tied.
-        writer.add_tensor(target, tensor.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def test_a_gguf_file_gives_the_same_logits_as_the_model_it_was_written_from(model, tmp_path):
-    write_gguf(tmp_path / "m.gguf", model)
-    read = load_model(tmp_path / "m.gguf")
-    torch.testing.assert_close(logits(read), logits(model), rtol=1e-5, atol=1e-5)
-    assert load_tokenizer(tmp_path / "m.gguf").encode("abba") == [27, 3, 2]
-
-
 def test_eos_ids_are_those_of_generation_config_config_tokenizer_and_chat_turn(model, tokenizer):
     assert eos_ids(model, tokenizer) == (1,)
     model.generation_config.eos_token_id = [1, 5]
@@ -99,26 +53,14 @@ def test_eos_ids_are_those_of_generation_config_config_tokenizer_and_chat_turn(m
     assert eos_ids(model, tokenizer) == (1, 5, 7, 28)
 
 
-def test_a_response_is_taught_to_end_with_the_turns_end_in_a_chat_and_with_eos_elsewhere(tokenizer):
-    assert end_id(tokenizer, chat=True) == end_id(tokenizer, chat=False) == 1
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
-    tokenizer.chat_template = CHATML
-    assert end_id(tokenizer, chat=True) == 28
-    assert end_id(tokenizer, chat=False) == 1
-
-
 def test_a_model_without_any_eos_is_refused(model, tokenizer):
     model.generation_config.eos_token_id = model.config.eos_token_id = None
     tokenizer.eos_token = None
     with pytest.raises(ValueError, match="could never end"):
         eos_ids(model, tokenizer)
-    with pytest.raises(ValueError, match="could never end"):
-        end_id(tokenizer, chat=False)
 
 
-@pytest.mark.parametrize(
-    "path", ["/nowhere/at/all", "nowhere/model.gguf", "no-such-owner-here/no-such-model", "x y z", "a/b/c"]
-)
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "no-such-owner-here/no-such-model", "x y z", "a/b/c"])
 @pytest.mark.parametrize("load", [load_model, load_tokenizer])
 def test_a_missing_model_names_the_setting_and_what_to_do(path, load, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
