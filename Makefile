@@ -41,9 +41,8 @@ test-fast: $(READY)  ## the tests that take a minute in all
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
 
-sweeps: $(READY)  ## the whole equivalence matrix; the bases of chain_sum; kill, stop, starve and damage a run of seconds, 100 times (minutes; the full disks need root)
+sweeps: $(READY)  ## the whole equivalence matrix; kill, stop, starve and damage a run of seconds, 100 times (minutes; the full disks need root)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
-	DAPO_LIT_BASE_SEED=0 $(BIN)/python -m pytest -q -n 2 tests/policy/test_base.py -k in_chain_sum
 	$(BIN)/python tests/sweeps.py --out benchmarks/results/sweeps.json $(ARGS)
 
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
