@@ -39,19 +39,6 @@ def slow_weight(lengths: list[int], groups: list[int], b: int, aggregation: Aggr
     }[aggregation]
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        ("minibatch", [1 / 173] * 6),
-        ("group", [1 / 126] * 4 + [1 / 220] * 2),  # 1 / (2 * 63) and 1 / (2 * 110)
-        ("sample", [1 / 18, 1 / 60, 1 / 120, 1 / 180, 1 / 60, 1 / 600]),  # 1 / (6 n)
-        ("constant", [1 / 600] * 6),
-    ],
-)
-def test_token_weights_of_both_groups_together(aggregation: Aggregation, expected: list[float]) -> None:
-    assert weights([3, 10, 20, 30, 10, 100], [5, 5, 5, 5, 2, 2], aggregation) == pytest.approx(expected, rel=1e-15)
-
-
 def micro_batch_weights(lengths: list[int], micro_batch: list[int]) -> list[float]:
     return completion_weights(
         torch.tensor(lengths),

@@ -69,17 +69,6 @@ def test_tokens_that_the_clip_cuts_are_no_candidates() -> None:
     assert loss.tolist() == pytest.approx([-3.6, -1, 0, -1])
 
 
-def test_kl_cov_penalises_the_largest_covariances_by_their_distance() -> None:
-    old = tensor(-1, -2, -3, -2)
-    logprobs = (old + tensor(0.1, 0.5, -0.2, 0.3)).requires_grad_()
-    loss = losses_of(kl_cov_loss, logprobs, old, tensor(3, 1, -1, 1), mask=everything(old), frac=0.5, coefficient=2.0)
-    expected = [-3 * math.exp(0.1) + 0.2, -math.exp(0.5), math.exp(-0.2) + 0.4, -math.exp(0.3)]
-    assert loss.tolist() == pytest.approx(expected)
-    (slope,) = torch.autograd.grad(loss.sum(), logprobs)
-    assert slope[0].item() == pytest.approx(-3 * math.exp(0.1) + 2)
-    assert slope[2].item() == pytest.approx(math.exp(-0.2) - 2)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_kl_cov_equals_a_loop_over_sorted_tokens(seed: int) -> None:
     _, logprobs, old, advantages = random_batch(seed)

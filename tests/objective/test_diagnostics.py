@@ -37,46 +37,11 @@ def policy_statistics(
     clip_high: float,
     clip_dual: float | None,
     entropy: Tensor,
-    completion_tokens: Tensor | None = None,
 ) -> Statistics:
     """Of the tokens in `mask`; [B, T] has a completion in each row."""
-    if completion_tokens is None:
-        completion_tokens = mask.sum(dim=1, keepdim=True)
-    fields = (logprobs, old_logprobs, advantages, entropy, completion_tokens)
+    fields = (logprobs, old_logprobs, advantages, entropy, mask.sum(dim=1, keepdim=True))
     tokens = Tokens(*(x.expand(mask.shape)[mask] for x in fields))
     return token_statistics(tokens, Bounds(clip_low, clip_high, clip_dual))
-
-
-def by_hand(clip_dual: float | None = 3.0) -> tuple[dict[str, float | None], Statistics]:
-    """Two completions of 4 and 1 response tokens; NaN where there is no response."""
-    old = rows([0.1, 0.3, 0.5, 0.2], [0.05, NAN, NAN, NAN])
-    ratio = rows([1.5, 1.29, 1.27, 0.5], [4.0, NAN, NAN, NAN])
-    entropy = rows([0.4, 0.8, 1.2, 1.6], [3.0, NAN, NAN, NAN])
-    advantages = rows([1.0, 1.0, 1.0, 1.0], [-1.0, -1.0, -1.0, -1.0])
-    mask = torch.tensor([[True] * 4, [True] + [False] * 3])
-    statistics = policy_statistics(
-        (old * ratio).log(), old.log(), advantages, mask, **CLIP, clip_dual=clip_dual, entropy=entropy
-    )
-    return finish(statistics), statistics
-
-
-def test_every_policy_metric_by_hand() -> None:
-    metrics, _ = by_hand()
-    k3 = [0.5 - math.log(1.5), 0.29 - math.log(1.29), 0.27 - math.log(1.27), -0.5 - math.log(0.5), 3 - math.log(4)]
-    expected = {
-        "clip/high_frac": 2 / 5,  # 1.5 and 1.29; 1.27 is below 1.28, and 0.5 has A > 0
-        "clip/symmetric_high_frac": 3 / 5,  # 1.27 as well: a bound of 1.2 would cut it
-        "clip/low_frac": 0.0,
-        "clip/dual_frac": 1 / 5,  # 4 > 3 with A < 0
-        "clip/high_prob_mean": 0.2,  # of 0.1 and 0.3
-        "clip/high_prob_max": 0.3,
-        "policy/kl_old": sum(k3) / 5,
-        "policy/ratio_max": 4.0,
-        "policy/prob_mean": 1.15 / 5,
-        "policy/entropy": 7.0 / 5,
-        "policy/entropy_seq_mean": (1.0 + 3.0) / 2,
-    }
-    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
 def test_every_key_is_there_and_null_where_there_is_nothing_to_average() -> None:
@@ -95,7 +60,8 @@ def test_mismatch_by_hand() -> None:
 
 
 def test_sums_carry_no_gradient_and_are_float64_without_a_dimension() -> None:
-    _, statistics = by_hand()
+    ones = torch.ones(1, 3).requires_grad_()
+    statistics = policy_statistics(-ones, -ones, ones, ones.bool(), **CLIP, clip_dual=None, entropy=ones)
     for value in [*statistics.sums.values(), *statistics.maxima.values()]:
         assert value.dtype == torch.float64
         assert value.shape == ()
@@ -129,12 +95,6 @@ def statistics_of(batch: tuple[Tensor, ...], keep: Tensor | slice = slice(None))
     mask = torch.arange(new.shape[1]) < lengths[:, None]
     policy = policy_statistics(new, old, advantages, mask, **CLIP, clip_dual=1.5, entropy=entropy)
     return merge(policy, mismatch_statistics(new, old, mask))
-
-
-def assert_same_metrics(first: Statistics, second: Statistics) -> None:
-    a, b = finish(first), finish(second)
-    assert {k for k, v in a.items() if v is None} == {k for k, v in b.items() if v is None}
-    assert {k: v for k, v in a.items() if v is not None} == pytest.approx({k: v for k, v in b.items() if v is not None})
 
 
 @settings(max_examples=40, deadline=None)
@@ -175,29 +135,15 @@ def test_metrics_equal_a_slow_loop(batch: tuple[Tensor, ...]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(batches(), st.integers(0, 20))
-def test_packed_tokens_give_the_same_metrics_even_where_a_completion_is_cut(
-    batch: tuple[Tensor, ...], cut: int
-) -> None:
+def test_tokens_that_are_split_anywhere_add_up_to_the_same_metrics(batch: tuple[Tensor, ...], cut: int) -> None:
     new, old, entropy, advantages, lengths = batch
-    mask = torch.arange(new.shape[1]) < lengths[:, None]
-    flat = [x.expand(mask.shape)[mask] for x in (new, old, entropy, advantages, lengths[:, None])]
-
-    def packed(where: slice) -> Statistics:
-        logprobs, old_logprobs, nats, advantage, completion_tokens = (x[where] for x in flat)
-        everywhere = torch.ones(len(logprobs), dtype=torch.bool)
-        policy = policy_statistics(
-            logprobs,
-            old_logprobs,
-            advantage,
-            everywhere,
-            **CLIP,
-            clip_dual=1.5,
-            entropy=nats,
-            completion_tokens=completion_tokens,
-        )
-        return merge(policy, mismatch_statistics(logprobs, old_logprobs, everywhere))
-
-    assert_same_metrics(merge(packed(slice(0, cut)), packed(slice(cut, None))), statistics_of(batch))
+    mask, bounds = torch.arange(new.shape[1]) < lengths[:, None], Bounds(0.2, 0.28, 1.5)
+    flat = [x.expand(mask.shape)[mask] for x in (new, old, advantages, entropy, lengths[:, None])]
+    parts = [token_statistics(Tokens(*(x[part] for x in flat)), bounds) for part in (slice(cut), slice(cut, None))]
+    found, expected = finish(merge(*parts)), finish(token_statistics(Tokens(*flat), bounds))
+    assert {k: v for k, v in found.items() if v is not None} == pytest.approx(
+        {k: v for k, v in expected.items() if v is not None}
+    )
 
 
 @settings(max_examples=40, deadline=None)
