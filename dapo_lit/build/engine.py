@@ -41,22 +41,22 @@ def build_engine(
         if rollout.vllm.placement == "server":
             at = server_settings(config, rollout, max_tokens)
             return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
-        settings = _vllm_settings(config, rollout, max_tokens)
+        settings = VllmSettings(
+            max_model_tokens=max_tokens or config.max_position_embeddings,
+            max_batch_size=rollout.max_batch_size,
+            **rollout.vllm.model_dump(exclude={"placement", "server"}),
+        )
         return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> ServerSettings:
-    server = rollout.vllm.server
-    assert server.folder is not None
+    server = rollout.vllm.server.model_dump()
     return ServerSettings(
-        urls=server.urls,
-        folder=Path(server.folder).expanduser(),
+        **server | {"folder": Path(server["folder"]).expanduser()},
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
-        transfer=server.transfer,
-        wait_s=server.wait_s,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,
     )
@@ -66,16 +66,3 @@ def ranks_per_engine(rollout: Rollout) -> int:
     """Neighbouring ranks that share one engine."""
     colocated = rollout.engine == "vllm" and rollout.vllm.placement == "colocated"
     return rollout.vllm.tensor_parallel if colocated else 1
-
-
-def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> VllmSettings:
-    return VllmSettings(
-        max_model_tokens=max_tokens or config.max_position_embeddings,
-        max_batch_size=rollout.max_batch_size,
-        kv_cache_gb=rollout.vllm.kv_cache_gb,
-        tensor_parallel=rollout.vllm.tensor_parallel,
-        fp32_head=rollout.vllm.fp32_head,
-        eager=rollout.vllm.eager,
-        sleeps=rollout.vllm.sleep,
-        deterministic=rollout.vllm.deterministic,
-    )

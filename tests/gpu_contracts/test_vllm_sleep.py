@@ -89,7 +89,7 @@ def gpu(monkeypatch):
 
 
 def engine(sleeps: bool) -> VllmEngine:
-    settings = VllmSettings(max_model_tokens=64, max_batch_size=4, kv_cache_gb=1.0, sleeps=sleeps)
+    settings = VllmSettings(max_model_tokens=64, max_batch_size=4, kv_cache_gb=1.0, sleep=sleeps)
     return VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
 
 

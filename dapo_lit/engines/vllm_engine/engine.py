@@ -147,7 +147,7 @@ class VllmEngine(RolloutEngine):
 
     def rest(self) -> None:
         """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
-        if self.settings.sleeps and not self._asleep:
+        if self.settings.sleep and not self._asleep:
             self._llm.sleep(level=2)
             self._asleep = True
             self.version = None

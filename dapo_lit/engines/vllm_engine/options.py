@@ -27,7 +27,7 @@ class VllmSettings:
     fp32_head: bool = False
     eager: bool = True
     """No compilation and no CUDA graphs: starts in seconds."""
-    sleeps: bool = False
+    sleep: bool = False
     """On a GPU: gives the memory of weights and cache back while the trainer works."""
     deterministic: bool = False
     """Kernels whose result for a sequence does not depend on the batch (VLLM_BATCH_INVARIANT), which GPUs have."""
@@ -67,7 +67,7 @@ def llm_options(
         "kv_cache_memory_bytes": int(settings.kv_cache_gb * 2**30),
         "enforce_eager": settings.eager,
         "enable_prefix_caching": True,
-        "enable_sleep_mode": settings.sleeps,
+        "enable_sleep_mode": settings.sleep,
         "logprobs_mode": "processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
         "disable_log_stats": True,
         "async_scheduling": False,  # as on the CPU, where the tests run; a GPU's default is true
