@@ -31,29 +31,19 @@ def kept_states(run: Path) -> list[int]:
 def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
     """Lets `write` make a draft file or folder, completes it under the name `final` and removes old checkpoints.
 
-    With several ranks all of them write, and rank 0 renames once they have.
-
-    Args:
-        kept: how many checkpoints to keep; None: all.
-
-    Raises:
-        OSError: it could not be written; the earlier checkpoints are untouched.
+    With several ranks all of them write, and rank 0 renames once they have. `kept`: how many checkpoints to keep; None:
+    all. Raises OSError if it could not be written; the earlier checkpoints are untouched.
     """
-    draft = shared_draft(final, ranks)
+    draft = final.with_name(final.name + DRAFT)
+    if ranks.rank == 0:
+        draft_of(final)  # removes that of a killed process
+    ranks.gather(None)
     with naming(final):
         write(draft)
-    complete_write(draft, final, ranks, kept)
+    _complete(draft, final, ranks, kept)
 
 
-def shared_draft(final: Path, ranks: Ranks) -> Path:
-    """The draft that all ranks write into; rank 0 removes that of a killed process first."""
-    if ranks.rank == 0:
-        draft_of(final)
-    ranks.gather(None)
-    return final.with_name(final.name + DRAFT)
-
-
-def complete_write(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
+def _complete(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
     """After all ranks have written: checksums, fsync, rename, removal of old checkpoints.
 
     Each rank checks and forces to disk the files that it wrote.

@@ -23,22 +23,14 @@ NOT_RUN = (
 
 
 class NcclTransfer:
-    """Raises ValueError without a GPU or without vLLM in the trainer's environment."""
+    """Raises ValueError without a GPU, and ImportError without vLLM in the trainer's environment."""
 
     def __init__(self, urls: Sequence[str], ranks: Ranks) -> None:
         if not torch.cuda.is_available():
             raise ValueError("rollout.vllm.server.transfer=nccl needs a GPU in the trainer; set transfer=folder")
-        try:
-            from vllm.distributed.weight_transfer.nccl_engine import (
-                NCCLTrainerInitInfo,
-                NCCLTrainerWeightTransferEngine,
-            )
-            from vllm.utils.network_utils import get_ip, get_open_port
-        except ImportError as error:
-            raise ValueError(
-                "rollout.vllm.server.transfer=nccl needs vLLM 0.32 in the trainer's environment "
-                f"({error}); set transfer=folder"
-            ) from None
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+        from vllm.utils.network_utils import get_ip, get_open_port
+
         if ranks.rank == 0:
             print(NOT_RUN, flush=True)
         self._source = _Source()
