@@ -7,6 +7,20 @@ from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 
 
+def sampling_params(request: SampleRequest, sampling: Sampling, eos_ids: list[int]) -> dict[str, Any]:
+    """The parameters of vLLM's sampling for one request."""
+    num_tokens = len(request.partial.response_ids)
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_response_tokens - num_tokens,
+        "seed": request_seed(sampling.seed, request.key, num_tokens),
+        "stop_token_ids": eos_ids,
+        "logprobs": 0,  # of the sampled token
+        "detokenize": False,
+    }
+
+
 class VllmStream:
     """Requests by name; every step of vLLM's scheduler adds a token to each."""
 
@@ -33,16 +47,8 @@ class VllmStream:
         limit = self._sampling.max_response_tokens
         for request in requests:
             request.check_length(limit, self._max_tokens)
-            params = SamplingParams(
-                temperature=self._sampling.temperature,
-                top_p=self._sampling.top_p,
-                max_tokens=limit - len(request.partial.response_ids),
-                seed=request_seed(self._sampling.seed, request.key, len(request.partial.response_ids)),
-                stop_token_ids=self._eos_ids,
-                logprobs=0,  # of the sampled token
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
+            given = sampling_params(request, self._sampling, self._eos_ids)
+            params = SamplingParams(**given, output_kind=RequestOutputKind.FINAL_ONLY)
             name = f"{self._version}-{id(self)}-{self._number}"
             self._number += 1
             self._pending[name] = request

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.vllm_engine.stream import sampling_params
 from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
@@ -111,21 +111,8 @@ class VllmServerStream:
                     under_way.ids += choice["token_ids"]
 
         url, request = self._client.urls[under_way.server], under_way.request
-        num_tokens = len(request.partial.response_ids)
-        body = {
-            "token_ids": request.input_ids.tolist(),
-            "stream": True,
-            "sampling_params": {
-                "temperature": self._sampling.temperature,
-                "top_p": self._sampling.top_p,
-                "max_tokens": self._sampling.max_response_tokens - num_tokens,
-                "seed": request_seed(self._sampling.seed, request.key, num_tokens),
-                "stop_token_ids": self._eos_ids,
-                "logprobs": 0,  # of the sampled token
-                "detokenize": False,
-                "stream_interval": TOKENS_AN_EVENT,
-            },
-        }
+        params = sampling_params(request, self._sampling, self._eos_ids) | {"stream_interval": TOKENS_AN_EVENT}
+        body = {"token_ids": request.input_ids.tolist(), "stream": True, "sampling_params": params}
         try:
             await self._client.events(url, GENERATE, body, take)
         except Exception as error:
