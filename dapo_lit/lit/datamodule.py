@@ -104,7 +104,7 @@ class RolloutDataModule(LightningDataModule):
         self.selection = SelectionReport()
         self.heldout: list[Prompt] = []
         self.benchmarks: list[OpenBenchmark] = []
-        self.collector: Collector | None = None
+        self.collector: Any = None  # a Collector from setup on
         self._restored: dict[str, Any] | None = None
         self._ahead = StepsAhead(self._sample)
         self._given: int | None = None
@@ -167,7 +167,6 @@ class RolloutDataModule(LightningDataModule):
     def sync_weights(self) -> float:
         """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
         module = self.trainer.lightning_module
-        assert self.collector is not None
         engine = self.collector.setup.engine
         if engine.version == module.policy_version:
             return 0.0
@@ -182,7 +181,6 @@ class RolloutDataModule(LightningDataModule):
         if self._given == module.policy_version:
             return None
         self._given = module.policy_version
-        assert self.collector is not None
         return PolicyTensors(module.policy).copied(self.collector.setup.engine.takes_weights), module.policy_version
 
     def collect(self, step: int) -> RolloutStep:
@@ -219,7 +217,6 @@ class RolloutDataModule(LightningDataModule):
 
     def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:
         """Samples with `weights` (None: those that the engine has); the weights of `version` train on it."""
-        assert self.collector is not None
         device = self.trainer.strategy.root_device
         if device.type == "cuda":  # a new thread is on the first one
             torch.cuda.set_device(device)
@@ -235,7 +232,6 @@ class RolloutDataModule(LightningDataModule):
         self._ahead.wait()
         self.sync_weights()
         settings, task = self.config.evaluation, self.config.task
-        assert self.collector is not None
         setup, ranks, stop = self.collector.setup, self.ranks, self._check_stop
         found: dict[str, Evaluation] = {}
         if self.heldout:
@@ -256,7 +252,6 @@ class RolloutDataModule(LightningDataModule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        assert self.collector is not None
         ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
         return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
 
@@ -267,7 +262,6 @@ class RolloutDataModule(LightningDataModule):
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        assert self.collector is not None
         self.collector.load_state_dict(state["collector"])
         carried = [c for group in self.collector.carried for c in group.scored.values()]
         for completion in carried + [c for group in self.collector.earlier for c in group.completions]:
