@@ -222,7 +222,8 @@ class RolloutDataModule(LightningDataModule):
             torch.cuda.set_device(device)
         if weights is not None:
             self.collector.setup.engine.sync_weights(*weights)
-        return self.collector.collect(step, version)
+        collected: CollectedStep = self.collector.collect(step, version)
+        return collected
 
     def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
         """Samples the held-out problems, where the task has some, and the benchmarks with the current weights.
