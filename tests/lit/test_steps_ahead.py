@@ -63,7 +63,8 @@ def test_a_step_is_sampled_with_the_weights_of_its_version_though_the_policy_has
     assert any(not torch.equal(given[1][name], tensor) for name, tensor in trained[2].items())
 
 
-def test_a_run_whose_engine_dies_while_it_samples_ahead_loses_no_group_when_it_is_resumed(compose, monkeypatch):
+def test_a_run_whose_engine_dies_while_it_samples_ahead_loses_no_step_when_it_is_resumed(compose, monkeypatch):
+    """Step 4, whose weights were those of two steps before, is then sampled with the newest."""
     settings = (
         "rollout.steps_ahead=2", "budget.steps=5", "algorithm.dynamic_sampling.carry_over=all",
         "algorithm.dynamic_sampling.max_staleness=4",
@@ -84,7 +85,9 @@ def test_a_run_whose_engine_dies_while_it_samples_ahead_loses_no_group_when_it_i
         run.fit()
     train(compose(*settings, "resume=true"), [])
     assert died == ["rollouts_0"]
-    assert untimed(run.folder.path) == untimed(undisturbed.folder.path)
+    found = untimed(run.folder.path)
+    assert found[:4] == untimed(undisturbed.folder.path)[:4]
+    assert [row["sampling/staleness_max"] for row in found[1:]] == [0, 1, 2, 1, 2]
 
 
 def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):

@@ -16,15 +16,22 @@ import pytest
 import torch.distributed as dist
 from command_line import run_cli
 from lit.ranks_case import fork_ranks
-from rollout.test_collect import RULES, collector
-from rollout.test_several_ranks import script
-from scripted_engine import ScriptedEngine, ScriptedStream
+from rollout.test_collect import END, RIGHT, RULES, WRONG, collector
+from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
 
-from dapo_lit.engines.protocol import Sample, Sampling
+from dapo_lit.engines.protocol import Sample, SampleKey, Sampling
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector
 
 SIZE = 4
+
+
+def script(key: SampleKey) -> ScriptedResponse:
+    """Two thirds of the problems are mixed; lengths differ."""
+    number = int(key.problem_id[1:])
+    length = 1 + (number + key.step) % 3
+    right = number % 3 > 0 and key.sample_index == 0
+    return ScriptedResponse((*[END] * (length - 1), RIGHT if right else WRONG), (-0.5,) * length, ends_at=length)
 
 
 def make_collector() -> Collector:
