@@ -1,7 +1,7 @@
 """A rollout engine whose samples, and when they end, are written down beforehand: for tests of what consumes one."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,52 +21,42 @@ class ScriptedResponse:
     finished: bool = True
     """Ended by an EOS token; responses above max_response_tokens are cut there and come back unfinished."""
 
-    def __post_init__(self) -> None:
-        if not self.response_ids or len(self.response_ids) != len(self.logprobs):
-            raise ValueError(f"want one log-prob a token and a token at least, got {self}")
-
 
 class ScriptedEngine(RolloutEngine):
-    """Replays a script, a function or a table from SampleKey to ScriptedResponse.
+    """Replays a script.
 
     concurrency: samples under way at once; the others wait. reproducible: what it says of itself.
     """
 
     def __init__(
         self,
-        script: Callable[[SampleKey], ScriptedResponse] | Mapping[SampleKey, ScriptedResponse],
+        response: Callable[[SampleKey], ScriptedResponse],
         *,
         concurrency: int = 1_000_000,
         reproducible: bool = True,
     ) -> None:
-        self._script = script if callable(script) else script.__getitem__
+        self.response = response
         self.concurrency = concurrency
         self.reproducible = reproducible
+        self.stream: type[ScriptedStream] = ScriptedStream
         self.version: int | None = None
-        """Of the last sync_weights; None before the first."""
-        self.weights: dict[str, torch.Tensor] = {}
-        """Copies of the tensors of the last sync_weights."""
         self.submitted: list[SampleRequest] = []
         """Requests of all streams, in order."""
         self.yielded: list[SampleKey] = []
         """Samples handed out so far, in order."""
-        self.closed = False
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        self.weights = {name: tensor.detach().clone() for name, tensor in named_tensors}
+        deque(named_tensors, maxlen=0)  # gathering shards takes all ranks
         self.version = version
 
     def open(self, sampling: Sampling) -> "ScriptedStream":
         """Raises RuntimeError before the first sync_weights."""
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        return ScriptedStream(self, sampling.max_response_tokens, self.version)
-
-    def response(self, key: SampleKey) -> ScriptedResponse:
-        return self._script(key)
+        return self.stream(self, sampling.max_response_tokens, self.version)
 
     def close(self) -> None:
-        self.closed = True
+        pass
 
 
 @dataclass

@@ -62,6 +62,14 @@ def by_problem(verdicts: dict[str, str]) -> Callable[[SampleKey], ScriptedRespon
     return script
 
 
+def two_thirds_mixed(key: SampleKey) -> ScriptedResponse:
+    """Lengths differ."""
+    number = int(key.problem_id[1:])
+    right = number % 3 > 0 and key.sample_index == 0
+    length = 1 + (number + key.step) % 3
+    return ScriptedResponse((*[END] * (length - 1), RIGHT if right else WRONG), (-0.5,) * length, ends_at=length)
+
+
 def indices(groups: list[Group]) -> list[int]:
     return [g.index for g in groups]
 

@@ -16,26 +16,18 @@ import pytest
 import torch.distributed as dist
 from command_line import run_cli
 from lit.ranks_case import fork_ranks
-from rollout.test_collect import END, RIGHT, RULES, WRONG, collector
-from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
+from rollout.test_collect import RULES, collector, two_thirds_mixed
+from scripted_engine import ScriptedStream
 
-from dapo_lit.engines.protocol import Sample, SampleKey, Sampling
+from dapo_lit.engines.protocol import Sample
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector
 
 SIZE = 4
 
 
-def script(key: SampleKey) -> ScriptedResponse:
-    """Two thirds of the problems are mixed; lengths differ."""
-    number = int(key.problem_id[1:])
-    length = 1 + (number + key.step) % 3
-    right = number % 3 > 0 and key.sample_index == 0
-    return ScriptedResponse((*[END] * (length - 1), RIGHT if right else WRONG), (-0.5,) * length, ends_at=length)
-
-
 def make_collector() -> Collector:
-    return collector(script, replace(RULES, num_prompts=10), problems=30)
+    return collector(two_thirds_mixed, replace(RULES, num_prompts=10), problems=30)
 
 
 def accepted(made: Collector) -> list[str]:
@@ -63,11 +55,6 @@ class Uneven(ScriptedStream):
         return super().withdraw(keys)
 
 
-class UnevenEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Uneven:
-        return Uneven(self, sampling.max_response_tokens, self.version)
-
-
 def exchanged(ranks: Ranks) -> list[list[int]]:
     """Lengths of what every rank sent; the content is checked."""
     found = []
@@ -85,9 +72,9 @@ def case(out: Path) -> None:
     dist.init_process_group("gloo")
     ranks = Ranks(int(os.environ["RANK"]), SIZE).sharing_engines(2)
     made = make_collector()
-    engine = made.setup.engine = UnevenEngine(script, concurrency=4, reproducible=False)
+    engine = made.setup.engine
+    engine.stream, engine.concurrency, engine.reproducible = Uneven, 4, False
     engine.pause_s, engine.calls = 2e-3 * (ranks.engine % 2) + 1e-3 * (ranks.rank % 2), []
-    engine.sync_weights([], version=0)
     made.setup.ranks = ranks
     found: dict[str, Any] = {"exchanged": exchanged(ranks), "any": ranks.any_of_engine(ranks.rank == 3)}
     found |= {"accepted": accepted(made), "calls": engine.calls}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
-from test_collect import END, RIGHT, RULES, WRONG, collector, indices
-from test_streaming import PROBLEMS, WORK, ForgetfulEngine, half_done, timed
+from scripted_engine import ScriptedResponse, ScriptedStream
+from test_collect import END, RIGHT, RULES, WRONG, collector, indices, two_thirds_mixed
+from test_streaming import PROBLEMS, WORK, Forgetful, half_done, timed
 
 from dapo_lit.data.order import ProblemOrder
-from dapo_lit.engines.protocol import Sample, SampleKey, Sampling
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout import rank_sampling
@@ -109,14 +109,6 @@ def together(made: list[Collector], act: Callable[[Collector], Any], per_engine:
     return [future.result() for future in futures]
 
 
-def script(key: SampleKey) -> ScriptedResponse:
-    """Two thirds of the problems are mixed; lengths differ."""
-    number = int(key.problem_id[1:])
-    right = number % 3 > 0 and key.sample_index == 0
-    length = 1 + (number + key.step) % 3
-    return ScriptedResponse((*[END] * (length - 1), RIGHT if right else WRONG), (-0.5,) * length, ends_at=length)
-
-
 def step_of(collected: CollectedStep) -> dict[str, Any]:
     metrics = {key: value for key, value in collected.metrics.items() if not key.startswith("time/")}
     groups = [(g.step, g.index, g.problem.id, g.completions) for g in collected.accepted]
@@ -124,7 +116,7 @@ def step_of(collected: CollectedStep) -> dict[str, Any]:
 
 
 def made_for(rules: CollectionRules = RULES) -> Collector:
-    return collector(script, rules, problems=PROBLEMS)
+    return collector(two_thirds_mixed, rules, problems=PROBLEMS)
 
 
 def test_ranks_that_share_an_engine_accept_the_same_groups_whatever_the_second_one_would_say_of_them():
@@ -150,8 +142,7 @@ def test_every_token_counts_once_on_every_rank():
 def test_samples_that_one_ranks_engine_lost_are_named_by_all():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(4)]
     for one in made:
-        one.setup.engine = ForgetfulEngine(script)
-        one.setup.engine.sync_weights([], version=0)
+        one.setup.engine.stream = Forgetful
 
     def error_of(one: Collector) -> str:
         with pytest.raises(LostSampleError) as raised:
@@ -225,12 +216,6 @@ class Waiting(ScriptedStream):
         return samples
 
 
-class WaitingEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Waiting:
-        self.deadline = time.monotonic() + 20
-        return Waiting(self, sampling.max_response_tokens, self.version)
-
-
 SLOW = f"p{ProblemOrder(30, seed=0).next(1)[0]}"
 
 
@@ -240,9 +225,9 @@ def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(rep
     monkeypatch.setattr(rank_sampling, "TICK_S", 0.001)
     made, ended = [mixed_but([1, 2, 3], num_prompts=3) for _ in range(size)], []
     for one in made:
-        one.setup.engine = WaitingEngine(one.setup.engine.response, reproducible=reproducible)
-        one.setup.engine.ended = ended
-        one.setup.engine.sync_weights([], version=0)
+        engine = one.setup.engine
+        engine.stream, engine.reproducible = Waiting, reproducible
+        engine.ended, engine.deadline = ended, time.monotonic() + 20
     steps = together(made, lambda c: step_of(c.collect(1, 0)))
     alone = step_of(mixed_but([1, 2, 3], num_prompts=3).collect(1, 0))
     for step in steps:
@@ -268,22 +253,15 @@ class Halting(ScriptedStream):
         return super().step()
 
 
-class HaltingEngine(ScriptedEngine):
-    steps = 0
-
-    def open(self, sampling: Sampling) -> Halting:
-        return Halting(self, sampling.max_response_tokens, self.version)
-
-
 @pytest.mark.parametrize("per_engine", [1, 2])
 def test_no_engine_waits_for_the_step_of_a_slower_one(per_engine, monkeypatch):
     """An exchange is under way at the time, in which the second engine says how far it is."""
     monkeypatch.setattr(rank_sampling, "TICK_S", 0.0)
     made, hundred = [made_for() for _ in range(2 * per_engine)], Semaphore(0)
     for rank, one in enumerate(made):
-        one.setup.engine = HaltingEngine(script, reproducible=False)
-        one.setup.engine.halts, one.setup.engine.hundred = rank < per_engine, hundred
-        one.setup.engine.sync_weights([], version=0)
+        engine = one.setup.engine
+        engine.stream, engine.reproducible = Halting, False
+        engine.halts, engine.hundred, engine.steps = rank < per_engine, hundred, 0
     steps = together(made, lambda c: step_of(c.collect(1, 1)), per_engine)
     expected = step_of(made_for().collect(1, 1))["groups"]
     assert [step["groups"] for step in steps] == [expected] * len(made)
@@ -341,15 +319,9 @@ class Failing(ScriptedStream):
         return super().step()
 
 
-class FailingEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Failing:
-        return Failing(self, sampling.max_response_tokens, self.version)
-
-
 def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
-    made[1].setup.engine = FailingEngine(script)
-    made[1].setup.engine.sync_weights([], version=0)
+    made[1].setup.engine.stream = Failing
 
     def error_of(one: Collector) -> tuple[str, str]:
         before = one.state_dict()

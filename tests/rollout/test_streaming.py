@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedEngine, ScriptedResponse, ScriptedStream
+from scripted_engine import ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
@@ -118,11 +118,6 @@ class Forgetful(ScriptedStream):
         super().submit([r for r in requests if r.key.problem_id != "p3"])
 
 
-class ForgetfulEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Forgetful:
-        return Forgetful(self, sampling.max_response_tokens, self.version)
-
-
 class Slow(ScriptedStream):
     """Needs three steps before anything ends."""
 
@@ -133,15 +128,9 @@ class Slow(ScriptedStream):
         return super().step() if self.waited > 3 else []
 
 
-class SlowEngine(ScriptedEngine):
-    def open(self, sampling: Sampling) -> Slow:
-        return Slow(self, sampling.max_response_tokens, self.version)
-
-
 def test_a_step_that_takes_long_names_the_prompts_it_waits_for_and_says_how_far_it_is(capsys):
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
-    made.setup.engine = SlowEngine(made.setup.engine.response)
-    made.setup.engine.sync_weights([], version=0)
+    made.setup.engine.stream = Slow
     made.collect(1, 0)
     assert not capsys.readouterr().out  # nothing is said unless it was asked for
     made.setup.stall_s = made.setup.progress_s = 1e-9
