@@ -130,22 +130,6 @@ def test_a_groups_samples_are_computed_together_while_their_tokens_are_the_same(
     assert len(distinct) <= computed_together < 0.8 * computed_apart
 
 
-@pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"top_p": 0.3}])
-def test_log_probs_are_renormalised_over_what_top_p_leaves(settings):
-    model = make_model(ARCHITECTURES["llama"])
-    requests = make_requests(3, 2)
-    engine = make_engine(model)
-    for sample in engine.generate(requests, Sampling(12, temperature=0.8, **settings)):
-        prompt = next(request.prompt_ids for request in requests if request.key == sample.key)
-        forced = forced_logprobs(model, prompt, sample, 0.8).exp()
-        for probs, token, logprob in zip(forced, sample.response_ids, sample.rollout_logprobs, strict=True):
-            # By hand: sort, cut where the mass before a token reaches p, renormalise.
-            order = probs.argsort(descending=True)
-            inside = probs[order].cumsum(0) - probs[order] < settings["top_p"]
-            assert token in order[inside].tolist()
-            assert logprob == pytest.approx((probs[token] / probs[order[inside]].sum()).log().item(), abs=1e-5)
-
-
 def test_temperature_0_follows_the_likeliest_token_with_log_prob_0():
     model = make_model(ARCHITECTURES["qwen3"])
     requests = make_requests(3, 2)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from small_runs import RUN, Run, rows, untimed
 
-from dapo_lit.engines.torch_engine.decoding_batch import DecodingBatch
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
@@ -63,33 +62,6 @@ def test_a_step_is_sampled_with_the_weights_of_its_version_though_the_policy_has
     assert any(not torch.equal(given[1][name], tensor) for name, tensor in trained[2].items())
 
 
-def test_a_run_whose_engine_dies_while_it_samples_ahead_loses_no_step_when_it_is_resumed(compose, monkeypatch):
-    """Step 4, whose weights were those of two steps before, is then sampled with the newest."""
-    settings = (
-        "rollout.steps_ahead=2", "budget.steps=5", "algorithm.dynamic_sampling.carry_over=all",
-        "algorithm.dynamic_sampling.max_staleness=4",
-    )  # fmt: skip
-    step, died = DecodingBatch.step, []
-
-    def dies_in_step_4(self):
-        if not died and any(request.key.step == 4 for request in self._row_requests):
-            died.append(threading.current_thread().name)
-            raise OSError("the engine was killed")
-        return step(self)
-
-    undisturbed = Run(compose(*settings, "study_name=whole"))
-    undisturbed.fit()
-    monkeypatch.setattr(DecodingBatch, "step", dies_in_step_4)
-    run = Run(compose(*settings))
-    with pytest.raises(OSError, match="killed"):
-        run.fit()
-    train(compose(*settings, "resume=true"), [])
-    assert died == ["rollouts_0"]
-    found = untimed(run.folder.path)
-    assert found[:4] == untimed(undisturbed.folder.path)[:4]
-    assert [row["sampling/staleness_max"] for row in found[1:]] == [0, 1, 2, 1, 2]
-
-
 def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose, monkeypatch):
     scored = []
 
@@ -102,30 +74,6 @@ def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose
     Run(compose(AHEAD, "budget.steps=2")).fit()
     old, sampled = scored[1]
     assert torch.equal(old, sampled)
-
-
-def test_the_next_step_is_under_way_while_the_policy_trains(compose, monkeypatch):
-    """Sampling in this test cannot end before training has begun, and training not before sampling has."""
-    training, sampling = threading.Event(), threading.Event()
-    collect, step = Collector.collect, DAPOModule.training_step
-
-    def collects(self, number, version):
-        if number == 2:
-            sampling.set()
-            assert training.wait(60)
-        return collect(self, number, version)
-
-    def trains(self, batch, index):
-        if batch.step == 1:
-            training.set()
-            assert sampling.wait(60)
-        return step(self, batch, index)
-
-    monkeypatch.setattr(Collector, "collect", collects)
-    monkeypatch.setattr(DAPOModule, "training_step", trains)
-    run = Run(compose(AHEAD, "budget.steps=2"))
-    run.fit()
-    assert len(rows(run.folder.path)) == 3
 
 
 def test_a_run_that_is_stopped_while_it_trains_goes_on_bit_for_bit(compose, tmp_path, monkeypatch):

@@ -5,22 +5,11 @@ from pathlib import Path
 import pytest
 from test_collect import answers, collector
 
-from dapo_lit.data.order import ProblemOrder
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 
-RIGHT, WRONG, RAISES, SLEEPS = 1, 2, 3, 4
-ORDERS = {RIGHT: "right", WRONG: "wrong", RAISES: "raise", SLEEPS: "sleep"}
-
-
-def with_orders(monkeypatch, script, rules: CollectionRules, deadline_s: float = 5.0):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
-    made = collector(lambda key: answers(script(key)), rules)
-    made.setup.decode = lambda ids: ORDERS[ids[0]]
-    made.setup.verifier = Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey_or_judge", deadline_s=deadline_s
-    )
-    return made
+RIGHT, WRONG, RAISES = 1, 2, 3
+ORDERS = {RIGHT: "right", WRONG: "wrong", RAISES: "raise"}
 
 
 @pytest.mark.parametrize("dynamic_sampling", [True, False])
@@ -38,8 +27,11 @@ def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_few
     rules = CollectionRules(
         3, samples_per_prompt=4, dynamic_sampling=dynamic_sampling, max_rounds=1, on_exhausted="train_smaller"
     )
-    made = with_orders(monkeypatch, script, rules)
-    made.setup.prompts, made.order = made.setup.prompts[:3], ProblemOrder(3, seed=0)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
+    made = collector(lambda key: answers(script(key)), rules, problems=3)
+    made.setup.decode = lambda ids: ORDERS[ids[0]]
+    function = "reward_functions.obey_or_judge"
+    made.setup.verifier = Verifier(rule="numeric", extraction="hash", function=function, deadline_s=20.0)
     with made.setup.verifier:
         step = made.collect(1, 0)
     assert {g.problem.id: len(g.completions) for g in step.accepted} == {"p0": 3, "p2": 4}

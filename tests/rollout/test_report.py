@@ -6,53 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_missing_verdicts import RAISES, RIGHT, WRONG, with_orders
-from test_streaming import half_done
 
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.dynamic_sampling import CollectionRules
-from dapo_lit.rollout.rank_sampling import RankSampling
 from dapo_lit.rollout.records import Completion
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
-
-
-@pytest.fixture
-def reported(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
-    """All reports that a collection makes."""
-    found: list[Report] = []
-    report = RankSampling.report
-
-    def kept(sampling: RankSampling, stops: bool) -> Report:
-        found.append(report(sampling, stops))
-        return found[-1]
-
-    monkeypatch.setattr(RankSampling, "report", kept)
-    return found
-
-
-def test_reports_with_missing_verdicts_come_back_as_they_were(reported, monkeypatch):
-    def script(key: SampleKey) -> int:
-        return [RAISES, WRONG, RIGHT, WRONG][key.sample_index]
-
-    made = with_orders(monkeypatch, script, CollectionRules(2, samples_per_prompt=4, max_rounds=1))
-    with made.setup.verifier:
-        made.collect(1, 0)
-    assert reported[0].completions == []  # nothing had been sampled
-    completions = [completion for report in reported for completion in report.completions]
-    assert [c.score.missing for c in completions].count(True) == 2
-    assert [from_bytes(to_bytes(report)) for report in reported] == reported
-
-
-def test_reports_of_samples_that_were_stopped_and_went_on_come_back_as_they_were(reported):
-    made = half_done("all")
-    made.collect(1, policy_version=0)
-    made.setup.engine.sync_weights([], version=1)
-    made.collect(2, policy_version=1)
-    assert any(len(partial.versions) == 2 for report in reported for partial in report.withdrawn.values())
-    assert any(c.sample.earlier_versions for report in reported for c in report.completions)
-    assert [from_bytes(to_bytes(report)) for report in reported] == reported
-
 
 KEY = SampleKey(3, "p/ü", 1, 2)
 EMPTY = Report(stops=True, failure=None, pending=7, completions=[], withdrawn={})
@@ -71,6 +29,7 @@ COMPLETION = Completion(
     "report",
     [
         EMPTY,
+        replace(EMPTY, completions=[replace(COMPLETION, score=Score(False, -1.0, timed_out=True, error="x"))]),
         replace(EMPTY, failure="RuntimeError: out of\nmemory \udcff"),
         replace(EMPTY, completions=[COMPLETION], withdrawn={KEY: PartialSample([], [])}),
         replace(EMPTY, withdrawn={KEY: PartialSample([1], [-0.5], ((2, 1),)), replace(KEY, step=4): COMPLETION.sample}),

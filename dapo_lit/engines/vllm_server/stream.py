@@ -131,9 +131,6 @@ class VllmServerStream:
                 break
             if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
                 continue
-            if error is not None and samples:  # they are handed out first
-                self._ended.put((ended, error))
-                break
             if error is not None:
                 self._send_again(ended, error)
                 continue
