@@ -147,7 +147,7 @@ def _in_group(
     timeout = timedelta(minutes=settings.timeout_min)
     try:
         store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
-        # Offloaded shards are reduced on the CPU, so a group of GPUs needs gloo too.
+        # Objects are exchanged on the CPU, those of a sharded checkpoint over this group.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         watch.joined(store)

@@ -1,9 +1,8 @@
-"""Progress lines of a long rollout step, and warnings that name the prompts a stalled step waits for."""
+"""Progress lines of a long rollout step."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
-from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.rollout.dynamic_sampling import Admission
 
 REWARD_S = 10.0
@@ -13,32 +12,16 @@ REWARD_S = 10.0
 class Progress:
     """Prints about one step.
 
-    stall_s: seconds without a finished sample before the prompts waited for are named; doubles with each message.
     every_s: seconds between the lines that say how far the step is; None: no such lines.
     """
 
-    def __init__(self, step: int, admission: Admission, stall_s: float, every_s: float | None) -> None:
+    def __init__(self, step: int, admission: Admission, every_s: float | None) -> None:
         self._step = step
         self._admission = admission
-        self._stall_s = self._warn_after = stall_s
         self._every_s = every_s
-        self._started = self._last_line = self._last_ended = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         self._ended_before = admission.num_ended
         self._waits_since = self._last_wait = self._last_told = self._started
-
-    def sample_ended(self) -> None:
-        self._last_ended, self._warn_after = time.monotonic(), self._stall_s
-
-    def warn_if_stalled(self, waiting_for: Callable[[], Iterable[SampleKey]]) -> None:
-        seconds = time.monotonic() - self._last_ended
-        if seconds < self._warn_after:
-            return
-        names = sorted({key.problem_id for key in waiting_for()})
-        if names:
-            print(
-                f"step {self._step}: no sample has ended for {seconds:.0f} s; waiting for {listed(names)}", flush=True
-            )
-        self._warn_after *= 2
 
     def waits_for_rewards(self, tasks: int) -> bool:
         """Called while nothing but verdicts is awaited. Returns False: keep waiting."""

@@ -5,7 +5,7 @@ a number of engine steps, so that timing decides nothing.
 """
 
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,8 +60,6 @@ class CollectionSetup:
     rules: CollectionRules
     sampling: Sampling
     stop_requested: Callable[[], bool] = lambda: False
-    stall_s: float = 600.0
-    """The prompts waited for are named when no sample has ended for this many seconds."""
     progress_s: float | None = None
     """Seconds between the lines that say how far a step is; None: no such lines."""
     ranks: Ranks = field(default_factory=Ranks)
@@ -81,7 +79,7 @@ class RankSampling:
         self._progress = progress
         self._problem = problem
         self._stream: SampleStream = setup.engine.open(setup.sampling)
-        self._in_flight: defaultdict[tuple[int, str, int], set[SampleKey]] = defaultdict(set)  # by group
+        self._in_flight: Counter[tuple[int, str, int]] = Counter()  # samples of each group
         self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
         # Since the last report:
         self._new: list[SampleRequest] = []
@@ -130,24 +128,19 @@ class RankSampling:
         if keys:
             found = self._stream.withdraw(keys)
             self._withdrawn |= found
-            for key in found:
-                self._in_flight[_group(key)].discard(key)
+            self._in_flight.subtract(map(_group, found))
 
     def _sample(self) -> None:
         setup, closed_group, steps = self._setup, False, 0
         started = turned = time.perf_counter()
-        if not self._stream.pending:  # an idle engine has not stalled
-            self._progress.sample_ended()
         new, self._new = self._new, []
-        for request in new:
-            self._in_flight[_group(request.key)].add(request.key)
+        self._in_flight.update(_group(request.key) for request in new)
         self._stream.submit(new)
         while self._stream.pending and not self._tick_ends(steps, started):
             samples = self._stream.step()
             arrived = time.perf_counter()
             self.generate_s += arrived - turned
             closed_group |= self._verify(samples)
-            self._watch(samples)
             turned, steps = time.perf_counter(), steps + 1
             self.verify_s += turned - arrived
         # The number of groups under way follows from verdicts. With a reproducible engine it must not depend on when a
@@ -176,7 +169,7 @@ class RankSampling:
             key, text = sample.key, setup.decode(sample.response_ids.tolist())
             self._unscored[key] = sample, text
             setup.verifier.submit(key, _reference(self._problem(key), key), text)
-            self._in_flight[_group(key)].remove(key)
+            self._in_flight[_group(key)] -= 1
             closed_group |= not self._in_flight[_group(key)]
         return closed_group
 
@@ -185,13 +178,6 @@ class RankSampling:
             sample, text = self._unscored.pop(key)
             penalty, shaped = self._setup.reward(score, len(sample.response_ids), not sample.finished)
             self._scored.append(Completion(sample, text, score, score.value, penalty, shaped))
-
-    def _watch(self, samples: Sequence[Sample]) -> None:
-        """Warns when no sample of this rank has ended for long."""
-        if samples:
-            self._progress.sample_ended()
-        elif self._stream.pending and self._setup.ranks.leads_engine:
-            self._progress.warn_if_stalled(lambda: set().union(*self._in_flight.values()))
 
 
 def _group(key: SampleKey) -> tuple[int, str, int]:

@@ -69,7 +69,7 @@ class StepCollection:
         self.expired = expired
         self._places: dict[SampleKey, int] = {}  # of the samples that are not scored
         self._withdrawn_from: int | None = None
-        self._progress = Progress(step, self.admission, setup.stall_s, setup.progress_s)
+        self._progress = Progress(step, self.admission, setup.progress_s)
         self._own = RankSampling(setup, self._progress, self._problem)
         self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
         self._engines: list[int] = []  # that sample the groups, by place

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedResponse, ScriptedStream
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
-from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 
@@ -118,26 +118,13 @@ class Forgetful(ScriptedStream):
         super().submit([r for r in requests if r.key.problem_id != "p3"])
 
 
-class Slow(ScriptedStream):
-    """Needs three steps before anything ends."""
-
-    waited = 0
-
-    def step(self) -> list[Sample]:
-        self.waited += 1
-        return super().step() if self.waited > 3 else []
-
-
-def test_a_step_that_takes_long_names_the_prompts_it_waits_for_and_says_how_far_it_is(capsys):
+def test_a_step_that_takes_long_says_how_far_it_is(capsys):
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
-    made.setup.engine.stream = Slow
     made.collect(1, 0)
     assert not capsys.readouterr().out  # nothing is said unless it was asked for
-    made.setup.stall_s = made.setup.progress_s = 1e-9
-    step = made.collect(2, 0)
-    said = capsys.readouterr().out.splitlines()
-    assert any(line.endswith(f": {step.accepted[0].problem.id}") for line in said), said
-    assert said[-1].startswith("step 2: 1 of 1 ")
+    made.setup.progress_s = 1e-9
+    made.collect(2, 0)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("step 2: 1 of 1 ")
 
 
 def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
