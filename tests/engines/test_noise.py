@@ -6,8 +6,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from dapo_lit.engines.noise import row_key, uniforms
-from dapo_lit.engines.protocol import SampleKey
+from dapo_lit.engines.noise import request_seed, row_key, uniforms
+from dapo_lit.engines.protocol import NO_TOKENS, PartialSample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.vllm_engine.stream import sampling_params
 
 KEY = SampleKey(step=3, problem_id="gsm8k/17", attempt=0, sample_index=5)
 
@@ -33,3 +34,12 @@ def test_a_position_is_the_output_of_splitmix64_at_that_counter():
 @pytest.mark.parametrize("change", [{"step": 4}, {"problem_id": "gsm8k/18"}, {"attempt": 1}, {"sample_index": 6}])
 def test_every_part_of_the_name_changes_the_noise(change):
     assert row_key(0, dataclasses.replace(KEY, **change)) != row_key(0, KEY)
+
+
+def test_a_response_that_vllm_continues_draws_other_noise_than_its_first_tokens_did():
+    begun = PartialSample([5, 6], [-1.0, -1.0], ((0, 2),))
+    requests = [SampleRequest(KEY, (4, 5), partial) for partial in (NO_TOKENS, begun)]
+    seeds = [sampling_params(request, Sampling(8, seed=3), [1])["seed"] for request in requests]
+    assert seeds == [request_seed(3, KEY, 0), request_seed(3, KEY, 2)]
+    assert seeds[0] != seeds[1]
+    assert all(0 <= seed < 2**63 for seed in seeds)

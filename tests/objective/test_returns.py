@@ -28,13 +28,6 @@ def test_returns_by_hand() -> None:
     torch.testing.assert_close(discounted_returns(rewards, torch.tensor([3, 2]), gamma=1.0), tensor(7, 6, 4, 4, 1))
 
 
-def test_gae_by_hand() -> None:
-    # gamma 0.5, lam 0.5: deltas 0 + 0.5 * 2 - 1 = 0; 0 + 0.5 * 4 - 2 = 0; 8 - 4 = 4.
-    advantages, returns = gae(tensor(0, 0, 8), tensor(1, 2, 4), torch.tensor([3]), gamma=0.5, lam=0.5)
-    torch.testing.assert_close(advantages, tensor(0.25, 1, 4))
-    torch.testing.assert_close(returns, tensor(1.25, 3, 8))
-
-
 def slow_gae(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
     """Eq. 16 as the sum it is, for one episode."""
     following = [*values[1:], 0.0]

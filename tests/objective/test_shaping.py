@@ -18,19 +18,6 @@ def equation_13(length: int, l_max: int, l_cache: int) -> float:
     return -1.0
 
 
-@pytest.mark.parametrize(
-    ("length", "penalty"),
-    [
-        (0, 0.0), (1, 0.0), (16_383, 0.0), (16_384, 0.0), (16_385, -1 / 4096), (18_432, -0.5), (20_479, -4095 / 4096),
-        (20_480, -1.0), (20_481, -1.0), (1_000_000, -1.0),
-    ],
-)  # fmt: skip
-def test_the_papers_lengths(length: int, penalty: float) -> None:
-    result = soft_overlong_punishment(torch.tensor([length]), max_response_tokens=20_480, cache_tokens=4096)
-    assert result.dtype == torch.float64
-    assert result.item() == penalty  # exactly: the cache is a power of two
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 50_000))
 def test_it_equals_the_formula_at_and_around_every_boundary(data: st.DataObject, l_max: int) -> None:
