@@ -1,13 +1,9 @@
 """Lightning's strategy for a run's processes and the policy's shards."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed.checkpoint as dcp
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import ModelParallelStrategy
@@ -20,25 +16,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.files import naming
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.runs.checkpoint_weights import METADATA
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors
-
-
-@contextmanager
-def failures_named(folder: Path) -> Iterator[None]:
-    """Turns what a rank could not write, as on a full disk, into an OSError with the folder's name."""
-    try:
-        with naming(folder):
-            yield
-    except CheckpointException as error:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        if isinstance(cause, OSError):
-            raise OSError(cause.errno, f"{cause.strerror} (rank {rank})", str(folder)) from error
-        if "inline_container" in str(cause):  # torch's archive, whose own error hides that of the file
-            raise OSError(f"{folder}: rank {rank} could not write its part; is the disk full? ({cause})") from error
-        raise
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -48,23 +28,13 @@ class ShardedStrategy(ModelParallelStrategy):
         """This rank's shards on their device; the writer copies them to the host."""
         return self._state()
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """The optimiser state of this rank's shards."""
-        assert self.model is not None
-        state: dict[str, Any] = get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer))
-        return state
-
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes this rank's part of a folder."""
-        folder = Path(filepath)
-        folder.mkdir(exist_ok=True)
-        state = {"state_dict": checkpoint.pop("state_dict"), "optimizer_0": checkpoint.pop("optimizer_states")[0]}
-        with failures_named(folder):
-            if self.global_rank == 0:
-                buffer = BytesIO()
-                torch.save(checkpoint, buffer)
-                (folder / METADATA).write_bytes(buffer.getbuffer())
-            dcp.save(state, checkpoint_id=folder)
+        """Raises OSError for what a rank could not write, as on a full disk."""
+        try:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+        except CheckpointException as error:
+            rank, (cause, _) = next(iter(error.failures.items()))
+            raise OSError(f"{filepath}: rank {rank} could not write its part ({cause})") from error
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Loads models and optimiser, and returns the rest of the checkpoint.
