@@ -123,7 +123,7 @@ def started():
         config.scheduler_config.async_scheduling = True
 
     scripted = {"distributed_executor_backend": ScriptedExecutor, "enable_sleep_mode": False}
-    settings = VllmSettings(max_model_tokens=128, max_batch_size=4, kv_cache_gb=0.01, sleeps=True)
+    settings = VllmSettings(max_model_tokens=128, max_batch_size=4, kv_cache_gb=0.01, sleep=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuPlatform, "check_and_update_config", classmethod(as_on_a_gpu))
         patch.setattr(module, "llm_options", lambda *given: llm_options(*given) | scripted)
