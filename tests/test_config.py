@@ -8,9 +8,9 @@ from composition import tree_of
 from omegaconf import OmegaConf
 
 from dapo_lit.cli.config_tree import composed_tree
-from dapo_lit.cli.overrides import check_overrides, config_folder
+from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import study_design
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.identity import flatten
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))

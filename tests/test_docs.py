@@ -13,8 +13,8 @@ from hydra.core.override_parser.types import OverrideType
 from small_runs import rows
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
-from dapo_lit.config import parse
+from dapo_lit.cli.overrides import check_overrides, written_out
+from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.parsing import key_for
 from dapo_lit.rollout.collect import ExhaustedError

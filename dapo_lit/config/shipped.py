@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from dapo_lit.errors import suggestion
@@ -43,9 +44,35 @@ def default_run() -> dict[str, Any]:
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
 
 
+SHARED = "shared"
+"""The entry of conf/studies.yaml that all others are built on."""
+
+
+@cache
+def studies() -> dict[str, dict[str, Any]]:
+    """The entries of conf/studies.yaml by name, interpolations unresolved."""
+    entries = OmegaConf.to_container(OmegaConf.load(config_folder() / "studies.yaml"))
+    assert isinstance(entries, dict)
+    return {str(name): entry for name, entry in entries.items()}
+
+
+def register_studies() -> None:
+    """Makes every entry of conf/studies.yaml a choice of Hydra's group `study`."""
+    store = ConfigStore.instance()
+    for name, entry in studies().items():
+        if name == SHARED:
+            store.store(name="default", node=entry, group="study/shared", package="_global_")
+            continue
+        node = {"defaults": ["shared/default", "_self_"], **entry, "study": {"name": name, **entry["study"]}}
+        store.store(name=name, node=node, group="study", package="_global_")
+
+
+register_studies()
+
+
 def default_study() -> dict[str, Any]:
     """What a study of an older version is where it does not say."""
-    return dict(choice("study/shared", "default")["study"])
+    return dict(studies()[SHARED]["study"])
 
 
 def overridden(group: str, name: str) -> dict[str, str]:
@@ -119,9 +146,15 @@ def group_fault(group: str, choices: Sequence[object], added: bool, sweeps: bool
     return None
 
 
+def is_group(key: str) -> bool:
+    """True for a group of `conf/`, false for a key of the config."""
+    return key == "study" or (config_folder() / key).is_dir()
+
+
 def known_choices(group: str) -> list[str]:
-    """The files of a group in `conf/`, without their ending."""
-    return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    """The files of a group in `conf/`, without their ending, or the studies."""
+    files = [file.stem for file in (config_folder() / group).glob("*.yaml")]
+    return sorted([*files, *(studies().keys() - {SHARED} if group == "study" else ())])
 
 
 def regime_fault(arguments: Sequence[str]) -> str | None:
