@@ -1,5 +1,6 @@
 """Builds the parts of a run from its config: problems, tokenizer, policy, engine, verifier."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.build.base_policy import base_weights, policy_folder
+from dapo_lit.build.base_policy import CHARACTERS, base_weights, policy_folder
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
 from dapo_lit.config import Config, ConfigError
@@ -22,7 +23,7 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import ReflectionPatterns
+from dapo_lit.rollout.reflection import MARK, WORDS
 
 
 class Parts:
@@ -133,12 +134,10 @@ class Parts:
         except ValueError as error:
             raise ConfigError(f"reward: {error}") from None
 
-    @cached_property
-    def reflection(self) -> ReflectionPatterns:
-        try:
-            return ReflectionPatterns(self.config.reflection.patterns)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+    @property
+    def reflection(self) -> re.Pattern[str]:
+        """What counts as reflection in a response."""
+        return MARK if self.config.task.name in CHARACTERS else WORDS
 
     @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:

@@ -22,6 +22,7 @@ RETIRED_EXECUTION = {
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
+    "reflection.patterns",
 }  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
 RETIRED_CONSTANTS: dict[str, Any] = {

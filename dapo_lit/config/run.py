@@ -16,7 +16,6 @@ from dapo_lit.config.sections import (
     Evaluation,
     Logger,
     Policy,
-    Reflection,
     Replay,
     Reward,
     Rollout,
@@ -55,7 +54,6 @@ class Config(Section):
     callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
-    reflection: Annotated[Reflection, BOOKKEEPING]
     replay: Annotated[Replay, BOOKKEEPING]
 
     @field_validator("study_name")

@@ -251,11 +251,6 @@ class Logger(Section):
     """Arguments of wandb.init (project, entity, mode, name, tags, notes), for Weights & Biases; null: not used."""
 
 
-class Reflection(Section):
-    patterns: dict[str, str]
-    """Name -> regular expression; a response with a match reflects. A space matches any white space."""
-
-
 class Replay(Section):
     record: tuple[PositiveInt, ...]
     """Steps kept for `python -m dapo_lit.replay` and `+study=fork`: rollouts, and the training state before them."""

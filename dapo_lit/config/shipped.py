@@ -39,8 +39,6 @@ def default_run() -> dict[str, Any]:
     tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
     chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
-    for group, name in list(chosen.items()):
-        chosen |= overridden(group, name)
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
 
 
@@ -76,7 +74,7 @@ def default_study() -> dict[str, Any]:
 
 
 def overridden(group: str, name: str) -> dict[str, str]:
-    """The choices of other groups that a file and those it is built on make: a task chooses its reflection patterns."""
+    """The choices of other groups that a file and those it is built on make, such as the task of a regime."""
     file = config_folder() / group / f"{name}.yaml"
     tree = yaml.safe_load(file.read_text()) if file.is_file() else {}
     found: dict[str, str] = {}

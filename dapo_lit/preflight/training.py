@@ -114,7 +114,7 @@ def _try_rewards(parts: Parts) -> Finding:
 
 
 def _check_engine(parts: Parts) -> Finding:
-    _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here, without the checks above too
+    _ = parts.benchmarks  # what cannot be read ends the run here, without the checks above too
     rollout = parts.config.rollout
     try:
         if parts.ranks.size > 1 and rollout.engine == "vllm" and rollout.vllm.placement == "colocated":

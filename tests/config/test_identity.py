@@ -45,7 +45,6 @@ def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins
 
 def test_a_key_below_a_free_mapping_has_its_kind_and_an_unknown_key_is_science():
     assert kind_of("task.options.max_terms") is SCIENCE
-    assert kind_of("reflection.patterns.wait") is BOOKKEEPING
     assert kind_of("trainer.threads") is EXECUTION
     assert kind_of("a_key_of_a_later_version") is SCIENCE
 

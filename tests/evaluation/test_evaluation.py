@@ -22,7 +22,7 @@ from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, v
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import ReflectionPatterns
+from dapo_lit.rollout.reflection import reflects
 from dapo_lit.study.compare.questions import compare_questions, difference_interval, share_interval
 from dapo_lit.study.compare.statistics import t_interval
 
@@ -258,23 +258,7 @@ PAPER = (
 )
 
 
-@pytest.fixture(scope="module")
-def shipped() -> ReflectionPatterns:
-    import yaml
-
-    from dapo_lit.config import config_folder
-
-    file = config_folder() / "reflection" / "default.yaml"
-    return ReflectionPatterns(yaml.safe_load(file.read_text())["patterns"])
-
-
 @pytest.mark.parametrize("text", PAPER)
-def test_both_passages_that_the_paper_quotes_reflect(shipped, text):
-    assert shipped.reflects(text)
-    assert shipped.reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
-
-
-@pytest.mark.parametrize(("pattern", "message"), [("(", "not a regular expression"), ("a*", "matches the empty text")])
-def test_a_pattern_that_cannot_work_is_named(pattern, message):
-    with pytest.raises(ValueError, match=f"reflection.patterns.mine: {message}"):
-        ReflectionPatterns({"mine": pattern})
+def test_both_passages_that_the_paper_quotes_reflect(text):
+    assert reflects(text)
+    assert reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))
