@@ -90,7 +90,7 @@ def _vllm_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int |
         kv_cache_gb=rollout.vllm.kv_cache_gb,
         tensor_parallel=rollout.vllm.tensor_parallel,
         fp32_head=rollout.vllm.fp32_head,
-        eager=rollout.vllm.eager,
+        eager=not torch.cuda.is_available(),  # compiling and CUDA graphs take minutes, and pay on a GPU
         sleeps=rollout.vllm.sleep,
         deterministic=rollout.vllm.deterministic,
     )

@@ -178,7 +178,7 @@ class Parts:
 
     @cached_property
     def heldout_prompts(self) -> tuple[list[Prompt], int]:
-        return self.prompts(self.problems.heldout[: self.config.evaluation.num_problems])
+        return self.prompts(self.problems.heldout)
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""

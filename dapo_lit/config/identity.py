@@ -22,14 +22,17 @@ RETIRED_EXECUTION = {
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
-    "reflection.patterns",
+    "reflection.patterns", "rollout.vllm.eager", "trainer.peak_tflops", "evaluation.num_problems",
 }  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
 RETIRED_CONSTANTS: dict[str, Any] = {
     "rollout.top_p": 1.0, "rollout.top_k": 0, "evaluation.top_k": 0, "algorithm.dynamic_sampling.margin": 1.0,
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
     "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
-    "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
+    "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False, "algorithm.advantage.unbiased_std": True,
+    "algorithm.advantage.epsilon": 1e-6, "algorithm.dynamic_sampling.max_empty_steps": 3, "policy.random_init": False,
+    "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
+    "budget.wall_s": None, "trainer.float32_matmul_precision": "highest",
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
@@ -103,7 +106,11 @@ def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
         return filled
 
-    return fill(kept(tree), Config, {**default_run(), "study": default_study()}, ""), added
+    heldout = tree.get("evaluation", {}).get("num_problems")  # which was a second limit on task.num_heldout
+    own = kept(tree)
+    if heldout is not None and "num_heldout" in own.get("task", {}):
+        own["task"]["num_heldout"] = min(heldout, own["task"]["num_heldout"])
+    return fill(own, Config, {**default_run(), "study": default_study()}, ""), added
 
 
 def identity(tree: Tree) -> dict[str, Any]:

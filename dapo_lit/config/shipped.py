@@ -124,7 +124,7 @@ OmegaConf.register_new_resolver("share_of", share_of, replace=True)
 OmegaConf.register_new_resolver("base_of", base_of, replace=True)
 
 
-WITH_PLUS = ("experiment", "regime", "study", "policy/lora")
+WITH_PLUS = ("experiment", "regime", "study")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 

@@ -82,8 +82,7 @@ def _check_problems(parts: Parts) -> Finding:
 
 def check_policy_parts(parts: Parts) -> Finding:
     config, found = parts.config, check_policy(parts.policy)
-    by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
-    if by_layer or config.compute_dtype != config.policy.dtype:
+    if config.trainer.activation_checkpointing != "none" or config.compute_dtype != config.policy.dtype:
         try:
             decoder_layers(parts.policy)
         except ValueError as error:

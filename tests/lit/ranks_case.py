@@ -38,7 +38,7 @@ COMMON = (
 SHRUNKEN = (
     "policy=micro", "task=four_sums", "reward=number", "trainer.num_nodes=1", "algorithm.overlong.cache_tokens=5",
     "rollout=torch",
-    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "evaluation.num_problems=4",
+    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "task.num_heldout=4",
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiments at the paper's size small; all their other keys stay."""
@@ -62,8 +62,7 @@ CASES = {
     ),
     "lora": (
         "+experiment=four_sums",
-        "+policy/lora=all_matrices",
-        "policy.lora.rank=4",
+        "policy.lora={rank: 4, alpha: 32}",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
     ),
     "paper": ("+experiment=paper_qwen2_5_32b", *SHRUNKEN),

@@ -71,7 +71,7 @@ def test_only_formulas_are_parsed(text):
 
 def test_the_splits_share_no_statement_and_do_not_depend_on_their_sizes(compose):
     def found(*more: str) -> tuple[list[str], list[str]]:
-        sets = problem_sets(compose("task=reasoning_gym", "task.dataset=gcd", *more, small=False))
+        sets = problem_sets(compose("task=reasoning_gym", "task.path=gcd", *more, small=False))
         return [p.problem for p in sets.train], [p.problem for p in sets.heldout]
 
     train, heldout = found("task.num_problems=200", "task.num_heldout=50")
@@ -84,8 +84,8 @@ def test_the_splits_share_no_statement_and_do_not_depend_on_their_sizes(compose)
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        (["task.dataset=countdown", "+task.options.min_numbers=0"], "min_numbers"),
-        (["task.dataset=game_of_life_halting"], "game_of_life_halting"),
+        (["task.path=countdown", "+task.options.min_numbers=0"], "min_numbers"),
+        (["task.path=game_of_life_halting"], "game_of_life_halting"),
     ],
 )
 def test_what_the_package_does_not_have_is_refused_in_one_line(compose, overrides, named):
