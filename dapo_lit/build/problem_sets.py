@@ -66,8 +66,8 @@ def _generated_problems(task: Task) -> Problems:
                 )
             case "arithmetic":
                 return Problems(
-                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
-                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems),
+                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout),
                 )
             case "string_programs":
                 programs = string_programs.Programs(**task.options)

@@ -32,7 +32,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False, "algorithm.advantage.unbiased_std": True,
     "algorithm.advantage.epsilon": 1e-6, "algorithm.dynamic_sampling.max_empty_steps": 3, "policy.random_init": False,
     "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
-    "budget.wall_s": None, "trainer.float32_matmul_precision": "highest",
+    "budget.wall_s": None, "task.options.num_terms": 2, "trainer.float32_matmul_precision": "highest",
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 

@@ -22,7 +22,7 @@ def asked(dataset: str, count: int = 2, **options: object) -> list[Reference]:
     return [Reference(p.id, p.answer, p.problem, p.meta) for p in drawn]
 
 
-@pytest.mark.parametrize("dataset", ["countdown", "chain_sum", "spiral_matrix", "simple_integration", "sudoku"])
+@pytest.mark.parametrize("dataset", ["countdown", "spiral_matrix", "simple_integration"])
 def test_the_references_get_the_full_score_in_a_worker_and_junk_is_wrong(verifier, dataset):
     references = asked(dataset)
     right = verifier.score([(r, f"So.\nAnswer: {r.answer}") for r in references])
@@ -50,8 +50,6 @@ def test_a_scorer_that_fails_on_an_answer_makes_it_wrong(verifier):
     ("dataset", "answer"),
     [
         ("spiral_matrix", "[__import__('pathlib').Path('{file}').touch()]"),
-        ("string_insertion", "[__import__('pathlib').Path('{file}').touch()]"),
-        ("countdown", "__import__('pathlib').Path('{file}').touch()"),
         ("polynomial_multiplication", "open('{file}', 'w')"),
     ],
 )
