@@ -49,6 +49,8 @@ def problems(config: Config) -> Problems:
 
 def _generated_problems(task: Task) -> Problems:
     try:
+        if task.options and task.name in ("arithmetic", "four_sums"):
+            raise ValueError(f"{task.name} has no options")
         match task.name:
             case "chain_sum":
                 sums = chain_sum.Sums(**task.options)
@@ -81,8 +83,6 @@ def _generated_problems(task: Task) -> Problems:
                     *reasoning_gym.splits(str(task.path), task.num_problems or 2_000, task.num_heldout, task.options)
                 )
             case _:
-                if task.options:
-                    raise ValueError("four_sums has no options")
                 return Problems(four_sums.problems(), four_sums.problems()[: task.num_heldout])
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())
