@@ -159,7 +159,6 @@ ELSEWHERE = {
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
     "rollout.engine": "tests/engines, tests/vllm", "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
     "rollout.vllm.fp32_head": "tests/vllm", "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
-    "trainer.compile": "tests/policy/test_compiled.py",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
 }  # fmt: skip
 """Keys without a row, each with where it is tested."""

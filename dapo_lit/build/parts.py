@@ -1,5 +1,6 @@
 """Builds the parts of a run from its config: problems, tokenizer, policy, engine, verifier."""
 
+import os
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -126,11 +127,16 @@ class Parts:
         """The larger of the response limits in training and on the held-out problems."""
         return max(self.config.task.max_response_tokens, self.config.evaluation.max_response_tokens or 0)
 
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of each verifier: half of the machine's cores, divided among its ranks; 2 to 16."""
+        return max(2, min(16, (os.cpu_count() or 1) // (2 * self.config.trainer.devices)))
+
     @cached_property
     def verifier(self) -> Verifier:
         settings = self.config.reward.model_dump(exclude={"max_error_frac"})
         try:
-            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])})
+            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])}, workers=self.num_workers)
         except ValueError as error:
             raise ConfigError(f"reward: {error}") from None
 
@@ -154,7 +160,7 @@ class Parts:
                 self.policy.config,
                 seed=config.seed,
                 deadline_s=config.reward.deadline_s,
-                workers=config.reward.workers,
+                workers=self.num_workers,
             )
             for benchmark in wanted
         ]

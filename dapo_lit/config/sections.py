@@ -132,8 +132,6 @@ class Reward(Section):
     deadline_s: PositiveFloat
     """Seconds per answer, without the time for which its worker waits for a processor; one that takes longer has no
     verdict."""
-    workers: Annotated[PositiveInt, EXECUTION]
-    """Worker processes of the verifier, started for the first answer that needs one."""
     function: str | None
     """Your own reward function, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
     weights: dict[str, float] | None

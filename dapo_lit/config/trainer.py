@@ -48,22 +48,13 @@ class Trainer(Section):
     """Rollout steps between checkpoints; two are kept."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
-    compile: Annotated[Literal["auto"] | bool, SCIENCE]
-    """Compile layers and head of the policy for training; auto: on a GPU, except with selective checkpointing."""
     activation_checkpointing: Literal["none", "selective", "full"]
     """What backward recomputes: nothing; all but attention and every other matrix product; whole layers."""
-    grad_noise: Annotated[bool, BOOKKEEPING]
-    """Log optim/grad_noise, at the cost of one more copy of the gradient."""
 
     def faults(self) -> Iterator[str]:
         size = self.devices * self.num_nodes
         if self.strategy == "single" and size > 1:
             yield f"strategy=single is one process, but devices x num_nodes = {size}; set trainer=fsdp or devices=1"
-        if self.compile is True and self.activation_checkpointing == "selective":
-            yield (
-                "compile=true hides the matrix products among which activation_checkpointing=selective chooses; take "
-                "full or none, or compile=false"
-            )
         for name in ("tensor_parallel", "replicas"):
             if size % getattr(self.sharding, name):
                 yield f"sharding.{name} ({getattr(self.sharding, name)}) does not divide the {size} processes"

@@ -128,7 +128,7 @@ class OptimizerSteps:
             if self.observer:
                 self.observer.update(whole_loss, gradients)
         trainer, grad_clip = self.config.trainer, self.config.algorithm.optimizer.grad_clip
-        if trainer.grad_noise and gradients:
+        if self.config.policy.path is None and gradients:  # a copy of the gradient is little for policies made here
             self._add_to_gradient_sum(gradients)
         if grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
             foreach = None if trainer.sharding.tensor_parallel == 1 else False  # no one kernel takes two meshes

@@ -56,7 +56,6 @@ def test_the_config_hash_notices_science_and_horizon_and_nothing_else(compose):
     same = [
         "study_name=other", "logger.progress=plain", "resume=auto", "replay.record=[1]", "trainer.threads=2",
         "trainer.micro_batch_tokens=77", "rollout.max_batch_size=3", "rollout.vllm.server.urls=[http://a:1]",
-        "reward.workers=3",
     ]  # fmt: skip
     other = ["seed=1", "algorithm.clip.high=0.3", "budget.steps=7", "trainer.fp32_head=true", "policy.dtype=bfloat16"]
     assert {hash_of(override) for override in same} == {hash_of()}

@@ -35,7 +35,7 @@ COMMON = (
     "algorithm.samples_per_prompt=4", "budget.steps=1", "evaluation.every=0", "task.num_heldout=1",
     "evaluation.samples=1", "logger.progress=none", "trainer.micro_batch_tokens=90", "task.max_response_tokens=10",
     "algorithm.overlong.cache_tokens=4", f"algorithm.optimizer.grad_clip={CLIP}", "algorithm.optimizer.warmup_steps=0",
-    "algorithm.optimizer.lr=0.5", "trainer.grad_noise=true", "algorithm.dynamic_sampling.max_rounds=40",
+    "algorithm.optimizer.lr=0.5", "algorithm.dynamic_sampling.max_rounds=40",
 )  # fmt: skip
 """A clip well below the norm, and steps large enough for ratios to leave the clip within three updates."""
 FSDP = ("trainer.strategy=fsdp", "trainer.sharding.dtype=null")
@@ -46,7 +46,6 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "fsdp 2": (2, FSDP),
     "tensor parallel": (2, (*FSDP, "trainer.sharding.tensor_parallel=2")),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
-    "compiled": (1, ("trainer.compile=true",)),
     "shared prefixes": (1, ("trainer.shared_prompt=prefixes",)),
     "checkpointing": (1, ("trainer.activation_checkpointing=full",)),
 }

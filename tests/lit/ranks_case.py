@@ -33,7 +33,7 @@ COMMON = (
     "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
     "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=none",
-    "trainer.grad_noise=true", "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
+    "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
 )  # fmt: skip
 SHRUNKEN = (
     "policy=micro", "task=four_sums", "reward=number", "trainer.num_nodes=1", "algorithm.overlong.cache_tokens=5",

@@ -89,7 +89,7 @@ def test_the_first_error_of_a_run_is_printed_once_and_stored_and_the_rows_have_t
     [
         (SOME, "(?s)max_error_frac=0.05.*raise ArithmeticError"),
         (
-            ("reward.function=reward_functions.slow_on_plus", "reward.deadline_s=0.2", "reward.workers=8"),
+            ("reward.function=reward_functions.slow_on_plus", "reward.deadline_s=0.2"),
             "max_error_frac=0.05",
         ),
     ],

@@ -30,7 +30,7 @@ def record(run: Path) -> dict:
 
 def test_a_run_resumed_with_other_execution_keys_learns_the_same_and_records_them(compose, two_steps, capsys):
     longer = (*QUICK, "budget.steps=4")
-    changed = ("trainer.micro_batch_tokens=64", "rollout.max_batch_size=3", "reward.workers=3", "trainer.threads=1")
+    changed = ("trainer.micro_batch_tokens=64", "rollout.max_batch_size=3", "trainer.threads=1")
     before = record(two_steps)["config_hash"]
     train(compose(*longer, *changed, "resume=true"), [])
     printed = capsys.readouterr().out
@@ -45,7 +45,6 @@ def test_a_run_resumed_with_other_execution_keys_learns_the_same_and_records_the
     assert change["step"] == 2
     assert change["changes"] == {
         "budget.steps": [2, 4],
-        "reward.workers": [old["reward"]["workers"], 3],
         "rollout.max_batch_size": [old["rollout"]["max_batch_size"], 3],
         "trainer.micro_batch_tokens": [old["trainer"]["micro_batch_tokens"], 64],
     }

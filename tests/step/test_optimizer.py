@@ -28,7 +28,8 @@ def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_t
     config = SimpleNamespace(
         algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant")),
         budget=SimpleNamespace(steps=1),
-        trainer=SimpleNamespace(grad_noise=False, sharding=SimpleNamespace(tensor_parallel=1)),
+        policy=SimpleNamespace(path="somewhere"),
+        trainer=SimpleNamespace(sharding=SimpleNamespace(tensor_parallel=1)),
     )
     optimizer = torch.optim.SGD([{"params": [weight], "lr_factor": 0.5}], lr=1.0)
     steps = OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), 1, False)  # type: ignore[arg-type]
