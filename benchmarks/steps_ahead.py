@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from dynamic_sampling import Engine, workload
 
 from dapo_lit.forecast.duration import Engines, Shape, decode
-from dapo_lit.forecast.hardware import GPUS
+from dapo_lit.forecast.hardware import GPUS, QWEN2_5
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.rank_sampling import TICK_STEPS
 
@@ -36,9 +35,7 @@ PROMPTS, SAMPLES, KEEP_RATE, PROMPT_TOKENS = 512, 16, 0.6, 200
 SAMPLING_GPUS = range(56, 105, 8)
 """Divisions that are tried."""
 H800 = GPUS["h800"]
-QWEN = Shape.of(
-    yaml.safe_load((Path(__file__).parents[1] / "conf/policy/qwen2_5_32b.yaml").read_text())["architecture"]
-)
+QWEN = Shape(*QWEN2_5["32B"])
 
 
 def decode_step_s(running: int, context: float) -> float:

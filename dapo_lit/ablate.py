@@ -126,7 +126,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
     arm, epochs = str(study.study.arm), study.algorithm.epochs * times
     overrides = [
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
-        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.num_problems=1",
+        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "task.num_heldout=1",
         "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
     ]  # fmt: skip
     config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
@@ -176,7 +176,7 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
     points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages
     completions = algorithm.num_prompts * algorithm.samples_per_prompt * points
     if config.task.eval_path:
-        completions = evaluation.num_problems * (evaluation.final_samples or evaluation.samples)
+        completions = config.task.num_heldout * (evaluation.final_samples or evaluation.samples)
     right = step_mean(rows, "rollout/accuracy") or 0.0
     noise, workers = 100 * (2 * right * (1 - right) / completions) ** 0.5, workers_for(config, 2 * looks[0])
     lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {', '.join(map(str, looks))}"]

@@ -20,7 +20,7 @@ from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.evaluation.voting import consensus_curve
-from dapo_lit.rollout.reflection import ReflectionPatterns
+from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 from dapo_lit.study.compare.statistics import Estimate
@@ -40,20 +40,16 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     from dapo_lit.evaluation.resumable import evaluate_model
 
     torch.set_num_threads(config.threads)
-    try:
-        patterns = ReflectionPatterns(config.reflection.patterns)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     wanted = config.compare or (config.ckpt,)
     results = []
     for where in wanted:
         results.append(evaluate_model(config, open_model(where, config.policy, config.device)))
-        report(results[-1], patterns, config.show)
+        report(results[-1], config.show)
     if len(results) == 2:
         report_comparison(*results)
 
 
-def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
+def report(result: Result, show: int) -> None:
     """Prints the table of one model and some responses; writes its curves as CSV and figure."""
     import pandas as pd
 
@@ -71,7 +67,8 @@ def report(result: Result, patterns: ReflectionPatterns, show: int) -> None:
     figure = plot_curves(by_samples, by_budget, name, result.folder / "curves")[0]
 
     rows = summary(table, consensus)
-    table["reflects"] = [patterns.reflects(text) for text in table["response"]]
+    pattern = MARK if result.benchmark.settings.source == "chain_sum" else WORDS
+    table["reflects"] = [reflects(text, pattern) for text in table["response"]]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
     questions = len(result.evaluation.vote_counts)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")

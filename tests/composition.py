@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree
-from dapo_lit.config import config_folder
+from dapo_lit.config.shipped import is_group
 
 
 def tree_of(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
@@ -32,5 +32,5 @@ groups_of = cache(composed_tree)
 def sets_a_value(override: Override) -> bool:
     """Whether it is `key=value`: no choice of a group, nothing added or deleted, no sweep."""
     key = override.key_or_group
-    of_group = (config_folder() / key).is_dir() or key.startswith("hydra")
+    of_group = is_group(key) or key.startswith("hydra")
     return override.type is OverrideType.CHANGE and not override.is_sweep_override() and not of_group

@@ -13,8 +13,8 @@ from hydra.core.override_parser.types import OverrideType
 from small_runs import rows
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.overrides import check_overrides, config_folder, written_out
-from dapo_lit.config import parse
+from dapo_lit.cli.overrides import check_overrides, written_out
+from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.parsing import key_for
 from dapo_lit.rollout.collect import ExhaustedError
@@ -41,7 +41,7 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     learns = ["+experiment=four_sums", "budget.steps=2", *small]
     empty = [
         "policy=micro", "policy.architecture.max_position_embeddings=128", "algorithm.samples_per_prompt=2",
-        "budget.steps=1", "evaluation.num_problems=2", "reward.extraction=boxed", *small,
+        "budget.steps=1", "task.num_heldout=2", "reward.extraction=boxed", *small,
     ]  # fmt: skip
     found = []
     for name, overrides in (("learns", learns), ("empty", empty)):

@@ -43,7 +43,7 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     overrides = [
         "+experiment=four_sums", "algorithm.num_prompts=8", "budget.steps=3", "evaluation.every=2",
         "trainer.checkpoint_every=1", f"evaluation.benchmarks=[{folder}/sums.yaml]", "logger.rollouts_every=1",
-        "+reflection.patterns.sign='[+]'", "logger.progress=none", f"runs_dir={folder}/runs",
+        "logger.progress=none", f"runs_dir={folder}/runs",
     ]  # fmt: skip
     train(parse(resolved(tree_of(overrides))), [])
     return folder / "runs" / "four_sums" / "dapo" / "seed_0"
@@ -155,7 +155,6 @@ def test_a_killed_evaluation_goes_on_from_its_last_saved_sample(run, tmp_path, c
         (["benchmark.template=boxed"], "benchmark.extraction=boxed"),
         (["benchmark.template=prose.yaml"], "benchmark.template=prose.yaml"),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "prompt"),
-        (["+reflection.patterns.mine='('"], "reflection.patterns.mine"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tmp_path, monkeypatch, overrides, named):

@@ -1,7 +1,6 @@
 """A recorded step once more: as it was under the recorded switches, and to the token what others change."""
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from dapo_lit.manifest import read_manifest, sum_of, write_manifest
 from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.replay import arms_of, changed, main
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
-from dapo_lit.replays.tables import cosine, summary_row, token_table
+from dapo_lit.replays.tables import summary_row, token_table
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER
 from dapo_lit.train import train
@@ -79,14 +78,6 @@ def test_the_recorded_switches_give_the_recorded_metrics_bit_for_bit(recorded_ru
     assert written["examined"].sum() == sum(len(g.completions) for g in again.generated)
 
 
-def test_a_recorded_group_of_wrong_answers_with_different_penalties_is_not_accepted(as_recorded):
-    wrong = [
-        g for g in as_recorded.generated if g.num_correct == 0 and len({c.reward_shaped for c in g.completions}) > 1
-    ]
-    assert wrong
-    assert all(0 < g.num_correct < len(g.completions) for g in as_recorded.accepted)
-
-
 def test_the_token_table_holds_the_loss_of_every_update_and_the_clipped_tokens(recorded_run, as_recorded):
     table = tokens_of(as_recorded)
     assert as_recorded.batch is not None
@@ -133,33 +124,6 @@ def test_with_overlong_filtering_the_truncated_tokens_leave_the_loss_and_nothing
     assert (summary["loss_tokens"], (table["weight"] == 0).sum()) == (everything - cut, cut)
     assert summary["advantage_change_max"] == 0
     assert summary["cosine_first"] < 1 - 1e-6
-
-
-def test_without_the_soft_punishment_only_late_and_truncated_answers_have_another_reward(recording, as_recorded):
-    plain = toggled(recording, soft_overlong_punishment=False)
-    limit = recording.config.task.max_response_tokens - recording.config.algorithm.overlong.cache_tokens
-    before = [c for group in as_recorded.generated for c in group.completions]
-    after = [c for group in plain.generated for c in group.completions]
-    changed_tokens = [a.num_tokens for a, b in zip(after, before, strict=True) if a.reward_shaped != b.reward_shaped]
-    assert changed_tokens
-    assert min(changed_tokens) > limit
-    summary = summary_row(plain, as_recorded, tokens_of(plain))
-    assert summary["rewards_changed"] == len(changed_tokens)
-    assert summary["advantage_change_max"] > 0
-    assert summary["groups_kept"] == len(as_recorded.accepted)  # the filter goes by correctness, not by this reward
-
-
-def test_another_reward_for_wrong_answers_is_given_anew_and_leaves_normalised_advantages_as_they_were(recording):
-    plain = toggled(recording, soft_overlong_punishment=False)  # so that two rewards are left, and one scales the other
-    harsh = replay(
-        recording, changed(recording.config, {f"{OFF}soft_overlong_punishment": False, "reward.wrong_value": 0})
-    )
-    rewards = {c.reward_shaped for group in plain.generated for c in group.completions}
-    assert rewards == {-1.0, 1.0}
-    assert {c.reward_shaped for group in harsh.generated for c in group.completions} == {0.0, 1.0}
-    summary = summary_row(harsh, plain, tokens_of(harsh))
-    assert summary["groups_kept"] == len(plain.accepted)
-    assert 0 < summary["advantage_change_max"] < 1e-4  # the epsilon beside the standard deviation
 
 
 def test_without_dynamic_sampling_the_first_groups_are_taken_whatever_their_rewards(recording, as_recorded):
@@ -236,14 +200,6 @@ def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path
         open_recording(tmp_path, 1)
 
 
-def test_the_cosine_of_gradients_in_parts_is_that_of_the_whole():
-    first = [torch.tensor([1.0, 0.0]), torch.tensor([[2.0]])]
-    second = [torch.tensor([0.0, 3.0]), torch.tensor([[4.0]])]
-    assert cosine(first, second) == pytest.approx(8 / math.sqrt(5 * 25))
-    assert cosine(first, [torch.zeros(2), torch.zeros(1, 1)]) is None
-    assert cosine(first, None) is None
-
-
 EVIL = """
 open({ran!r}, "w")
 def loss(logprobs, old, advantages): return -(logprobs - old).exp() * advantages
@@ -271,7 +227,6 @@ def foreign(run: Path, place: Path, **named: dict) -> tuple[Path, str]:
     "named",
     [
         {"algorithm": {"loss": "MODULE.loss"}},
-        {"reward": {"function": "MODULE.reward"}},
         {"reward": {"weights": {"correctness": 1.0, "MODULE.reward": 0.0}}},
     ],
 )

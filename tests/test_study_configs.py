@@ -1,14 +1,15 @@
-"""Arms of the studies in conf/study compose and differ from their reference in declared keys only."""
+"""Arms of the studies in conf/studies.yaml compose and differ from their reference in declared keys only."""
 
 import pytest
 from composition import tree_of
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
-from dapo_lit.config import config_folder, parse
+from dapo_lit.config import parse
 from dapo_lit.config.identity import flatten
+from dapo_lit.config.shipped import known_choices
 
-STUDIES = sorted({file.stem for file in (config_folder() / "study").glob("*.yaml")} - {"calibrate", "fork"})
+STUDIES = [name for name in known_choices("study") if name not in ("calibrate", "fork")]
 
 
 @pytest.mark.parametrize("name", STUDIES)

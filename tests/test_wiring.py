@@ -29,25 +29,23 @@ BASE = {
     "algorithm.samples_per_prompt": 6, "algorithm.optimizer.lr": 0.01, "algorithm.optimizer.warmup_steps": 0,
     "algorithm.optimizer.weight_decay": 0.1, "algorithm.dynamic_sampling.max_rounds": 30, "task.max_response_tokens": 8,
     "algorithm.overlong.cache_tokens": 4, "trainer.micro_batch_tokens": 200, "evaluation.samples": 2,
-    "evaluation.every": 1, "evaluation.num_problems": 4, "logger.rollouts_every": 0, "logger.progress": "none",
+    "evaluation.every": 1, "task.num_heldout": 4, "logger.rollouts_every": 0, "logger.progress": "none",
 }  # fmt: skip
 PPO = {"algorithm": "ppo", "algorithm.critic.warmup_steps": 0}
 KL = {"algorithm.kl.beta": 0.1}
-LORA = {"+policy/lora": "all_matrices", "policy.lora.rank": 2}
+LORA = {"policy.lora": {"rank": 2, "alpha": 32.0}}
 OFF_POLICY = {"algorithm.epochs": 3}  # so that ratios leave the clip
 SAMPLE_LEVEL = {"algorithm.techniques.token_level_loss": False}
 FEW_ROUNDS = {"algorithm.dynamic_sampling.max_rounds": 1, "algorithm.num_prompts": 8}
 SIXTEEN_BITS = {"policy.dtype": "bfloat16"}
 """Sampler and trainer then disagree, so that corrections have something to correct."""
 OWN = {
-    "task": "file", "policy.path": "MICRO", "policy.random_init": False, "task.path": "PROBLEMS",
+    "task": "file", "policy.path": "MICRO", "task.path": "PROBLEMS",
     "task.eval_path": "HELD_OUT", "task.template": "plain", "task.max_prompt_tokens": 12,
     "algorithm.dynamic_sampling.on_exhausted": "top_up", "algorithm.dynamic_sampling.max_rounds": 2,
 }  # fmt: skip
 """Problems from files; names in capitals become paths of what the fixture `files` wrote."""
-DIFFICULTY = OWN | {"task.difficulty": {"key": "level", "low": 1, "high": 3}}
 SLOW_REWARD = {"reward.function": "wiring_rewards.slow"}
-NOTHING_RIGHT = {"reward.function": "wiring_rewards.never"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,6 @@ CHANGES = {
     "algorithm.clip.dual": Change(1.01, "weights", OFF_POLICY, keeps="first gradient"),
     "algorithm.advantage.estimator": Change("leave_one_out", "first gradient"),
     "algorithm.advantage.scale_by_std": Change(False, "first gradient"),
-    "algorithm.advantage.unbiased_std": Change(False, "first gradient"),
-    "algorithm.advantage.epsilon": Change(0.5, "first gradient"),
     "algorithm.advantage.whiten": Change(True, "first gradient"),
     "algorithm.advantage.gamma": Change(0.5, "weights", PPO),
     "algorithm.advantage.lam": Change(0.5, "weights", PPO),
@@ -102,7 +98,6 @@ CHANGES = {
     "algorithm.dynamic_sampling.pass_rate_margin": Change(0.4, "accepted"),
     "algorithm.dynamic_sampling.carry_over": Change("finished", "accepted"),
     "algorithm.dynamic_sampling.request_groups": Change(16, "row:sampling/groups_generated"),
-    "algorithm.dynamic_sampling.max_empty_steps": Change(1, "ended", NOTHING_RIGHT | {"budget.steps": 5}),
     "algorithm.num_prompts": Change(6, "accepted"),
     "algorithm.samples_per_prompt": Change(4, "accepted"),
     "algorithm.minibatch_prompts": Change(4, "first gradient", keeps="accepted first"),
@@ -122,25 +117,19 @@ CHANGES = {
     "policy.path": Change("OTHER_MICRO", "first evaluation", OWN),
     "policy.architecture": Change({"num_attention_heads": 4, "num_key_value_heads": 4}, "responses"),
     "policy.dtype": Change("bfloat16", "responses"),
-    "policy.freeze_frac": Change(0.5, "weights"),
     "policy.lora.rank": Change(4, "first gradient", LORA),
     "policy.lora.alpha": Change(1.0, "weights", LORA),
-    "policy.lora.target_modules": Change(["q_proj"], "first gradient", LORA),
     "task.max_response_tokens": Change(6, "responses"),
     "task.base_seed": Change(1, "responses"),
     "task.label": Change("other", "columns"),
     "task.path": Change("OTHER_PROBLEMS", "prompts", OWN),
     "task.eval_path": Change("OTHER_PROBLEMS", "first evaluation", OWN),
     "task.columns": Change({"problem": "other"}, "prompts", OWN),
-    "task.skip_bad_rows": Change(0.5, "ended", OWN | {"task.path": "BAD_ROW"}),
     "task.deduplicate": Change(True, "problems", OWN),
     "task.exclude_overlap_with": Change(["HELD_OUT"], "problems", OWN),
-    "task.difficulty.key": Change("grade", "problems", DIFFICULTY),
-    "task.difficulty.low": Change(2, "problems", DIFFICULTY),
-    "task.difficulty.high": Change(2, "problems", DIFFICULTY),
     "task.template": Change("TEMPLATE", "first evaluation", OWN),
     "task.num_problems": Change(2, "problems", OWN),
-    "task.num_heldout": Change(1, "first evaluation", OWN | {"evaluation.num_problems": 2}),
+    "task.num_heldout": Change(1, "first evaluation", OWN),
     "task.max_prompt_tokens": Change(9, "first evaluation", OWN),
     "reward.rule": Change("sympy", "scores"),
     "reward.extraction": Change("hash", "scores"),
@@ -155,9 +144,7 @@ CHANGES = {
     "trainer.fp32_head": Change(True, "first gradient", SIXTEEN_BITS),
     "budget.steps": Change(3, "ended"),
     "budget.tokens_generated": Change(10, "ended"),
-    "budget.wall_s": Change(1e-3, "ended"),
     "evaluation.every": Change(0, "evaluated steps", {"budget.steps": 3}),
-    "evaluation.num_problems": Change(2, "last evaluation", keeps="weights"),
     "evaluation.samples": Change(3, "first evaluation", keeps="weights"),
     "evaluation.final_samples": Change(5, "last evaluation", keeps="first evaluation"),
     "evaluation.max_response_tokens": Change(4, "first evaluation", keeps="weights"),
@@ -167,23 +154,21 @@ CHANGES = {
 ELSEWHERE = {
     "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",
     "fork.run": "tests/test_fork.py", "fork.steps": "tests/test_fork.py", "fork.horizon": "tests/test_fork.py",
-    "policy.random_init": "tests/policy/test_base.py", "task.name": "each task has its tests: tests/tasks",
-    "task.dataset": "tests/tasks/test_reasoning_gym.py", "task.options": "tests/tasks",
+    "task.name": "each task has its tests: tests/tasks", "task.options": "tests/tasks",
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
     "rollout.engine": "tests/engines, tests/vllm", "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
     "rollout.vllm.fp32_head": "tests/vllm", "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
-    "trainer.float32_matmul_precision": "a GPU's: without effect on this path of the CPU",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
 }  # fmt: skip
 """Keys without a row, each with where it is tested."""
 
 
 QUESTIONS = [
-    {"problem": "2 + 3 = ?", "answer": "5", "level": 1, "grade": 9, "other": "3 + 2 = ?"},
-    {"problem": "4 * 2 = ?", "answer": "8", "level": 2, "grade": 1, "other": "2 * 4 = ?"},
-    {"problem": "10 - 7 = ?", "answer": "3", "level": 3, "grade": 2, "other": "7 - 4 = ?"},
-    {"problem": "6 / 2 = ?", "answer": "3", "level": 2, "grade": 3, "other": "9 / 3 = ?"},
-    {"problem": "2 + 3 = ?", "answer": "5", "level": 1, "grade": 9, "other": "1 + 4 = ?"},
+    {"problem": "2 + 3 = ?", "answer": "5", "other": "3 + 2 = ?"},
+    {"problem": "4 * 2 = ?", "answer": "8", "other": "2 * 4 = ?"},
+    {"problem": "10 - 7 = ?", "answer": "3", "other": "7 - 4 = ?"},
+    {"problem": "6 / 2 = ?", "answer": "3", "other": "9 / 3 = ?"},
+    {"problem": "2 + 3 = ?", "answer": "5", "other": "1 + 4 = ?"},
 ]
 
 
@@ -204,7 +189,6 @@ def files(cache, tmp_path_factory) -> dict[str, str]:
         "PROBLEMS": written("problems.jsonl", QUESTIONS),
         "OTHER_PROBLEMS": written("other.jsonl", [q | {"problem": q["other"]} for q in QUESTIONS]),
         "HELD_OUT": written("held_out.jsonl", QUESTIONS[2:4]),
-        "BAD_ROW": written("bad_row.jsonl", [*QUESTIONS, {"problem": "1 + 1 = ?"}]),
         "TEMPLATE": str(folder / "template.yaml"),
     }
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
-from dapo_lit.config.commands import PlanConfig
+from dapo_lit.forecast.hardware import PlanConfig, architecture
 from dapo_lit.forecast.memory import training_memory
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout
@@ -26,14 +26,14 @@ from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
 
 CASES = (
-    ("qwen2_5_0_5b", 16384, "none"), ("qwen2_5_0_5b", 65536, "full"), ("qwen2_5_1_5b", 16384, "none"),
-    ("qwen2_5_1_5b", 65536, "full"), ("qwen2_5_7b", 16384, "full"), ("qwen2_5_7b", 65536, "full"),
+    ("0.5B", 16384, "none"), ("0.5B", 65536, "full"), ("1.5B", 16384, "none"), ("1.5B", 65536, "full"),
+    ("7B", 16384, "full"), ("7B", 65536, "full"),
 )  # fmt: skip
 
 
 def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
     overrides = [
-        f"policy={policy}", "policy.dtype=bfloat16", "trainer=fsdp", "trainer.devices=1",
+        "policy=hf", f"policy.path=Qwen/Qwen2.5-{policy}", "policy.dtype=bfloat16", "trainer=fsdp", "trainer.devices=1",
         f"trainer.micro_batch_tokens={tokens}",
         f"trainer.activation_checkpointing={recomputed}", "rollout=vllm", "rollout.vllm.placement=server",
         "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f",
@@ -51,11 +51,11 @@ def lengths_of(tokens: int) -> list[int]:
 
 def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: argparse.Namespace) -> dict[str, Any]:
     config = planned(policy, tokens, recomputed)
-    architecture = dict(config.policy.architecture or {})
+    sizes = architecture(config.policy)
     if args.tiny:
-        architecture |= {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+        sizes |= {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
                          "vocab_size": 512}  # fmt: skip
-    shape = AutoConfig.for_model(architecture.pop("model_type"), **architecture)
+    shape = AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     compute = torch.bfloat16 if ON_GPU else torch.float32
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
@@ -88,7 +88,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     args = parser.parse_args()
-    cases = [("qwen2_5_0_5b", 512, "none"), ("qwen2_5_0_5b", 512, "full")] if args.tiny else list(CASES)
+    cases = [("0.5B", 512, "none"), ("0.5B", 512, "full")] if args.tiny else list(CASES)
     peak, rows, results = product_rate(256 if args.tiny else 8192, torch.bfloat16 if ON_GPU else torch.float32), [], {}
     for index, (policy, tokens, recomputed) in enumerate(cases):
         if index not in args.cases or not time_left(args):

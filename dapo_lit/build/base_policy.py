@@ -36,7 +36,7 @@ def base_spec(policy: Policy, task: Task) -> BaseSpec:
     if task.name not in CHARACTERS:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
-    stages = () if policy.random_init or not task.base else base_stages(task)
+    stages = base_stages(task) if task.base else ()
     return BaseSpec(f"{task.label}-{policy.name}", policy.architecture, CHARACTERS[task.name], task.base_seed, stages)
 
 

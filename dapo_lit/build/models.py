@@ -18,7 +18,7 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.policy.lora import add_adapters, first_values, only_trained
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.sharding import shard, shard_value_head
-from dapo_lit.policy.wrap import decoder_layers, wrap_layers
+from dapo_lit.policy.wrap import wrap_layers
 
 Fill = Callable[[PreTrainedModel, torch.device], None]
 """Loads the shards of a model that was built without weights."""
@@ -46,14 +46,13 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     """
     algorithm, lora = config.algorithm, config.policy.lora
     if lora is not None:
-        add_adapters(policy, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
+        add_adapters(policy, rank=lora.rank, alpha=lora.alpha)
     dtype: torch.dtype = getattr(torch, config.compute_dtype)
     reference = Reference(policy) if algorithm.kl.beta else None
     if reference is not None and not reference.is_policy:
         for parameter in reference.model.parameters():  # never updated, so it is stored in the dtype of its computation
             parameter.data = parameter.data.to(dtype)
     critic = None if algorithm.critic is None else Critic(policy)
-    freeze_first_layers(policy, config.policy.freeze_frac)
     for model in (policy, critic.backbone if critic else None):
         if model is not None:
             wrap_layers(
@@ -99,20 +98,6 @@ def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int |
         lacking = only_trained(module, dict(module.named_parameters())).keys() - checkpoint["state_dict"].keys()
         if lacking:
             raise DamagedError(f"the checkpoint lacks {len(lacking)} trained tensors, such as {min(lacking)}")
-
-
-def freeze_first_layers(model: PreTrainedModel, fraction: float) -> None:
-    """Freezes the first `fraction` of the layers (rounded down), and the embedding if any layer is frozen.
-
-    A tied embedding is also the head and stays trained.
-    """
-    layers = decoder_layers(model) if fraction else nn.ModuleList()
-    frozen = int(fraction * len(layers))
-    for layer in layers[:frozen]:
-        layer.requires_grad_(False)
-    for embedding in (m for m in model.base_model.modules() if frozen and isinstance(m, nn.Embedding)):
-        if embedding is not model.get_input_embeddings() or not model.config.tie_word_embeddings:
-            embedding.requires_grad_(False)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

@@ -1,5 +1,7 @@
 """Builds the parts of a run from its config: problems, tokenizer, policy, engine, verifier."""
 
+import os
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +10,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.build.base_policy import base_weights, policy_folder
+from dapo_lit.build.base_policy import CHARACTERS, base_weights, policy_folder
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
 from dapo_lit.config import Config, ConfigError
@@ -22,7 +24,7 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import ReflectionPatterns
+from dapo_lit.rollout.reflection import MARK, WORDS
 
 
 class Parts:
@@ -117,20 +119,23 @@ class Parts:
         """The larger of the response limits in training and on the held-out problems."""
         return max(self.config.task.max_response_tokens, self.config.evaluation.max_response_tokens or 0)
 
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of each verifier: half of the machine's cores, divided among its ranks; 2 to 16."""
+        return max(2, min(16, (os.cpu_count() or 1) // (2 * self.config.trainer.devices)))
+
     @cached_property
     def verifier(self) -> Verifier:
         settings = self.config.reward.model_dump(exclude={"max_error_frac"})
         try:
-            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])})
+            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])}, workers=self.num_workers)
         except ValueError as error:
             raise ConfigError(f"reward: {error}") from None
 
-    @cached_property
-    def reflection(self) -> ReflectionPatterns:
-        try:
-            return ReflectionPatterns(self.config.reflection.patterns)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+    @property
+    def reflection(self) -> re.Pattern[str]:
+        """What counts as reflection in a response."""
+        return MARK if self.config.task.name in CHARACTERS else WORDS
 
     @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:
@@ -147,7 +152,7 @@ class Parts:
                 self.policy.config,
                 seed=config.seed,
                 deadline_s=config.reward.deadline_s,
-                workers=config.reward.workers,
+                workers=self.num_workers,
             )
             for benchmark in wanted
         ]
@@ -171,7 +176,7 @@ class Parts:
 
     @cached_property
     def heldout_prompts(self) -> tuple[list[Prompt], int]:
-        return self.prompts(self.problems.heldout[: self.config.evaluation.num_problems])
+        return self.prompts(self.problems.heldout)
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""

@@ -37,13 +37,11 @@ def problems(config: Config) -> Problems:
     """The task's training and held-out problems; a file is read and checked completely."""
     task = config.task
     found = _file_problems(task) if task.name == "file" else _generated_problems(task)
-    difficulty = task.difficulty
     train = select(
         found.train,
         found.selection,
         drops_duplicates=task.deduplicate,
         evaluations={path: load_heldout(path, key="task.exclude_overlap_with") for path in task.exclude_overlap_with},
-        difficulty=None if difficulty is None else (difficulty.key, difficulty.low, difficulty.high),
         num_problems=task.num_problems,
     )
     return replace(found, train=train)
@@ -51,6 +49,8 @@ def problems(config: Config) -> Problems:
 
 def _generated_problems(task: Task) -> Problems:
     try:
+        if task.options and task.name in ("arithmetic", "four_sums"):
+            raise ValueError(f"{task.name} has no options")
         match task.name:
             case "chain_sum":
                 sums = chain_sum.Sums(**task.options)
@@ -68,8 +68,8 @@ def _generated_problems(task: Task) -> Problems:
                 )
             case "arithmetic":
                 return Problems(
-                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems, **task.options),
-                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout, **task.options),
+                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems),
+                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout),
                 )
             case "string_programs":
                 programs = string_programs.Programs(**task.options)
@@ -80,12 +80,10 @@ def _generated_problems(task: Task) -> Problems:
                 )
             case "reasoning_gym":
                 return Problems(
-                    *reasoning_gym.splits(str(task.dataset), task.num_problems or 2_000, task.num_heldout, task.options)
+                    *reasoning_gym.splits(str(task.path), task.num_problems or 2_000, task.num_heldout, task.options)
                 )
             case _:
-                if task.options:
-                    raise ValueError("four_sums has no options")
-                return Problems(four_sums.problems(), four_sums.problems())
+                return Problems(four_sums.problems(), four_sums.problems()[: task.num_heldout])
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())
         raise ConfigError(f"task.options ({options}): {error}" if options else str(error)) from None
@@ -93,7 +91,7 @@ def _generated_problems(task: Task) -> Problems:
 
 def _file_problems(task: Task) -> Problems:
     columns = {str(field): name for field, name in (task.columns or {}).items()}
-    train, selection = load_with_selection(str(task.path), "train", skip_bad_rows=task.skip_bad_rows, columns=columns)
+    train, selection = load_with_selection(str(task.path), "train", columns=columns)
     heldout = load_heldout(task.eval_path, columns, "task.eval_path")[: task.num_heldout] if task.eval_path else []
     return Problems(train, heldout, selection=selection)
 

@@ -64,7 +64,7 @@ def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, An
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"
     found["rollout"]["noise_stream"] = tree["seed"]
     found["preflight"] = False  # the run had it
-    found["budget"] |= {"tokens_generated": None, "wall_s": None}
+    found["budget"]["tokens_generated"] = None
     if found["policy"]["path"] is None:
         found["study"]["bases"] = [found["task"]["base_seed"]]  # one: that of the run
     typed, flat = flatten(_typed(arguments)), flatten(found)

@@ -7,8 +7,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
 
-from dapo_lit.config import Config, ConfigError, Section, config_folder, known_keys, unknown_key
-from dapo_lit.config.shipped import brings_regime, group_fault, known_choices, regime_fault
+from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
+from dapo_lit.config.shipped import brings_regime, group_fault, is_group, known_choices, regime_fault
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
@@ -117,7 +117,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
         key = override.key_or_group
         path = key.split(".")
         faults.append(sweep_fault(override))
-        if (config_folder() / key).is_dir() and path[0].split("/")[0] != "hydra":
+        if is_group(key) and path[0].split("/")[0] != "hydra":
             if not own_groups:
                 added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
                 faults.append(group_fault(key, choices(override), added, sweeps))

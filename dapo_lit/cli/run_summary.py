@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from dapo_lit.config import Config
+from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.run_files import read_metrics, read_table
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table
@@ -38,18 +39,17 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     title = f"{run['arm']}, seed {config.replicate}, {rows.index[-1]} steps"
     print_table(("", "before", "after"), lines, title=title)
     _print_predictions(folder, label)
-    limit = config.algorithm.dynamic_sampling.max_empty_steps
-    if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps, limit):
+    if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps):
         print(reason)
     print("A single run cannot show a technique's effect or the variation between seeds.")
 
 
-def early_end(status: str, step: int, steps: int, limit: int) -> str:
+def early_end(status: str, step: int, steps: int) -> str:
     """Why a run with this status ended before its budget was spent; empty if it did not."""
     reasons = {
-        "exhausted": f"no group of the last {limit} steps had both right and wrong responses",
-        "solved": f"every response of step {step} was correct and no group was mixed in the last {limit} steps; use a "
-        "harder task",
+        "exhausted": f"no group of the last {MAX_EMPTY_STEPS} steps had both right and wrong responses",
+        "solved": f"every response of step {step} was correct and no group was mixed in the last "
+        f"{MAX_EMPTY_STEPS} steps; use a harder task",
     }
     return f"It ended at step {step} of {steps}: {reasons[status]}." if status in reasons and step < steps else ""
 

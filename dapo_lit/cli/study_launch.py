@@ -1,7 +1,7 @@
 """Launches a study: writes its arms and seeds out on the command line, checks them and registers the plan.
 
-`+study=<name>` chooses a file in conf/study/, which lists the arms. `with_arm` turns the arm's name into config values
-when a cell's config is composed.
+`+study=<name>` chooses an entry of conf/studies.yaml, which lists the arms. `with_arm` turns the arm's name into config
+values when a cell's config is composed.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from dapo_lit.cli.overrides import choices, looks_only
 from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, protocol, register_plan
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.shipped import base_of
+from dapo_lit.config.shipped import base_of, known_choices
 from dapo_lit.errors import suggestion
 from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
@@ -218,7 +218,7 @@ def find_arm(study: Design, name: str) -> Arm:
 
 
 def _check_choice(choice: Override) -> None:
-    known = sorted(file.stem for file in (config_folder() / "study").glob("*.yaml"))
+    known = known_choices("study")
     name = str(choice.value())
     if not choice.is_add():
         raise ConfigError(f"study={name}: write +study={name}; a run needs no study, so there is none to replace")

@@ -225,7 +225,7 @@ def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun:
             families=families(study, config),
             rule=RULE.format(units="runs of one base policy" if one else "base policies"),
             stopping=_stopping(config, before, registered),
-            budget=config.budget.model_dump(),
+            budget=config.budget.model_dump() | {"wall_s": None},  # as plans of earlier versions have it
             alpha=section.alpha,
             declared=tuple(sorted(declared_keys(study, config))),
             event=section.event.model_dump() if section.event else None,

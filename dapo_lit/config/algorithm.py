@@ -27,10 +27,6 @@ class Advantage(Section):
     """Group-relative (Eq. 9), leave-one-out (RLOO), discounted returns (REINFORCE++), or GAE with a critic (PPO)."""
     scale_by_std: bool
     """Divide by the group's standard deviation (Eq. 9); false: Dr. GRPO."""
-    unbiased_std: bool
-    """Divide the sum of squares by G - 1; false: by G."""
-    epsilon: PositiveFloat
-    """Added to the standard deviation."""
     whiten: bool
     """Shift and scale the advantages to mean 0 and variance 1 over the loss tokens of the rollout batch."""
     gamma: Fraction
@@ -46,6 +42,10 @@ class Overlong(Section):
     """The penalty at the limit; 1 in the paper."""
     hard_punishment: bool
     """Without the soft punishment, reward every truncated answer as wrong."""
+
+
+MAX_EMPTY_STEPS = 3
+"""A run ends after this many consecutive steps without a mixed group."""
 
 
 class DynamicSampling(Section):
@@ -64,8 +64,6 @@ class DynamicSampling(Section):
     """Drop a carried-over or replayed group when one of its tokens was sampled more steps ago than this."""
     request_groups: PositiveInt | None
     """Groups submitted at once; null: derived from the share of mixed groups so far."""
-    max_empty_steps: PositiveInt
-    """The run ends after this many consecutive steps without a mixed group."""
 
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -89,7 +87,6 @@ class Optimizer(Section):
     eps: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
     """AdamW's weight decay, of every trained parameter: norms and biases too, as in verl."""
-    """AdamW's, of every trained parameter: norms and biases too, as in verl."""
     warmup_steps: Count
     """Rollout steps of linear warm-up."""
     schedule: Literal["constant", "linear"]

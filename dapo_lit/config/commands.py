@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from dapo_lit.config.parsing import parse_as
-from dapo_lit.config.sections import ConfigError, Count, Policy, Reflection, Rollout, Section
+from dapo_lit.config.sections import ConfigError, Count, Policy, Rollout, Section
 from dapo_lit.config.shipped import config_folder
 
 
@@ -51,7 +51,6 @@ class EvaluateConfig(Section):
     rollout: Rollout
     """The engine; sampling parameters are the benchmark's."""
     benchmark: Benchmark
-    reflection: Reflection
     ckpt: str | None
     """A run (its newest checkpoint), one of its .ckpt files, an HF folder or a hub id."""
     compare: tuple[str, ...]

@@ -23,14 +23,19 @@ RETIRED_EXECUTION = {
     "logger.wandb.enabled",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
     "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
+    "reflection.patterns", "rollout.vllm.eager", "trainer.peak_tflops", "evaluation.num_problems",
+    "policy.random_init", "trainer.float32_matmul_precision", "trainer.grad_noise", "reward.workers",
 }  # fmt: skip
-"""Keys of earlier configs that no longer exist and changed nothing that a run learned."""
+"""Keys of earlier configs that no longer exist and changed nothing that a run learned, or follow from others."""
 RETIRED_CONSTANTS: dict[str, Any] = {
     "rollout.top_p": 1.0, "rollout.top_k": 0, "evaluation.top_k": 0, "algorithm.dynamic_sampling.margin": 1.0,
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
     "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
-    "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
-    "algorithm.critic.backbone": "separate", "trainer.compile": "auto",
+    "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False, "algorithm.advantage.unbiased_std": True,
+    "algorithm.advantage.epsilon": 1e-6, "algorithm.dynamic_sampling.max_empty_steps": 3,
+    "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
+    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate",
+    "policy.lora.target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
@@ -104,7 +109,11 @@ def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
         return filled
 
-    return fill(kept(tree), Config, {**default_run(), "study": default_study()}, ""), added
+    heldout = tree.get("evaluation", {}).get("num_problems")  # which was a second limit on task.num_heldout
+    own = kept(tree)
+    if heldout is not None and "num_heldout" in own.get("task", {}):
+        own["task"]["num_heldout"] = min(heldout, own["task"]["num_heldout"])
+    return fill(own, Config, {**default_run(), "study": default_study()}, ""), added
 
 
 def identity(tree: Tree) -> dict[str, Any]:

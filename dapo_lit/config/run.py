@@ -16,7 +16,6 @@ from dapo_lit.config.sections import (
     Evaluation,
     Logger,
     Policy,
-    Reflection,
     Replay,
     Reward,
     Rollout,
@@ -55,7 +54,6 @@ class Config(Section):
     callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
-    reflection: Annotated[Reflection, BOOKKEEPING]
     replay: Annotated[Replay, BOOKKEEPING]
 
     @field_validator("study_name")
@@ -95,15 +93,10 @@ class Config(Section):
             )
         if late := [step for step in self.replay.record if step > self.budget.steps]:
             yield f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}"
-        if self.task.name == "file" and not self.task.path:
+        if self.task.name in ("file", "reasoning_gym") and not self.task.path:
             yield (
-                "task.path is needed for task.name=file: a JSONL, Parquet or CSV file with `problem` and `answer`, "
-                "or a hub id"
-            )
-        if self.task.name == "reasoning_gym" and not self.task.dataset:
-            yield (
-                "task.dataset is needed for task.name=reasoning_gym: the name of a generator, such as countdown; "
-                "docs/reasoning_gym.md lists them"
+                "task.path is needed: for task.name=file a JSONL, Parquet or CSV file with `problem` and `answer`, or "
+                "a hub id; for task.name=reasoning_gym a generator such as countdown (docs/reasoning_gym.md lists them)"
             )
         if self.regime is not None and (self.task.name == "file" or self.policy.path is not None):
             own = "task.name=file" if self.task.name == "file" else f"policy.path={self.policy.path}"

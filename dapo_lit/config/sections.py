@@ -32,9 +32,6 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
-Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
 class ConfigError(UserError, ValueError):
     """A config that cannot run; the message names the key and says what to do."""
 
@@ -68,47 +65,23 @@ class Lora(Section):
     """An adapter is two matrices, inputs x rank and rank x outputs."""
     alpha: PositiveFloat
     """The product of the two is scaled by alpha / rank."""
-    target_modules: Annotated[tuple[Projection, ...], Field(min_length=1)]
-    """Matrices of each layer with an adapter."""
 
 
 class Policy(Section):
     name: str
     """Folder name of a policy that is made here."""
     path: str | None
-    """A hub id or a Hugging Face folder; null: the task's base policy or a random one."""
-    random_init: bool
-    """Build `architecture` with random weights."""
+    """A hub id or a Hugging Face folder; null: the task's base policy, a random one if `task.base` is null."""
     architecture: dict[str, Any] | None
     """transformers' model configuration (model_type and sizes) if the weights are made here."""
     dtype: Literal["float32", "bfloat16", "float16"]
     """Weights and activations, in training and sampling; 16 bits only with `policy.lora`."""
-    freeze_frac: Fraction
-    """Share of the layers, counted from the input, that is not trained."""
     lora: Lora | None
-    """Train only low-rank adapters; null: train the weights."""
+    """Train only low-rank adapters, on every matrix of the layers; null: train the weights."""
 
     def faults(self) -> Iterator[str]:
-        if self.path and self.random_init:
-            yield (
-                "policy.path and policy.random_init exclude each other: "
-                "set policy.path=null or policy.random_init=false"
-            )
         if not self.path and not self.architecture:
             yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
-
-
-class Difficulty(Section):
-    key: str
-    """The column of a problem's difficulty: a number, or a text such as `Level 3`."""
-    low: float | None
-    """Lower bound; null: none."""
-    high: float | None
-    """Upper bound; null: none."""
-
-    def faults(self) -> Iterator[str]:
-        if self.low is not None and self.high is not None and self.low > self.high:
-            yield f"low ({self.low:g}) is above high ({self.high:g}); no problem lies between them"
 
 
 class Task(Section):
@@ -117,27 +90,21 @@ class Task(Section):
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
-    dataset: str | None
-    """The generator, for `reasoning_gym`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`; the name of a generator, for `reasoning_gym`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
     columns: dict[Literal["problem", "answer", "id"], str] | None
     """Your names of the columns of `path` and `eval_path`, where they differ; null: problem, answer, id."""
-    skip_bad_rows: Annotated[float, Field(ge=0, lt=1)]
-    """Share of the training file's rows that may be unusable; they are skipped and counted. More is an error."""
     deduplicate: bool
     """Keep each training statement once, and drop those with conflicting answers."""
     exclude_overlap_with: tuple[str, ...]
     """Evaluation sets, as in eval_path; training problems that quote more than half of one of theirs are dropped."""
-    difficulty: Difficulty | None
-    """Bounds on the training problems' difficulty; null: none."""
     template: str
     """A shipped prompt template or a path to one."""
     num_problems: PositiveInt | None
     """Number of training problems after these selections; null: all."""
     num_heldout: PositiveInt
-    """Number of held-out problems."""
+    """Number of held-out problems, from the first on."""
     max_prompt_tokens: PositiveInt
     """Longer prompts are dropped and counted."""
     max_response_tokens: PositiveInt
@@ -161,8 +128,6 @@ class Reward(Section):
     deadline_s: PositiveFloat
     """Seconds per answer, without the time for which its worker waits for a processor; one that takes longer has no
     verdict."""
-    workers: Annotated[PositiveInt, EXECUTION]
-    """Worker processes of the verifier, started for the first answer that needs one."""
     function: str | None
     """Your own reward function, `package.module.function`, instead of rule and extraction; docs/rewards.md."""
     weights: dict[str, float] | None
@@ -191,8 +156,6 @@ class Vllm(Section):
     """GiB of the key-value cache."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
     """GPUs that share the engine's weights: neighbouring ranks."""
-    eager: Annotated[bool, EXECUTION]
-    """No compilation and no CUDA graphs: starts faster, samples slower on a GPU."""
     fp32_head: bool
     """Compute logits in float32 whatever the dtype of the weights."""
     deterministic: bool
@@ -231,8 +194,6 @@ class Budget(Section):
     """Rollout steps."""
     tokens_generated: PositiveInt | None
     """Response tokens sampled for training, dropped ones included."""
-    wall_s: PositiveFloat | None
-    """Seconds in rollout steps, without evaluation."""
 
 
 class Logger(Section):
@@ -248,11 +209,6 @@ class Logger(Section):
     """Arguments of wandb.init (project, entity, mode, name, tags, notes), for Weights & Biases; null: not used."""
 
 
-class Reflection(Section):
-    patterns: dict[str, str]
-    """Name -> regular expression; a response with a match reflects. A space matches any white space."""
-
-
 class Replay(Section):
     record: tuple[PositiveInt, ...]
     """Steps kept for `python -m dapo_lit.replay` and `+study=fork`: rollouts, and the training state before them."""
@@ -264,8 +220,6 @@ class Evaluation(Section):
     benchmarks: tuple[str, ...]
     """In addition to the held-out problems: names in conf/benchmark/ or paths of .yaml files, each with its own
     problems, samples, sampling and limits."""
-    num_problems: PositiveInt
-    """Held-out problems that are sampled, from the first on."""
     samples: PositiveInt
     """k of avg@k, pass@k and cons@k: responses to a held-out problem."""
     final_samples: PositiveInt | None

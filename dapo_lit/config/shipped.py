@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from dapo_lit.errors import suggestion
@@ -38,18 +39,42 @@ def default_run() -> dict[str, Any]:
     tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
     chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
-    for group, name in list(chosen.items()):
-        chosen |= overridden(group, name)
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
+
+
+SHARED = "shared"
+"""The entry of conf/studies.yaml that all others are built on."""
+
+
+@cache
+def studies() -> dict[str, dict[str, Any]]:
+    """The entries of conf/studies.yaml by name, interpolations unresolved."""
+    entries = OmegaConf.to_container(OmegaConf.load(config_folder() / "studies.yaml"))
+    assert isinstance(entries, dict)
+    return {str(name): entry for name, entry in entries.items()}
+
+
+def register_studies() -> None:
+    """Makes every entry of conf/studies.yaml a choice of Hydra's group `study`."""
+    store = ConfigStore.instance()
+    for name, entry in studies().items():
+        if name == SHARED:
+            store.store(name="default", node=entry, group="study/shared", package="_global_")
+            continue
+        node = {"defaults": ["shared/default", "_self_"], **entry, "study": {"name": name, **entry["study"]}}
+        store.store(name=name, node=node, group="study", package="_global_")
+
+
+register_studies()
 
 
 def default_study() -> dict[str, Any]:
     """What a study of an older version is where it does not say."""
-    return dict(choice("study/shared", "default")["study"])
+    return dict(studies()[SHARED]["study"])
 
 
 def overridden(group: str, name: str) -> dict[str, str]:
-    """The choices of other groups that a file and those it is built on make: a task chooses its reflection patterns."""
+    """The choices of other groups that a file and those it is built on make, such as the task of a regime."""
     file = config_folder() / group / f"{name}.yaml"
     tree = yaml.safe_load(file.read_text()) if file.is_file() else {}
     found: dict[str, str] = {}
@@ -99,7 +124,7 @@ OmegaConf.register_new_resolver("share_of", share_of, replace=True)
 OmegaConf.register_new_resolver("base_of", base_of, replace=True)
 
 
-WITH_PLUS = ("experiment", "regime", "study", "policy/lora")
+WITH_PLUS = ("experiment", "regime", "study")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 
@@ -119,9 +144,15 @@ def group_fault(group: str, choices: Sequence[object], added: bool, sweeps: bool
     return None
 
 
+def is_group(key: str) -> bool:
+    """True for a group of `conf/`, false for a key of the config."""
+    return key == "study" or (config_folder() / key).is_dir()
+
+
 def known_choices(group: str) -> list[str]:
-    """The files of a group in `conf/`, without their ending."""
-    return sorted(file.stem for file in (config_folder() / group).glob("*.yaml"))
+    """The files of a group in `conf/`, without their ending, or the studies."""
+    files = [file.stem for file in (config_folder() / group).glob("*.yaml")]
+    return sorted([*files, *(studies().keys() - {SHARED} if group == "study" else ())])
 
 
 def regime_fault(arguments: Sequence[str]) -> str | None:

@@ -34,18 +34,12 @@ class Trainer(Section):
     prefixes: whatever tokens its completions begin with, too."""
     fp32_head: Annotated[bool, SCIENCE]
     """Compute log-probs with a float32 copy of the head if the policy has a narrower dtype."""
-    float32_matmul_precision: Annotated[Literal["highest", "high"], SCIENCE]
-    """Of products of float32 matrices on a GPU: all bits, or TensorFloat-32 (10 bits, several times as fast)."""
     checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]
     """Rollout steps between checkpoints; two are kept."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     activation_checkpointing: Literal["none", "full"]
     """What backward recomputes: nothing, or whole layers."""
-    grad_noise: Annotated[bool, BOOKKEEPING]
-    """Log optim/grad_noise, at the cost of one more copy of the gradient."""
-    peak_tflops: Annotated[PositiveFloat | None, BOOKKEEPING]
-    """Peak rate of the device for perf/mfu; null: perf/mfu is null."""
 
     def faults(self) -> Iterator[str]:
         size = self.devices * self.num_nodes

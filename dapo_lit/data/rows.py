@@ -70,9 +70,7 @@ class BadRows(AbstractContextManager[None]):
     `with bad_rows:` records a RowError raised inside and continues behind the block.
     """
 
-    def __init__(self, allowed_frac: float | None = None) -> None:
-        """allowed_frac: share of bad rows to skip (task.skip_bad_rows); None: no bad row is skipped."""
-        self.allowed_frac = allowed_frac
+    def __init__(self) -> None:
         self.count = 0
         self.first: list[str] = []
         """Messages of the first SHOWN bad rows."""
@@ -86,17 +84,14 @@ class BadRows(AbstractContextManager[None]):
         return True
 
     def check(self, num_good: int) -> None:
-        """Raises DataError listing the bad rows if they are more than the allowed share of all rows."""
-        num_rows = num_good + self.count
-        if not self.count or self.count / num_rows <= (self.allowed_frac or 0.0):
+        """Raises DataError listing the bad rows, if there are any."""
+        if not self.count:
             return
         lines = list(self.first)
         if self.count > SHOWN:
             lines.append(f"... and {self.count - SHOWN:,} more bad rows")
-        if self.count > 1 or self.allowed_frac is not None:
-            lines.append(f"{self.count:,} of {num_rows:,} rows cannot be used; correct or delete them")
-        if self.allowed_frac is not None:
-            lines[-1] += f", or skip a share of bad rows with task.skip_bad_rows (now {self.allowed_frac:g})"
+        if self.count > 1:
+            lines.append(f"{self.count:,} of {num_good + self.count:,} rows cannot be used; correct or delete them")
         raise DataError("\n".join(lines))
 
 

@@ -22,7 +22,7 @@ from dapo_lit.data.fields import FieldChecks
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, DataError, Row, read_rows
-from dapo_lit.data.selection import DuplicateReport, SelectionReport, deduplicate
+from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import PromptTemplate
 
 __all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
@@ -38,12 +38,12 @@ def is_published_schema(row: Row) -> bool:
 
 def published_problems(
     rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows
-) -> tuple[list[Problem], DuplicateReport]:
-    """The distinct problems of rows in the published schema, in order of first occurrence."""
+) -> tuple[list[Problem], dict[str, int]]:
+    """The distinct problems of rows in the published schema, in order of first occurrence, and their counts."""
     prefix, suffix = PromptTemplate.load("dapo").around_problem()
     seen: set[tuple[str, object]] = set()
     problems: list[Problem] = []
-    num_good = num_without_template = 0
+    num_good = 0
     for row in rows:
         with bad_rows:
             prompt = _user_message(row)
@@ -66,12 +66,8 @@ def published_problems(
             problems.append(problem)
             seen.add((prompt, ground_truth))
             num_good += 1
-            num_without_template += not templated
-    kept, report = deduplicate(problems)
-    report.num_repeated += num_good - len(problems)
-    report.num_rows = num_good
-    report.num_without_template = num_without_template
-    return kept, report
+    kept, counts = deduplicate(problems)
+    return kept, counts | {"rows": num_good, "repeated": counts["repeated"] + num_good - len(problems)}
 
 
 def _user_message(row: Row) -> str:
@@ -116,18 +112,16 @@ def load_heldout(path: str, columns: Mapping[str, str] | None = None, key: str =
 def load_with_selection(
     path: str,
     *splits: str,
-    skip_bad_rows: float | None = None,
     columns: Mapping[str, str] | None = None,
     key: str = PATH,
 ) -> tuple[list[Problem], SelectionReport]:
     """All problems of the first of the splits that exists, and what reading left out.
 
-    skip_bad_rows: the share of bad rows that is skipped; None: none, and no message mentions the key.
     columns: names of the columns `problem`, `answer` and `id` where the data have others; a dot leads into an object.
         None: no message mentions task.columns.
     """
     name, files = resolve_files(path, *splits, key=key)
-    bad_rows, selection = BadRows(skip_bad_rows), SelectionReport()
+    bad_rows, selection = BadRows(), SelectionReport()
     rows = chain.from_iterable(read_rows(file, bad_rows) for file in files)
     checks, first = FieldChecks(name), next(rows, None)
     if first is None:
@@ -135,13 +129,12 @@ def load_with_selection(
         raise DataError(f"{path}: holds no rows; every row needs `problem` and `answer`")
     rows = chain([first], rows)
     if is_published_schema(first) and not columns:
-        problems, report = published_problems(rows, checks, bad_rows)
-        bad_rows.check(report.num_rows)
-        selection.add_duplicates(report)
+        problems, counts = published_problems(rows, checks, bad_rows)
+        bad_rows.check(counts["rows"])
+        selection.add_duplicates(counts)
     else:
         problems = _plain_problems(rows, checks, bad_rows, columns)
         bad_rows.check(len(problems))
-    selection.add_bad_rows(bad_rows)
     return problems, selection
 
 
@@ -169,8 +162,7 @@ def _plain_problems(
             problem = Problem(
                 problem=checks.statement(row, problem_key, statement, needs=needs),
                 answer=checks.answer(row, answer_key, answer, needs=needs),
-                # Bad rows count, so that mending them does not rename the problems behind them.
-                id=checks.unique_id(row, row.value(id_key), len(problems) + bad_rows.count),
+                id=checks.unique_id(row, row.value(id_key), len(problems)),
                 meta=meta,
                 before=before,
             )

@@ -7,8 +7,8 @@ unsharded; they are two tensors of the size of the shards, and are added. A poli
 keeps them until backward.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
+from dapo_lit.forecast.hardware import architecture
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import chunk_rows, token_logprobs
 from dapo_lit.policy.lora import add_adapters
@@ -70,13 +71,11 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
 
     quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
     """
-    architecture = config.policy.architecture
-    if architecture is None:
-        raise ConfigError(f"policy={config.policy.name} has no architecture; give policy.architecture its sizes")
-    layers = int(architecture["num_hidden_layers"])
+    sizes = architecture(config.policy)
+    layers = int(sizes["num_hidden_layers"])
     if not quick or layers <= 8:
-        return _simulate(config, architecture, layers)
-    four, five = (_simulate(config, architecture, n) for n in (4, 5))
+        return _simulate(config, sizes, layers)
+    four, five = (_simulate(config, sizes, n) for n in (4, 5))
 
     def extrapolated(low: float, high: float) -> float:
         return low + (high - low) * (layers - 4)
@@ -103,15 +102,15 @@ def resident_engine(config: Config, parameters: int) -> dict[str, float]:
         return weights
     if rollout.vllm.placement == "server":
         return {}
-    graphs = {} if rollout.vllm.eager else {"engine CUDA graphs": GRAPHS_GIB}
+    graphs = {"engine CUDA graphs": GRAPHS_GIB}
     return graphs if rollout.vllm.sleep else weights | {"engine keys and values": rollout.vllm.kv_cache_gb} | graphs
 
 
-def _simulate(config: Config, architecture: dict[str, Any], layers: int) -> Memory:
+def _simulate(config: Config, sizes: dict[str, Any], layers: int) -> Memory:
     settings = config.trainer
     size = settings.devices * settings.num_nodes
-    sizes = {k: v for k, v in architecture.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
-    shape = AutoConfig.for_model(architecture["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | sizes)
+    others = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
+    shape = AutoConfig.for_model(sizes["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | others)
     tokens = settings.micro_batch_tokens
     longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens)
     lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
@@ -172,7 +171,7 @@ def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMo
             return AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
     with torch.device("meta"):  # peft moves new adapters to a device, which FakeTensorMode refuses
         model = AutoModelForCausalLM.from_config(shape, dtype=dtype).eval()
-    add_adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.target_modules)
+    add_adapters(model, rank=lora.rank, alpha=lora.alpha)
     with mode:
         model.to_empty(device="cpu")
         model.tie_weights()
@@ -200,34 +199,3 @@ def _local_bytes(parameters: Iterable[Any]) -> int:
 
 def _local(parameter: Any) -> Any:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
-
-
-def nearest_fit(config: Config, memory: Memory, capacity_gib: float, announce: Callable[[str], object]) -> str | None:
-    """The smallest single change whose simulated peak fits into the capacity; None if no tried change does.
-
-    memory: of the config as it is.
-    announce: called with each change before it is simulated, which takes seconds.
-    """
-    settings = config.trainer
-    changes: list[tuple[str, dict[str, Any]]] = []
-    rollout = config.rollout
-    if rollout.engine == "vllm" and rollout.vllm.placement == "colocated" and not rollout.vllm.sleep:
-        asleep = rollout.model_copy(update={"vllm": rollout.vllm.model_copy(update={"sleep": True})})
-        changed = config.model_copy(update={"rollout": asleep})
-        if replace(memory, engine=resident_engine(changed, memory.parameters)).peak <= capacity_gib:
-            return "rollout.vllm.sleep=true"
-    if settings.activation_checkpointing == "none":
-        changes.append(("trainer.activation_checkpointing=full", {"activation_checkpointing": "full"}))
-    tokens = settings.micro_batch_tokens
-    while (tokens := tokens // 2) >= 1024:
-        changes.append((f"trainer.micro_batch_tokens={tokens}", {"micro_batch_tokens": tokens}))
-    if settings.strategy == "fsdp":
-        for factor in (2, 4, 8, 16):
-            nodes = settings.num_nodes * factor
-            changes.append((f"trainer.num_nodes={nodes}", {"num_nodes": nodes}))
-    for name, change in changes:
-        announce(name)
-        altered = config.model_copy(update={"trainer": settings.model_copy(update=change)})
-        if training_memory(altered, quick=True).peak <= capacity_gib:
-            return name
-    return None

@@ -1,7 +1,7 @@
 """Estimates what a run needs: `python -m dapo_lit.plan +experiment=paper_qwen2_5_32b hardware=h800`.
 
-Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, the nearest change that fits if the
-run does not, and the error of the time model on published steps. Needs no GPU and launches nothing.
+Prints memory per GPU by part, time per rollout step by phase, GPU-hours and cost, and the error of the time model on
+published steps. Needs no GPU and launches nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
-from dapo_lit.forecast.hardware import PlanConfig
+from dapo_lit.forecast.hardware import PlanConfig, architecture
 from dapo_lit.screen import print_table
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def progress(doing: str) -> Status:
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
     """The phases of a rollout step of this config."""
-    assert config.policy.architecture is not None
     algorithm = config.algorithm
     groups = float(algorithm.num_prompts)
     if algorithm.techniques.dynamic_sampling:
@@ -61,7 +60,7 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         trained_models=1 + critic,
     )
     gpus = config.trainer.devices * config.trainer.num_nodes
-    shape = Shape.of(config.policy.architecture)
+    shape = Shape.of(architecture(config.policy))
     return phases(shape, step, config.workload, config.hardware, gpus, engines(config, memory), link_bytes_s(config))
 
 
@@ -90,7 +89,7 @@ def link_bytes_s(config: PlanConfig) -> float:
 
 
 def print_memory(config: PlanConfig, memory: Memory) -> None:
-    from dapo_lit.forecast.memory import GIB, nearest_fit
+    from dapo_lit.forecast.memory import GIB
 
     capacity = config.hardware.memory_gb * 1e9 / GIB
     weights, cache, spare = rollout_memory(config, memory, capacity)
@@ -109,10 +108,10 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
         )
         print(f"rollout.vllm.kv_cache_gb is at most {max(cache + spare, 0.0):.1f} there")
         return
-    print(f"does not fit into {config.hardware.memory_gb:.0f} GB: training")
-    with progress("looking for a change that fits") as status:
-        change = nearest_fit(config, memory, capacity, lambda name: status.update(f"would {name} fit?"))
-    print(f"nearest change that does: {change}" if change else "no single change of those tried makes it fit")
+    print(
+        f"does not fit into {config.hardware.memory_gb:.0f} GB: training. What helps: "
+        "trainer.activation_checkpointing=full, fewer trainer.micro_batch_tokens, rollout.vllm.sleep=true, more GPUs"
+    )
 
 
 def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
@@ -125,8 +124,8 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
     weights = engine_weights(config, memory.parameters)
     if rollout.engine == "torch":
         return weights, engines(config, memory).cache_bytes / GIB, 0.0
-    graphs, cache = 0.0 if rollout.vllm.eager else GRAPHS_GIB, rollout.vllm.kv_cache_gb
-    return weights, cache, capacity - memory.state - weights - cache - graphs
+    cache = rollout.vllm.kv_cache_gb
+    return weights, cache, capacity - memory.state - weights - cache - GRAPHS_GIB
 
 
 def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 from lightning import Callback, Trainer
 
 from dapo_lit.config import Config
+from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.errors import RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.preflight.idle_settings import STEPS, unused_techniques
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
@@ -54,7 +54,7 @@ class Recorder(Callback):
         self._count_empty(batch)
         row = module.row
         if self.ranks.rank == 0 and batch.tokens is None and self.empty_steps == 1:
-            print(f"warning: {empty_step(self.config, batch.step, row)}", flush=True)
+            print(f"warning: {empty_step(batch.step, row)}", flush=True)
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
@@ -94,7 +94,7 @@ class Recorder(Callback):
         empty = batch.tokens is None
         self.empty_steps += empty
         self.empty_steps_in_a_row = self.empty_steps_in_a_row + 1 if empty else 0
-        if self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
+        if self.empty_steps_in_a_row >= MAX_EMPTY_STEPS:
             correct = [c.correct for g in batch.collected.generated for c in g.completions]
             if self.ranks.rank > 0:
                 return
@@ -103,13 +103,11 @@ class Recorder(Callback):
     def _end(self, trainer: Trainer, module: DAPOModule) -> None:
         """Stops the trainer if the budget is spent or no group is left to learn from."""
         budget, counters = self.config.budget, module.counters
-        spent = (
-            counters.step >= self.config.last_step
-            or (budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated)
-            or (budget.wall_s is not None and counters.wall_s >= budget.wall_s)
+        spent = counters.step >= self.config.last_step or (
+            budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated
         )
-        spent = any(self.ranks.gather(spent))  # clocks differ, and all ranks must stop after the same step
-        if spent or self.empty_steps_in_a_row >= self.config.algorithm.dynamic_sampling.max_empty_steps:
+        spent = any(self.ranks.gather(spent))  # all ranks must stop after the same step
+        if spent or self.empty_steps_in_a_row >= MAX_EMPTY_STEPS:
             trainer.should_stop = True
 
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
@@ -140,9 +138,6 @@ class Recorder(Callback):
         row = module.counters.state_dict() | row
         self.folder.append_row(row)
         self.loggers.row(row)
-        if module.counters.step == min(STEPS, self.config.budget.steps):
-            for line in unused_techniques(self.config, self.folder.path / "metrics.jsonl"):
-                print(f"warning: {line}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {"empty_steps_in_a_row": self.empty_steps_in_a_row, "empty_steps": self.empty_steps}
@@ -151,16 +146,15 @@ class Recorder(Callback):
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
 
 
-def empty_step(config: Config, step: int, row: dict[str, Any]) -> str:
+def empty_step(step: int, row: dict[str, Any]) -> str:
     """The warning for a step that had no group to learn from."""
-    groups, limit = row["sampling/groups_generated"], config.algorithm.dynamic_sampling.max_empty_steps
+    groups = row["sampling/groups_generated"]
     wrong, right = (
         round(groups * (row[f"rollout/groups_all_{verdict}_frac"] or 0)) for verdict in ("wrong", "correct")
     )
     return (
         f"step {step} made no update: of its {groups} groups {wrong} were all wrong and {right} all right. "
-        f"{limit} such steps in a row end the run (algorithm.dynamic_sampling.max_empty_steps); what helps is in "
-        "docs/troubleshooting.md"
+        f"{MAX_EMPTY_STEPS} such steps in a row end the run; what helps is in docs/troubleshooting.md"
     )
 
 

@@ -29,6 +29,7 @@ from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
+from dapo_lit.rollout.reflection import reflection_frac
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.step.batch import RolloutStep, token_batch
@@ -213,7 +214,7 @@ class RolloutDataModule(LightningDataModule):
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
         row |= task_metrics(collected.counted, self.parts.problems.metrics)
         texts = [completion.text for group in collected.counted for completion in group.completions]
-        return row | {"rollout/reflection_frac": self.parts.reflection.frac(texts)}
+        return row | {"rollout/reflection_frac": reflection_frac(texts, self.parts.reflection)}
 
     def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:
         """Samples with `weights` (None: those that the engine has); the weights of `version` train on it."""

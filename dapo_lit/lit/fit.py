@@ -53,7 +53,7 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
         if isinstance(found[-1], EarlyStopping):
             raise ConfigError(
                 f"callbacks.{name}: EarlyStopping has nothing to act on: a run of the command ends with its budget, so "
-                "that arms stay comparable; set budget.steps, budget.tokens_generated or budget.wall_s, or use a "
+                "that arms stay comparable; set budget.steps or budget.tokens_generated, or use a "
                 "Trainer of your own (docs/library.md)"
             )
     return found

@@ -43,7 +43,6 @@ EMPTY_STEP: dict[str, float | None] = {
     "optim/bad_updates": 0,
     "time/score_s": 0.0,
     "time/train_s": 0.0,
-    "perf/mfu": None,
     "perf/pad_frac": None,
     "perf/balance": None,
 }
@@ -196,7 +195,6 @@ class DAPOModule(LightningModule):
         self.step_metrics = updates.metrics() | {
             "time/score_s": scored - started,
             "time/train_s": trained - scored,
-            "perf/mfu": self._mfu(updates.real_tokens, trained - scored),
         }
 
     @property
@@ -240,13 +238,6 @@ class DAPOModule(LightningModule):
                 f"step {batch.step}: {skipped} updates in a row had a loss or gradient that is not finite and were "
                 "skipped; lower algorithm.optimizer.lr, or use policy.dtype=float32"
             )
-
-    def _mfu(self, tokens: int, seconds: float) -> float | None:
-        peak = self.config.trainer.peak_tflops
-        if peak is None or seconds <= 0:
-            return None
-        operations = sum((6 if p.requires_grad else 4) * p.numel() for p in self.policy.parameters())
-        return operations * tokens / seconds / (peak * 1e12)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.config.policy.lora is not None:

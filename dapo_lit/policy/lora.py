@@ -25,7 +25,11 @@ EDGE = 8
 """Number of values of each base tensor that go into the fingerprint."""
 
 
-def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str]) -> None:
+MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The matrices of a layer."""
+
+
+def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str] = MATRICES) -> None:
     """Adds adapters to every matrix named in `targets`, in place, and freezes all other parameters.
 
     Their values are undefined until `first_values` is called; the model may be on the meta device. Adapters are always
@@ -36,8 +40,7 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
     found = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if missing := sorted(set(targets) - found):
         raise ValueError(
-            f"policy.lora.target_modules: the policy has no matrices {', '.join(missing)}; it has "
-            f"{', '.join(sorted(found))}"
+            f"policy.lora: the policy has no matrices {', '.join(missing)}; it has {', '.join(sorted(found))}"
         )
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none")
     inject_adapter_in_model(settings, model, adapter_name=NAME, low_cpu_mem_usage=True)  # no memory, no random numbers

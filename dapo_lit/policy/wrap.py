@@ -35,7 +35,7 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
             return module
     raise ValueError(
         f"the layers of a policy of model type {config.model_type!r} are not found: it has no list of "
-        f"{config.num_hidden_layers} modules; set policy.freeze_frac=0 trainer.activation_checkpointing=none "
+        f"{config.num_hidden_layers} modules; set trainer.activation_checkpointing=none "
         "trainer.sharding.dtype=null"
     )
 

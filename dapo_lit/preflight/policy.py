@@ -2,21 +2,18 @@
 
 Training runs a model's layers with an attention function of its own (policy/attention.py) and computes logits from the
 head's weight (policy/head.py). What a family adds in either place and these two do not know would be silently wrong, so
-both ways are compared on a few tokens, and the attention windows that transformers would mask with those that the
-layers hand to the attention function, because windows show only in longer texts.
+both ways are compared on a few tokens. Attention windows show only in longer texts: a model that has them is taken if
+its family is tested.
 
 The weights of a sharded policy do not exist yet when it is built. It is checked by name: parts that are known to be
 unsupported are refused, and a family that no test covers gets a warning.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, TokenIds
@@ -40,16 +37,10 @@ MEAN_BOUND_16_BIT = 0.15
 models of its size with random weights of standard deviation 0.02 to 0.08."""
 PROMPT, RESPONSES = 6, (5, 8)
 """Tokens of the texts that are compared: two responses to one prompt."""
-PACKED_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "mlp", "moe"}
+PACKED_LAYERS = {"full_attention", "sliding_attention", "attention", "mlp", "moe"}
 """Entries of `layer_types` that keep nothing from one token to the next, apart from attention that is checked."""
-PROBE = "dapo_window_probe"
-FAR = 1 << 20
-"""A position beyond every attention window."""
 HIGH_RATE = 2e-5
 """Above it, full training of a pre-trained policy is likely to ruin it."""
-NO_WINDOW, LATER, CHUNKS = FAR, -1, -2
-Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch, head, query position, key position) -> whether the query attends to the key; a mask function."""
 
 
 def check_dtype(config: Config) -> Finding:
@@ -62,7 +53,7 @@ def check_dtype(config: Config) -> Finding:
     raise ConfigError(
         f"policy.dtype={policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "
         "the usual learning rates learns nothing. Use float32 weights with 16-bit computation (policy.dtype=float32 "
-        "trainer.sharding.dtype=bfloat16), or train adapters (+policy/lora=all_matrices)"
+        "trainer.sharding.dtype=bfloat16), or train adapters ('policy.lora={rank: 32, alpha: 32}')"
     )
 
 
@@ -114,6 +105,9 @@ def _named_reason(model: PreTrainedModel) -> str | None:
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     if other := sorted(kinds - PACKED_LAYERS):
         return f"its layers of type {', '.join(other)} do not keep packed sequences apart"
+    config = model.config.get_text_config()
+    if getattr(config, "sliding_window", None) and config.model_type not in FAMILIES:
+        return "it has attention windows, and no test covers those of its family"
     return None
 
 
@@ -121,7 +115,7 @@ def _measured_reason(model: PreTrainedModel) -> str | None:
     before = model.config._attn_implementation
     try:
         with torch.no_grad():
-            return _window_reason(model) or _difference_reason(model)
+            return _difference_reason(model)
     finally:
         model.set_attn_implementation(before)
 
@@ -170,56 +164,6 @@ def own_logprobs(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _window_reason(model: PreTrainedModel) -> str | None:
-    """Compares the window in each layer's mask with the one that its attention function is called with."""
-    faults: set[str] = set()
-
-    def mask(batch_size: int, q_length: int, kv_length: int, *, mask_function: Sees, **_: Any) -> Tensor:
-        return torch.full((batch_size, 1, q_length, kv_length), _window(mask_function), device=model.device)
-
-    def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any
-    ) -> tuple[Tensor, None]:
-        if attention_mask is None:  # not made by transformers' mask functions
-            raise ValueError("no mask")
-        window, passed = int(attention_mask.flatten()[0]), others.get("sliding_window") or NO_WINDOW
-        if window == LATER:
-            faults.add("its tokens attend to later tokens")
-        elif window == CHUNKS:
-            faults.add("its tokens attend within fixed chunks of the text")
-        elif window != min(passed, NO_WINDOW):
-            faults.add(f"the attention window of its layers is {window}, but {passed} reaches the attention function")
-        return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2).contiguous(), None
-
-    AttentionMaskInterface.register(PROBE, mask)
-    AttentionInterface.register(PROBE, attention)
-    try:
-        model.set_attn_implementation(PROBE)
-        model.base_model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
-    except Exception:  # a model that makes its masks itself: shown by the comparison of log-probs, but not a window
-        window = getattr(model.config.get_text_config(), "sliding_window", None)
-        return None if window is None else "its layers have attention windows of their own making"
-    return min(faults, default=None)
-
-
-def _window(sees: Sees) -> int:
-    """How many tokens, itself included, a token far into a text attends to."""
-
-    def visible(query: int, key: int) -> bool:
-        return bool(sees(*(torch.tensor(i) for i in (0, 0, query, key))))
-
-    def count(query: int) -> int:
-        return bisect_left(range(query + 1), True, key=lambda distance: not visible(query, query - distance))
-
-    if visible(FAR, FAR + 1):
-        return LATER
-    # Chunks begin at multiples of their size: the token before FAR, a power of two, would see another number.
-    at, before = count(FAR), count(FAR - 1)
-    if at > FAR:
-        return NO_WINDOW
-    return at if at == before else CHUNKS
 
 
 def check_sampler(engine: RolloutEngine, model: PreTrainedModel, prompt_ids: TokenIds, limit: int) -> Finding:

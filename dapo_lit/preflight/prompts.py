@@ -4,12 +4,10 @@ tokenizer that does not belong to the model, and responses that could not end.
 
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate
@@ -44,22 +42,12 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, 
             f"policy.path={folder}: responses end with token {min(ends):,}, and the model has {rows:,}: no response "
             "could end. Set eos_token_id in generation_config.json to the token that the model was trained with"
         )
-    own, warnings = tokenizer.eos_token_id, list[str]()
-    files = [getattr(source, "eos_token_id", None) for source in (model.config, model.generation_config)]
-    configured = {end for ids in files for end in (ids if isinstance(ids, list | tuple) else [ids])} - {None}
     named = ", ".join(repr(tokenizer.convert_ids_to_tokens(end)) for end in ends)
-    if own is not None and configured and own not in configured:
-        warnings.append(
-            f"the model's files and its tokenizer ({tokenizer.eos_token!r}) name different tokens that end a response; "
-            f"{named} end one here. Set eos_token_id in generation_config.json to those that the model writes"
-        )
-    return Finding(f"{len(tokenizer):,} tokens; a response ends with {named}", tuple(warnings))
+    return Finding(f"{len(tokenizer):,} tokens; a response ends with {named}")
 
 
 REPEATED = 0.05
 """A larger share of problems whose prompt is that of another gets a warning."""
-PROBLEM, ANSWER = "qzq", "zqz"
-"""Texts that no chat template contains."""
 
 
 def check_prompts(
@@ -89,17 +77,6 @@ def check_prompts(
     if distinct < (1 - REPEATED) * len(prompts):
         warnings.append(
             f"{len(prompts):,} problems have only {distinct:,} distinct prompts; task.deduplicate=true keeps each once"
-        )
-    special = [token for token in tokenizer.all_special_tokens if token]
-    if odd := [p.problem.id for p in prompts if any(token in p.problem.problem for token in special)]:
-        warnings.append(
-            f"{len(odd):,} problems contain special tokens of the tokenizer, such as {odd[0]}, and the policy reads "
-            "them as such: take them out of the texts"
-        )
-    if template.messages and not _has_generation_prompt(tokenizer):
-        warnings.append(
-            "the tokenizer's chat template opens no turn of the assistant (add_generation_prompt has no effect), so "
-            "the policy continues the user's; mend chat_template in the model's folder, or choose a text template"
         )
     tokens = f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens"
     words = f"{len(prompts):,} problems, each found in its prompt; {distinct:,} distinct prompts of {tokens}"
@@ -145,22 +122,3 @@ def _lost(text: str, back: str) -> str | None:
 def _bare(text: str) -> str:
     """The text without spaces and in one Unicode form, which tokenizers may change."""
     return "".join(unicodedata.normalize("NFKC", text).split())
-
-
-def _has_generation_prompt(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether what follows the problem in a prompt is what precedes an assistant's message.
-
-    Only templates that ignore `add_generation_prompt` are compared: others may open a turn in a way of their own, such
-    as one for reasoning.
-    """
-
-    def rendered(answers: bool, opens: bool) -> str:
-        messages = [{"role": "user", "content": PROBLEM}, {"role": "assistant", "content": ANSWER}][: 1 + answers]
-        return str(apply_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=opens))
-
-    with suppress(ChatTemplateError):  # it may take no conversation of this form
-        prompt = rendered(answers=False, opens=True)
-        if prompt == rendered(answers=False, opens=False):
-            opening = rendered(answers=True, opens=False).partition(PROBLEM)[2].partition(ANSWER)[0]
-            return len(_bare(prompt.partition(PROBLEM)[2])) >= len(_bare(opening))
-    return True

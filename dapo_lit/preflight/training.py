@@ -81,8 +81,7 @@ def _check_problems(parts: Parts) -> Finding:
 
 def check_policy_parts(parts: Parts) -> Finding:
     config, found = parts.config, check_policy(parts.policy)
-    by_layer = config.policy.freeze_frac or config.trainer.activation_checkpointing != "none"
-    if by_layer or config.compute_dtype != config.policy.dtype:
+    if config.trainer.activation_checkpointing != "none" or config.compute_dtype != config.policy.dtype:
         try:
             decoder_layers(parts.policy)
         except ValueError as error:
@@ -113,7 +112,7 @@ def _try_rewards(parts: Parts) -> Finding:
 
 
 def _check_engine(parts: Parts) -> Finding:
-    _ = parts.reflection, parts.benchmarks  # what cannot be read ends the run here, without the checks above too
+    _ = parts.benchmarks  # what cannot be read ends the run here, without the checks above too
     rollout = parts.config.rollout
     try:
         if parts.ranks.size == 1 or rollout.engine == "torch" or rollout.vllm.placement == "server":

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.sections import Reflection
 from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.model_source import run_config
@@ -66,8 +65,6 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
     tables = (rollouts_file(run, kept).relative_to(run).as_posix() for kept in kept_states(run))
     check_kept(run, "replay/", *tables)
     config, steps = run_config(run), recorded_steps(run)
-    # Not replayed, and a regular expression from a folder could run for ever.
-    config = config.model_copy(update={"reflection": Reflection(patterns={})})
     if not steps:
         raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")
     recorded = f"recorded: {', '.join(map(str, steps))}"

@@ -1,44 +1,39 @@
 """Reflection: checking, backtracking and rethinking in a response (DAPO section 4.4), measured by patterns.
 
 The paper shows two passages that appear during training and gives no rate. Here a response reflects if one of the
-configured patterns occurs in it. Keywords are only a proxy: a policy can verify its work without them, or use them
-without verifying anything.
+patterns below occurs in it. Keywords are only a proxy: a policy can verify its work without them, or use them without
+verifying anything.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from statistics import fmean
 
+_PATTERNS = (
+    r"\b(?:however|but|no|hmm|oh|so),? wait\b|\bwait,|\bwait a (?:moment|minute|second)\b",
+    r"\b(?:rethink|reconsider(?:ed|ing)?|re-?examin(?:e|ed|ing)|re-?evaluat(?:e|ed|ing))\b",
+    r"\b(?:double|re)-?check\b|\b(?:let's|let us|let me|i will|i'll|we should) (?:verify|check)\b",
+    r"\b(?:i|we) (?:have )?(?:made|must have made) an? (?:mistake|error)\b"
+    r"|\b(?:that|this) (?:is|was|can't be|cannot be) (?:wrong|incorrect)\b",
+    r"\b(?:let's|let us|let me) (?:go back|start over|try again)\b|\b(?:another|a different) approach\b",
+)
+WORDS = re.compile("|".join(_PATTERNS).replace(" ", r"\s+"), re.IGNORECASE)
+"""In any case, with any white space between two words."""
+MARK = re.compile(r"\?")
+"""In the generated tasks with a vocabulary of characters a question mark starts a check:
+`7+4=11;11+9=21;?7+4=11;11+9=20;#20`."""
 
-class ReflectionPatterns:
-    """Named regular expressions; letters match in either case, a space matches any white space.
 
-    Raises ValueError, naming the pattern, for one that does not compile or that matches the empty text.
+def reflects(text: str, pattern: re.Pattern[str] = WORDS) -> bool:
+    """True if the pattern occurs in a response.
 
-    >>> ReflectionPatterns({"wait": "however, wait"}).reflects("However,\\nwait a moment, let's rethink")
-    True
+    >>> reflects("However,\\nwait a moment, let's rethink"), reflects("7+4=11;?7+4=11;#11", MARK)
+    (True, True)
     """
-
-    def __init__(self, patterns: Mapping[str, str]) -> None:
-        self._patterns = {}
-        for name, pattern in patterns.items():
-            try:
-                compiled = re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
-            except re.error as error:
-                raise ValueError(f"reflection.patterns.{name}: not a regular expression ({error})") from None
-            if compiled.match(""):
-                raise ValueError(f"reflection.patterns.{name}: matches the empty text, so every response would reflect")
-            self._patterns[name] = compiled
-
-    def reflects(self, text: str) -> bool:
-        text = _plain(text)
-        return any(pattern.search(text) for pattern in self._patterns.values())
-
-    def frac(self, texts: Iterable[str]) -> float | None:
-        """Share of responses that reflect; None without any."""
-        found = [self.reflects(text) for text in texts]
-        return fmean(found) if found else None
+    return pattern.search(text.replace("\u2019", "'")) is not None  # typographic apostrophes
 
 
-def _plain(text: str) -> str:
-    return text.replace("\u2019", "'")  # typographic apostrophes
+def reflection_frac(texts: Iterable[str], pattern: re.Pattern[str] = WORDS) -> float | None:
+    """Share of responses that reflect; None without any."""
+    found = [reflects(text, pattern) for text in texts]
+    return fmean(found) if found else None

@@ -162,19 +162,17 @@ class Display:
 def remaining_steps(budget: Budget, first: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
     """Steps until the first of the budgets is spent, at the rate since the row `first`; None after no step.
 
-    >>> budget = Budget(steps=100, tokens_generated=None, wall_s=60.0)
-    >>> first = {"step": 0, "wall_s": 0.0, "tokens_generated": 0}
-    >>> remaining_steps(budget, first, {"step": 4, "wall_s": 20.0, "tokens_generated": 80})
+    >>> first = {"step": 0, "tokens_generated": 0}
+    >>> remaining_steps(Budget(steps=100, tokens_generated=240), first, {"step": 4, "tokens_generated": 80})
     8
     """
     done = row["step"] - first["step"]
     if not done:
         return None
     remaining = [budget.steps - row["step"]]
-    for limit, key in ((budget.wall_s, "wall_s"), (budget.tokens_generated, "tokens_generated")):
-        spent = row[key] - first[key]
-        if limit is not None and spent > 0:
-            remaining.append(math.ceil((limit - row[key]) / spent * done))
+    spent = row["tokens_generated"] - first["tokens_generated"]
+    if budget.tokens_generated is not None and spent > 0:
+        remaining.append(math.ceil((budget.tokens_generated - row["tokens_generated"]) / spent * done))
     return max(0, min(remaining))
 
 

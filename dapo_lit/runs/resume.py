@@ -48,7 +48,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
 def progress(run: Path) -> dict[str, float]:
     """How much of each budget the run has spent."""
     row = (read_metrics(run).rows or [{}])[-1]
-    return {"steps": row.get("step", 0), **{key: row.get(key, 0) for key in ("tokens_generated", "wall_s")}}
+    return {"steps": row.get("step", 0), "tokens_generated": row.get("tokens_generated", 0)}
 
 
 def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:

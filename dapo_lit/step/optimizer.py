@@ -124,7 +124,7 @@ class OptimizerSteps:
             self.norms.append(policy_norm)
             if self.observer:
                 self.observer.update(whole_loss, gradients)
-        if self.config.trainer.grad_noise and gradients:
+        if self.config.policy.path is None and gradients:  # a copy of the gradient is little for policies made here
             self._add_to_gradient_sum(gradients)
         grad_clip = self.config.algorithm.optimizer.grad_clip
         if grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step

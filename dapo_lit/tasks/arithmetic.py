@@ -1,7 +1,7 @@
 """The task arithmetic_chat: sums that a small chat model sometimes gets right.
 
-Two two-digit numbers (`What is 45 + 27?`), or three numbers from 1 to 20. Whether a sum is held out depends only on the
-multiset of its terms: if 45 + 27 is held out, so is 27 + 45, for every seed.
+Two two-digit numbers: `What is 45 + 27?`. Whether a sum is held out depends only on the multiset of its terms: if
+45 + 27 is held out, so is 27 + 45, for every seed.
 """
 
 from hashlib import blake2b
@@ -12,32 +12,30 @@ from dapo_lit.data.order import epoch_permutation
 from dapo_lit.data.problem import Problem
 
 HELD_OUT_ONE_IN = 10
-# The worked examples in the templates arithmetic_chat and arithmetic_chat_three; in neither split.
-WORKED_EXAMPLES = {(27, 45), (14, 38), (4, 9, 17), (5, 8, 12)}
+# The worked examples in the template arithmetic_chat; in neither split.
+WORKED_EXAMPLES = {(27, 45), (14, 38)}
 
 
 def arithmetic_problems(
     split: Literal["train", "held_out"],
     *,
-    num_terms: Literal[2, 3] = 2,
     num_problems: int | None = None,
     seed: int = 0,
 ) -> list[Problem]:
-    """Distinct sums in a seeded order; by default the whole split (about nine tenths or one tenth of 8,000 sums).
+    """Distinct sums in a seeded order; by default the whole split (about nine tenths or one tenth of 8,100 sums).
 
     With the same seed, a shorter list is the start of a longer one. Raises ValueError if there are too few sums.
 
     >>> arithmetic_problems("train", num_problems=1)[0].problem
     'What is 85 + 97?'
     """
-    numbers = range(10, 100) if num_terms == 2 else range(1, 21)
-    sums = [terms for terms in product(numbers, repeat=num_terms) if _split_of(terms) == split]
+    sums = [terms for terms in product(range(10, 100), repeat=2) if _split_of(terms) == split]
     if num_problems is None:
         num_problems = len(sums)
     if not 1 <= num_problems <= len(sums):
         raise ValueError(
-            f"{num_problems:,} {split} problems requested, but there are {len(sums):,} {split} sums of {num_terms} "
-            "numbers; lower the number of problems"
+            f"{num_problems:,} {split} problems requested, but there are {len(sums):,} {split} sums; lower "
+            "the number of problems"
         )
     return [_problem(sums[index]) for index in epoch_permutation(len(sums), seed, epoch=0)[:num_problems]]
 

@@ -73,9 +73,9 @@ def _generator(dataset: str, options: str, seed: int, size: int) -> Any:
         raise ValueError(f"task=reasoning_gym needs the extra `tasks`, pip install -e '.[tasks]' ({error})") from None
     if dataset not in DATASETS:
         hint = suggestion(dataset, sorted(DATASETS))
-        raise ValueError(f"task.dataset={dataset} is not a generator of reasoning-gym; {hint}")
+        raise ValueError(f"task.path={dataset} is not a generator of reasoning-gym; {hint}")
     if dataset in UNUSABLE:
-        raise ValueError(f"task.dataset={dataset} cannot be learnt: {UNUSABLE[dataset]}")
+        raise ValueError(f"task.path={dataset} cannot be learnt: {UNUSABLE[dataset]}")
     try:
         return create_dataset(dataset, seed=seed, size=size, **json.loads(options))
     except AssertionError as error:

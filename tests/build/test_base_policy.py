@@ -16,7 +16,7 @@ from dapo_lit.config import Config, ConfigError, parse
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("DAPO_LIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return parse(resolved(tree_of(["policy.random_init=true", "task.base_seed=3"])))
+    return parse(resolved(tree_of(["task.base=null", "task.base_seed=3"])))
 
 
 def perturbed(folder: Path) -> None:

@@ -45,7 +45,6 @@ def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins
 
 def test_a_key_below_a_free_mapping_has_its_kind_and_an_unknown_key_is_science():
     assert kind_of("task.options.max_terms") is SCIENCE
-    assert kind_of("reflection.patterns.wait") is BOOKKEEPING
     assert kind_of("trainer.threads") is EXECUTION
     assert kind_of("a_key_of_a_later_version") is SCIENCE
 
@@ -57,7 +56,6 @@ def test_the_config_hash_notices_science_and_horizon_and_nothing_else(compose):
     same = [
         "study_name=other", "logger.progress=plain", "resume=auto", "replay.record=[1]", "trainer.threads=2",
         "trainer.micro_batch_tokens=77", "rollout.max_batch_size=3", "rollout.vllm.server.urls=[http://a:1]",
-        "reward.workers=3",
     ]  # fmt: skip
     other = ["seed=1", "algorithm.clip.high=0.3", "budget.steps=7", "trainer.fp32_head=true", "policy.dtype=bfloat16"]
     assert {hash_of(override) for override in same} == {hash_of()}

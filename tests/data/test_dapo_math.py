@@ -43,16 +43,10 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
 
 def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_others(dapo_math):
     problems = dapo_math
-    kept, report = deduplicate(problems)
+    kept, counts = deduplicate(problems)
     marked = {p.id for p in problems if p.meta["dup_of"] or p.meta["conflict"]}
     assert {p.id for p in problems} - {p.id for p in kept} == marked
-    assert {id for group in report.conflicts for id, _ in group} == {p.id for p in problems if p.meta["conflict"]}
-    assert len(report.conflicts) == 15
-    assert ("dapo-35", "64") in report.conflicts[0]
-    assert ("dapo-179", "6") in report.conflicts[0]
-    assert report.num_rows == report.num_kept + report.num_repeated + len(report.restated) + sum(
-        map(len, report.conflicts)
-    )
+    assert counts["conflicting"] == sum(bool(p.meta["conflict"]) for p in problems)
 
 
 def test_aime_as_published_with_32_repeats_is_thirty_problems(data_file, tmp_path):
@@ -66,12 +60,11 @@ def test_aime_as_published_with_32_repeats_is_thirty_problems(data_file, tmp_pat
     assert problems[7].meta == {"raw_problem": "..."}
 
 
-def test_a_prompt_without_the_template_is_the_statement_and_is_counted(tmp_path):
+def test_a_prompt_without_the_template_is_the_statement(tmp_path):
     row = published("", 5, "u-1")
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
-    (problem,), selection = load_with_selection(write_parquet(tmp_path / "train.parquet", [row]), "train")
+    (problem,) = load_problems(write_parquet(tmp_path / "train.parquet", [row]))
     assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
-    assert "1 prompts" in selection.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -96,26 +89,24 @@ def test_a_bad_row_of_the_published_schema_is_named(tmp_path, key, value, named)
 
 
 @pytest.mark.parametrize(
-    ("rows", "kept", "restated", "repeated", "conflicts"),
+    ("rows", "kept", "repeated", "restated", "conflicting"),
     [
-        ([("2 - 3?", "-1"), ("2 + 3?", "5")], "01", [], 0, []),
-        ([("x?", "1"), ("X ?", "1"), ("x?", "2"), ("y?", "3")], "3", [], 0, [[("0", "1"), ("1", "1"), ("2", "2")]]),
-        ([("x?", "1"), ("x ?", "1"), ("x ?", "1"), ("x?", "1")], "0", [("0", "1")], 2, []),
+        ([("2 - 3?", "-1"), ("2 + 3?", "5")], "01", 0, 0, 0),
+        ([("x?", "1"), ("X ?", "1"), ("x?", "2"), ("y?", "3")], "3", 0, 0, 3),
+        ([("x?", "1"), ("x ?", "1"), ("x ?", "1"), ("x?", "1")], "0", 2, 1, 0),
     ],
     ids=["a sign", "one of three disagrees", "repeated and restated"],
 )
-def test_duplicates_and_conflicts_by_hand(rows, kept, restated, repeated, conflicts):
-    found, report = deduplicate([Problem(str(i), text, answer) for i, (text, answer) in enumerate(rows)])
+def test_duplicates_and_conflicts_by_hand(rows, kept, repeated, restated, conflicting):
+    found, counts = deduplicate([Problem(str(i), text, answer) for i, (text, answer) in enumerate(rows)])
     assert "".join(p.id for p in found) == kept
-    assert (report.restated, report.num_repeated, report.conflicts) == (restated, repeated, conflicts)
+    assert counts == {
+        "rows": len(rows), "repeated": repeated, "restated": restated, "conflicting": conflicting
+    }  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.sampled_from(["x", "X", "x ", "y", "Y y", "z"]), st.sampled_from("12")), max_size=12))
 def test_deduplication_accounts_for_every_row_and_leaves_nothing_to_do(pairs):
-    problems = [Problem(str(i), text, answer) for i, (text, answer) in enumerate(pairs)]
-    kept, report = deduplicate(problems)
-    conflicting = sum(map(len, report.conflicts))
-    assert report.num_rows == len(kept) + report.num_repeated + len(report.restated) + conflicting
-    again, nothing = deduplicate(kept)
-    assert again == kept
-    assert (nothing.num_repeated, nothing.restated, nothing.conflicts) == (0, [], [])
+    kept, counts = deduplicate([Problem(str(i), text, answer) for i, (text, answer) in enumerate(pairs)])
+    assert counts["rows"] == len(kept) + counts["repeated"] + counts["restated"] + counts["conflicting"]
+    assert deduplicate(kept) == (kept, {"rows": len(kept), "repeated": 0, "restated": 0, "conflicting": 0})

@@ -28,12 +28,9 @@ GSM8K = [
     ("names", "config", "split", "chosen"),
     [
         (GSM8K, "main", "train", ["main/train-00000-of-00001.parquet"]),
-        (GSM8K, "socratic", "test", ["socratic/test-00000-of-00001.parquet"]),
         (GSM8K, None, "test", ["main/test-00000-of-00001.parquet"]),
         # DAPO-Math-17k: one file that names no split.
         (["data/dapo-math-17k.parquet", "README.md"], None, "train", ["data/dapo-math-17k.parquet"]),
-        # MATH-500: the file is the split.
-        (["test.jsonl"], None, "test", ["test.jsonl"]),
         # Shards, in order.
         (
             ["data/train-1.parquet", "data/train-0.parquet"],
@@ -62,7 +59,6 @@ def test_the_files_of_a_split_are_found_by_their_paths(names, config, split, cho
         (["en/train.csv", "zh/train.csv"], None, "train", "configurations en, zh; add one to the hub id"),
         (GSM8K, "mian", "train", "no configuration 'mian'; it has main, socratic"),
         (GSM8K, "main", "validation", "no split 'validation'; it has test, train"),
-        (["data.parquet"], None, "test", "no split 'test'; it has only train"),
         (["train.zip", "README.md"], None, "train", "holds no .jsonl, .parquet, .csv, .arrow file"),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems, load_with_selection
+from dapo_lit.data.sources import DataError, load_problems
 
 SUM = {"problem": "What is 2 + 3?", "answer": "5"}
 PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
@@ -161,24 +161,6 @@ def test_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_cou
     ]
     assert " 5 " in many[20]
     assert "25 of 26" in many[21]
-
-
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
-def test_a_share_of_bad_rows_is_skipped_and_counted_and_the_other_problems_keep_their_ids(tmp_path, name):
-    rows = [SUM, {"problem": "?", "answer": ""}, PRODUCT, SUM]
-    file = tmp_path / name
-    if name == "rows.jsonl":
-        file.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        file.write_text("problem,answer\n" + "\n".join(f"{row['problem']},{row['answer']}" for row in rows))
-    problems, selection = load_with_selection(str(file), "train", skip_bad_rows=0.25)
-    assert [p.id for p in problems] == ["rows-0", "rows-2", "rows-3"]
-    assert selection.counts == {"bad_rows": 1}
-    assert selection.lines[0].startswith("bad rows: 1 ")
-    with pytest.raises(DataError) as caught:
-        load_with_selection(str(file), "train", skip_bad_rows=0.24)
-    assert "1 of 4" in str(caught.value)
-    assert "task.skip_bad_rows" in str(caught.value)
 
 
 def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):

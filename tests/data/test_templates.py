@@ -46,17 +46,12 @@ def test_a_reward_that_reads_another_format_than_the_prompt_asks_for_is_refused(
     assert f"reward.extraction={template.answer_format}" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["arithmetic_chat", "arithmetic_chat_three"])
-def test_the_worked_sums_are_right_and_are_the_ones_the_task_leaves_out(name):
-    messages = PromptTemplate.load(name).messages
+def test_the_worked_sums_are_right_and_are_the_ones_the_task_leaves_out():
+    messages = PromptTemplate.load("arithmetic_chat").messages
     for question, answer in zip(messages[:-1:2], messages[1::2], strict=True):
         terms = [int(term) for term in question["content"].removeprefix("What is ").removesuffix("?").split(" + ")]
         assert tuple(sorted(terms)) in WORKED_EXAMPLES
-        *steps, last = answer["content"].split("\n")
-        assert last == f"Answer: {sum(terms)}"
-        for step in steps:
-            left, _, right = step.partition(" = ")
-            assert sum(map(int, left.split(" + "))) == int(right)
+        assert answer["content"].splitlines()[-1] == f"Answer: {sum(terms)}"
 
 
 def test_a_text_template_is_encoded_with_the_tokenizers_own_bos(base_tokenizer):
@@ -87,17 +82,12 @@ def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
 FAULTS = {
     "text: '{problem}'": "answer_format: Field required",
     "{answer_format: latex, text: '{problem}'}": "answer_format: Input should be 'answer_line', 'boxed'",
-    "{answer_format: none}": "exactly one of text and messages",
     "{answer_format: none, text: '{problem}', messages: [{role: user, content: '{problem}'}]}": "exactly one of",
-    "{answer_format: none, text: 'no place'}": "must occur exactly once",
     "{answer_format: none, text: '{problem} {problem}'}": "must occur exactly once",
     "{answer_format: none, text: 3}": "text: Input should be a valid string",
     "{answer_format: boxed, text: '{problem}'}": "does not contain",
     "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "must have the role user",
-    "{answer_format: none, messages: [{role: bot, content: '{problem}'}]}": "messages.0.role: Input should be",
-    "{answer_format: none, messages: [{role: user, content: '{problem}'}, {role: user, content: x}]}": "exactly once",
     "{answer_format: none, txt: '{problem}'}": "unknown key txt",
-    "[a list]": "needs the keys",
     "text: {unclosed": "not valid YAML",
 }
 

@@ -93,14 +93,14 @@ def test_a_group_without_a_local_rank_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("gpu_bytes", [0, 80 * GIB])
-@pytest.mark.parametrize("changes", [{}, {"sleep": True}, {"eager": False}, {"fp32_head": True}, {"kv_cache_gb": 1.0}])
+@pytest.mark.parametrize("changes", [{}, {"sleep": True}, {"fp32_head": True}, {"kv_cache_gb": 1.0}])
 def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, gpu_bytes, monkeypatch):
     settings = replace(SETTINGS, **changes)
     found = start(monkeypatch, settings, Host(gpu_bytes=gpu_bytes), local_rank=None).arguments
     assert found.max_model_len == 2048
     assert found.max_num_seqs == 16
     assert found.kv_cache_memory_bytes == settings.kv_cache_gb * GIB
-    assert found.enforce_eager == settings.eager
+    assert found.enforce_eager == (not gpu_bytes)
     assert found.enable_sleep_mode == settings.sleep
     assert found.enable_prefix_caching
     assert found.async_scheduling is False

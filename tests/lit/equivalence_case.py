@@ -32,10 +32,10 @@ from dapo_lit.step.batch import RolloutStep
 CLIP = 0.5
 COMMON = (
     "+experiment=four_sums", "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=2",
-    "algorithm.samples_per_prompt=4", "budget.steps=1", "evaluation.every=0", "evaluation.num_problems=1",
+    "algorithm.samples_per_prompt=4", "budget.steps=1", "evaluation.every=0", "task.num_heldout=1",
     "evaluation.samples=1", "logger.progress=none", "trainer.micro_batch_tokens=90", "task.max_response_tokens=10",
     "algorithm.overlong.cache_tokens=4", f"algorithm.optimizer.grad_clip={CLIP}", "algorithm.optimizer.warmup_steps=0",
-    "algorithm.optimizer.lr=0.5", "trainer.grad_noise=true", "algorithm.dynamic_sampling.max_rounds=40",
+    "algorithm.optimizer.lr=0.5", "algorithm.dynamic_sampling.max_rounds=40",
 )  # fmt: skip
 """A clip well below the norm, and steps large enough for ratios to leave the clip within three updates."""
 FSDP = ("trainer.strategy=fsdp", "trainer.sharding.dtype=null")
@@ -64,7 +64,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "cispo": ("algorithm=cispo",),
     "entropy bonus": ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"),
     "critic": ("algorithm=ppo", *CRITIC),
-    "lora": ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.kl={beta: 0.5, where: loss, estimator: k3}"),
+    "lora": ("policy.lora={rank: 4, alpha: 32}", "algorithm.kl={beta: 0.5, where: loss, estimator: k3}"),
 }
 
 

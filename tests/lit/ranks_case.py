@@ -33,12 +33,12 @@ COMMON = (
     "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "budget.steps=2",
     "evaluation.samples=2", "logger.progress=none", "algorithm.dynamic_sampling.carry_over=none",
-    "trainer.grad_noise=true", "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
+    "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
 )  # fmt: skip
 SHRUNKEN = (
     "policy=micro", "task=four_sums", "reward=number", "trainer.num_nodes=1", "algorithm.overlong.cache_tokens=5",
     "rollout=torch",
-    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "evaluation.num_problems=4",
+    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "task.num_heldout=4",
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.completions_every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiment at the paper's size small; all its other keys stay."""
@@ -54,8 +54,7 @@ CASES = {
     ),
     "lora": (
         "+experiment=four_sums",
-        "+policy/lora=all_matrices",
-        "policy.lora.rank=4",
+        "policy.lora={rank: 4, alpha: 32}",
         "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
     ),
     "verl": (

@@ -19,7 +19,7 @@ def run_of(config: Config) -> tuple[Run, list[dict]]:
 
 
 def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoint(compose):
-    options = ("algorithm=grpo", "algorithm.dynamic_sampling.max_empty_steps=9", "algorithm.optimizer.lr=0.01")
+    options = ("algorithm=grpo", "algorithm.optimizer.lr=0.01")
     whole, written = run_of(compose(*options, "study_name=whole", "budget.steps=4"))
     run_of(compose(*options, "study_name=halves", "budget.steps=2"))
     config = compose(*options, "study_name=halves", "budget.steps=4", "resume=true")

@@ -16,7 +16,7 @@ from dapo_lit.runs.checkpoint_weights import policy_weights
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
 
-LORA = ("+policy/lora=all_matrices", "policy.lora.rank=4", "algorithm.optimizer.lr=0.01")
+LORA = ("policy.lora={rank: 4, alpha: 32}", "algorithm.optimizer.lr=0.01")
 
 
 def base_of(config: Config) -> dict[str, torch.Tensor]:
@@ -24,7 +24,7 @@ def base_of(config: Config) -> dict[str, torch.Tensor]:
 
 
 def test_adapters_alone_are_trained_and_the_engine_samples_from_them(compose):
-    config = compose(*LORA, "budget.steps=3", "algorithm.dynamic_sampling.max_empty_steps=9")
+    config = compose(*LORA, "budget.steps=3")
     run = Run(config)
     run.fit()
     written, base = rows(run.folder.path)[1:], base_of(config)

@@ -73,5 +73,5 @@ def test_gradients_of_several_passes_add_up_in_float32():
 def test_a_model_without_a_list_of_layers_is_refused_by_its_type():
     model = tiny("llama")
     model.model.layers = torch.nn.ModuleList()
-    with pytest.raises(ValueError, match=r"'llama'.*policy\.freeze_frac=0"):
+    with pytest.raises(ValueError, match=r"'llama'.*trainer\.activation_checkpointing=none"):
         decoder_layers(model)

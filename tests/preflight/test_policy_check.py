@@ -1,5 +1,6 @@
 """No model is trained that training computes differently than the model itself: every family is equal, or refused."""
 
+import os
 import re
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from dapo_lit.build.parts import Parts
 from dapo_lit.cli.command import compose
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
@@ -16,7 +16,6 @@ from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy
-from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
@@ -49,11 +48,11 @@ ADDED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "logit_s
 """Set where a family has them, so that they matter at this size."""
 MOST_PARAMETERS = 3_000_000
 REFUSED = {
-    "bert": "attend to later tokens", "bloom": "do not run on packed sequences",
+    "bert": "unknown reason", "bloom": "do not run on packed sequences",
     "falcon_h1": "hybrid do not keep packed sequences apart", "gpt_oss": "attention sinks",
-    "llama4_text": "within fixed chunks", "mamba": "do not keep packed sequences apart",
-    "modernbert-decoder": "unknown reason", "phimoe": "window of its layers is 7, but 1048576 reaches",
-    "qwen2_moe": "window of its layers is 7, but 1048576 reaches",
+    "llama4_text": "chunked_attention", "mamba": "do not keep packed sequences apart",
+    "modernbert-decoder": "unknown reason", "phimoe": "attention windows",
+    "qwen2_moe": "attention windows",
     "qwen3_next": "linear_attention do not keep packed sequences apart", "recurrent_gemma": "unknown reason",
 }  # fmt: skip
 
@@ -131,8 +130,24 @@ def trains(model: PreTrainedModel) -> None:
     assert 0 < updates.metrics()["perf/balance"] <= 1
 
 
+SOME = (
+    "cohere2",
+    "deepseek_v3",
+    "gemma3_text",
+    "gpt2",
+    "llama",
+    "mixtral",
+    "qwen2",
+    "bloom",
+    "gpt_oss",
+    "llama4_text",
+    "phimoe",
+)
+"""One of each way in which families differ; `make sweeps` takes all."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", sorted({*FAMILIES, *REFUSED}))
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *REFUSED}) if "DAPO_LIT_MATRIX" in os.environ else SOME)
 def test_a_family_has_the_models_own_log_probs_or_is_refused(family):
     model = tiny(family)
     refusal = None
@@ -212,7 +227,6 @@ def test_a_policy_without_weights_is_checked_by_name():
     ("overrides", "advice"),
     [
         (("policy.dtype=bfloat16",), "policy.dtype=float32 trainer.sharding.dtype=bfloat16"),
-        (("policy.dtype=float16",), "policy.dtype=float32"),
         (("policy.dtype=bfloat16", "trainer=fsdp"), "trainer.sharding.dtype=bfloat16"),
     ],
 )
@@ -220,29 +234,20 @@ def test_16_bit_weights_are_not_trained_themselves(compose, overrides, advice):
     config = compose(*overrides)
     with pytest.raises(ConfigError, match=re.escape(advice)):
         check_dtype(config)
-    with pytest.raises(ConfigError, match="16-bit weights"):
-        check_run(Parts(config))
 
 
 def test_adapters_on_16_bit_weights_are_trained(compose):
-    check_dtype(compose("policy.dtype=bfloat16", "+policy/lora=all_matrices"))
+    check_dtype(compose("policy.dtype=bfloat16", "policy.lora={rank: 32, alpha: 32}"))
     check_dtype(compose("trainer=fsdp"))  # float32 shards, computing in bfloat16
-
-
-def test_every_shipped_experiment_trains_weights_of_a_sufficient_dtype_at_a_usual_rate(compose):
-    from dapo_lit.config import config_folder
-
-    for file in sorted((config_folder() / "experiment").glob("*.yaml")):
-        assert check_dtype(compose(f"+experiment={file.stem}", small=False)).warnings == (), file.stem
 
 
 def test_a_pre_trained_policy_with_the_rate_of_a_tiny_one_is_warned_about(compose):
     def lines(*overrides: str) -> tuple[str, ...]:
-        return check_dtype(compose("policy.path=somewhere", "policy.random_init=false", *overrides)).warnings
+        return check_dtype(compose("policy.path=somewhere", *overrides)).warnings
 
     (line,) = lines("algorithm.optimizer.lr=1e-4")
     assert "lr=0.0001" in line
     assert "1e-6" in line
     assert lines("algorithm.optimizer.lr=2e-5") == ()
-    assert lines("algorithm.optimizer.lr=1e-4", "+policy/lora=all_matrices") == ()
+    assert lines("algorithm.optimizer.lr=1e-4", "policy.lora={rank: 32, alpha: 32}") == ()
     assert lines("algorithm.optimizer.lr=1e-4", "policy.path=null") == ()

@@ -38,7 +38,10 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
 
 
 def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(compose, monkeypatch):
-    for overrides, said in (((), None), (("policy.freeze_frac=0.5",), r"'qwen2'.*policy\.freeze_frac=0")):
+    for overrides, said in (
+        ((), None),
+        (("trainer.activation_checkpointing=full",), r"'qwen2'.*activation_checkpointing"),
+    ):
         parts = Parts(compose(*overrides))
         with parts.verifier:
             monkeypatch.setattr(parts.policy.config, "num_hidden_layers", 7)

@@ -82,18 +82,10 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(checked, monkeypatch, 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("rows", "chat", "named"),
-    [
-        ([SUMS[0] | {"id": str(i)} for i in range(30)], CHAT, "30 problems have only 1 distinct"),
-        (SUMS, "{% for m in messages %}<{{m.role}}>{{m.content}}{% endfor %}", "add_generation_prompt"),
-        ([*SUMS, {"id": "odd", "problem": "1+1<|endoftext|>=", "answer": "2"}], CHAT, "odd"),
-    ],
-    ids=["equal rows", "no generation prompt", "special token"],
-)
-def test_what_is_suspicious_is_one_warning(checked, rows, chat, named):
-    (warning,) = (line for line in checked(rows, chat=chat).splitlines() if "warning" in line)
-    assert named in warning
+def test_equal_rows_are_one_warning(checked):
+    rows = [SUMS[0] | {"id": str(i)} for i in range(30)]
+    (warning,) = (line for line in checked(rows).splitlines() if "warning" in line)
+    assert "30 problems have only 1 distinct" in warning
 
 
 def problems(*answers: str, texts: str = "aaaaaaaaaa") -> list[Problem]:

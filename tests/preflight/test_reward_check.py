@@ -30,10 +30,9 @@ def _functions(monkeypatch):
         ("absent", "a reward function cannot be loaded: AttributeError"),
     ],
 )
-@pytest.mark.parametrize("setting", ["reward.function=FUNCTION", "reward.weights={correctness:1.0,FUNCTION:0.1}"])
-def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said, setting):
+def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said):
     path = f"reward_functions.{name}"
-    parts = Parts(compose(setting.replace("FUNCTION", path)))
+    parts = Parts(compose(f"reward.function={path}"))
     with parts.verifier, pytest.raises(RewardError, match=f"before the first step: {path}: {said}.*rewards.md"):
         check_run(parts)
 
@@ -90,7 +89,7 @@ def test_the_first_error_of_a_run_is_printed_once_and_stored_and_the_rows_have_t
     [
         (SOME, "(?s)max_error_frac=0.05.*raise ArithmeticError"),
         (
-            ("reward.function=reward_functions.slow_on_plus", "reward.deadline_s=0.2", "reward.workers=8"),
+            ("reward.function=reward_functions.slow_on_plus", "reward.deadline_s=0.2"),
             "max_error_frac=0.05",
         ),
     ],

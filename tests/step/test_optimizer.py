@@ -28,7 +28,8 @@ def plain_steps(weight: torch.Tensor, **settings: object) -> OptimizerSteps:
     config = SimpleNamespace(
         algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant", **settings)),
         budget=SimpleNamespace(steps=1),
-        trainer=SimpleNamespace(grad_noise=False),
+        policy=SimpleNamespace(path="somewhere"),
+        trainer=SimpleNamespace(),
     )
     optimizer = torch.optim.SGD([{"params": [weight], "lr_factor": 0.5}], lr=1.0)
     return OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), 1, False)  # type: ignore[arg-type]

@@ -1,16 +1,14 @@
-"""The studies of conf/study as designs."""
+"""The studies of conf/studies.yaml as designs."""
 
-import yaml
-
-from dapo_lit.config import config_folder
+from dapo_lit.config.shipped import SHARED, studies
 from dapo_lit.study.designs import ARMS, Design, read_arms
 
-_FILES = {file.stem: yaml.safe_load(file.read_text())["study"] for file in (config_folder() / "study").glob("*.yaml")}
-DESIGNS = tuple(sorted(name for name, study in _FILES.items() if study.get("arms")))
+_STUDIES = {name: entry["study"] for name, entry in studies().items() if name != SHARED}
+DESIGNS = tuple(sorted(name for name, study in _STUDIES.items() if study.get("arms")))
 
 
 def design(name: str) -> Design:
     """A shipped study, or the arms of one word."""
-    words = [name] if name in ARMS else _FILES[name]["arms"]
+    words = [name] if name in ARMS else _STUDIES[name]["arms"]
     arms = read_arms(words)
-    return Design(name, _FILES[name]["reference"] if name in _FILES else arms[0].name, arms)
+    return Design(name, _STUDIES[name]["reference"] if name in _STUDIES else arms[0].name, arms)

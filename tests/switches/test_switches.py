@@ -233,15 +233,10 @@ IDLE: dict[str, list[str]] = {
     "clip.high equals": [A + "clip.high=0.2"],
     "loss=reinforce": [A + "loss=reinforce"],
     "techniques.clip_higher=true": [A + "minibatch_prompts=4"],
-    "clip.dual=3.0": ["algorithm=gspo", A + "clip.dual=3"],
     "dynamic_sampling.max_rounds=1": [A + "dynamic_sampling.max_rounds=1", A + "dynamic_sampling.on_exhausted=top_up"],
     "dynamic_sampling.carry_over=finished": ["algorithm=naive_grpo", A + "dynamic_sampling.carry_over=finished"],
     "token_level_denominator=group": ["algorithm=naive_grpo", A + "token_level_denominator=group"],
     "completion_level_denominator=constant": [A + "completion_level_denominator=constant"],
-    "advantage.scale_by_std=false": ["algorithm=rloo", A + "advantage.scale_by_std=false"],
-    "advantage.gamma=0.9": [A + "advantage.gamma=0.9"],
-    "advantage.lam=0.9": [A + "advantage.lam=0.9"],
-    "kl.where=reward": [A + "kl.where=reward"],
     "critic.warmup_steps": ["algorithm=ppo"],
 }
 """What a warning names -> settings without effect."""

@@ -17,7 +17,7 @@ from command_line import run_python
 TINY = (
     "+experiment=ablate_clip_higher", "rollout=vllm", "rollout.vllm.kv_cache_gb=0.25", "task.base.stages.0.updates=150",
     "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", "algorithm.samples_per_prompt=8",
-    "evaluation.num_problems=10", "evaluation.samples=2", "logger.rollouts_every=1",
+    "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1",
 )  # fmt: skip
 STEPS = "budget.steps=25"
 """Of both starts, because a study registers its budget; enough for the signal to come before the end."""
@@ -77,7 +77,7 @@ def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it
     ran = run_python(
         "+experiment=smollm2_arithmetic", "rollout=vllm", f"policy.path={MODEL}", "rollout.vllm.kv_cache_gb=0.5",
         "algorithm.num_prompts=2", "algorithm.minibatch_prompts=1", "algorithm.optimizer.warmup_steps=0",
-        "budget.steps=2", "evaluation.num_problems=2", "evaluation.samples=1", "logger.rollouts_every=1",
+        "budget.steps=2", "task.num_heldout=2", "evaluation.samples=1", "logger.rollouts_every=1",
         "logger.completions_every=1", cwd=tmp_path, timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -25,8 +25,6 @@ class VllmSettings:
     tensor_parallel: int = 1
     """Neighbouring ranks that share an engine: all of them make the same calls."""
     fp32_head: bool = False
-    eager: bool = True
-    """No compilation and no CUDA graphs: starts in seconds."""
     sleep: bool = False
     """On a GPU: gives the memory of weights and cache back while the trainer works."""
     deterministic: bool = False
@@ -65,7 +63,7 @@ def llm_options(
         "max_model_len": settings.max_model_tokens,
         "max_num_seqs": settings.max_batch_size,
         "kv_cache_memory_bytes": int(settings.kv_cache_gb * 2**30),
-        "enforce_eager": settings.eager,
+        "enforce_eager": not host.gpu_bytes,  # compiling and CUDA graphs take minutes, and pay on a GPU
         "enable_prefix_caching": True,
         "enable_sleep_mode": settings.sleep,
         "logprobs_mode": "processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
