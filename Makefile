@@ -41,7 +41,7 @@ test-fast: $(READY)  ## the tests that take a minute in all
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
 
-sweeps: $(READY)  ## the whole equivalence matrix; the bases of chain_sum; kill, stop, starve and damage a run of seconds, 100 times (minutes; the full disks need root)
+sweeps: $(READY)  ## the whole equivalence matrix; the bases of chain_sum; kill, stop and starve a run of seconds, 100 times (minutes; the full disks need root)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
 	DAPO_LIT_BASE_SEED=0 $(BIN)/python -m pytest -q -n 2 tests/policy/test_base.py -k in_chain_sum
 	! test -x $(VLLM_VENV)/bin/python || DAPO_LIT_MATRIX=1 $(VLLM_VENV)/bin/python -m pytest -q -n 2 tests/vllm_runs/test_vllm_faults.py
