@@ -21,6 +21,7 @@ RETIRED_EXECUTION = {
     "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
+    "logger.completions_every", "study.event", "study.declared",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
 }  # fmt: skip
 """Keys of earlier configs that no longer exist and changed nothing that a run learned."""
@@ -29,6 +30,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
     "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
+    "logger.progress": "auto",
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
@@ -116,12 +118,7 @@ def identity(tree: Tree) -> dict[str, Any]:
 
 def config_hash(tree: Tree) -> str:
     """16 hexadecimal digits of the run's identity."""
-    return hash_of(identity(tree))
-
-
-def hash_of(identity: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits of what `identity` returned."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(identity(tree), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
