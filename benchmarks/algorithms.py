@@ -29,7 +29,7 @@ def train(algorithms: list[str], seeds: list[int], steps: int, runs: Path, overr
     command = [sys.executable, "-m", "dapo_lit.train", "-m", *overrides]
     command += [f"algorithm={','.join(algorithms)}", f"seed={','.join(map(str, seeds))}", f"budget.steps={steps}"]
     command += [f"runs_dir={runs}", "study_name=algorithms", "resume=auto", "logger.progress=plain"]
-    command += ["logger.completions_every=0", "logger.rollouts_every=0"]
+    command += ["logger.rollouts_every=0"]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 

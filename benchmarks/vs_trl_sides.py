@@ -38,7 +38,6 @@ PLAIN = (
     "evaluation.samples=1",
     "logger.progress=none",
     "logger.rollouts_every=0",
-    "logger.completions_every=0",
     "budget.steps=100000",
 )
 

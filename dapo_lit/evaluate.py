@@ -4,8 +4,9 @@
     python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
     python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
 
-Prints a table with intervals over questions and writes samples, curves and a figure to a folder. Run again after a
-kill, or with more problems or samples, it continues from the samples in the folder. Left out: several GPUs.
+Prints a table with intervals over questions and writes the samples, and accuracy by their number, to a folder. Run
+again after a kill, or with more problems or samples, it continues from the samples in the folder. Left out: several
+GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.evaluation.voting import consensus_curve
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
-from dapo_lit.study.compare.questions import compare_questions, share_interval
+from dapo_lit.study.compare.questions import by_question, compare_questions, samples_curve, share_interval, summary
 from dapo_lit.study.compare.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -50,10 +51,8 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 
 
 def report(result: Result, show: int) -> None:
-    """Prints the table of one model and some responses; writes its curves as CSV and figure."""
+    """Prints the table of one model and some responses; writes accuracy by number of samples as CSV."""
     import pandas as pd
-
-    from dapo_lit.study.figures.benchmark_curves import budget_curve, by_question, plot_curves, samples_curve, summary
 
     name, samples = result.benchmark.settings.name, result.evaluation.samples
     votes = [counts for counts in result.evaluation.vote_counts if counts.num_samples]
@@ -61,10 +60,7 @@ def report(result: Result, show: int) -> None:
     table = pd.DataFrame([asdict(s) for s in samples if not s.missing])
     table = table.groupby("problem_id", sort=False).head(fewest).reset_index(drop=True)
     consensus = [consensus_curve(counts)[:fewest] for counts in votes]
-    by_samples, by_budget = samples_curve(table, consensus), budget_curve(table)
-    by_samples.to_csv(result.folder / "by_samples.csv", index=False)
-    by_budget.to_csv(result.folder / "by_budget.csv", index=False)
-    figure = plot_curves(by_samples, by_budget, name, result.folder / "curves")[0]
+    samples_curve(table, consensus).to_csv(result.folder / "by_samples.csv", index=False)
 
     rows = summary(table, consensus)
     pattern = MARK if result.benchmark.settings.source == "chain_sum" else WORDS
@@ -87,7 +83,7 @@ def report(result: Result, show: int) -> None:
             f"the table has {fewest} of each question"
         )
     print_responses(result, show)
-    print(f"samples {result.folder / 'samples.parquet'}\nfigure  {figure}")
+    print(f"samples {result.folder / 'samples.parquet'}")
 
 
 def cells(estimate: Estimate, digits: int) -> tuple[str, str]:
@@ -109,8 +105,6 @@ def print_responses(result: Result, show: int) -> None:
 def report_comparison(first: Result, second: Result) -> None:
     """Prints the second minus the first on the same questions, and writes the differences by question."""
     import pandas as pd
-
-    from dapo_lit.study.figures.benchmark_curves import by_question
 
     tables = [pd.DataFrame([asdict(s) for s in r.evaluation.samples]) for r in (first, second)]
     if first.benchmark.sampling != second.benchmark.sampling:

@@ -10,7 +10,6 @@ the reason.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -197,8 +196,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line: a run, step=N, config keys."""
     parser = CommandParser(prog="python -m dapo_lit.replay", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="runs/<study>/<arm>/seed_<n>")
+    parser.add_argument("--step", type=int, help="the recorded step; default: the only one")
+    parser.add_argument("--trust", choices=("true", "false"), default="false", help="run code that the config names")
     parser.add_argument("--html", action="store_true", help="write the step as one page that can be played with")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="step=10, then config keys to change")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="config keys to change")
     return parser.parse_intermixed_args(arguments)  # config keys may follow --html
 
 
@@ -207,26 +208,16 @@ def named_in(changes: Mapping[str, Any]) -> set[str]:
     return {str(word) for value in changes.values() for word in (value if isinstance(value, Mapping) else [value])}
 
 
-def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any], bool]:
-    """The step, None if none is named; the config keys to change; whether code that the run names is trusted."""
-    step: int | None = None
-    trust, others = False, []
-    for override in overrides:
-        if found := re.fullmatch(r"step=(.*)", override):
-            if not found[1].isdigit():
-                raise ConfigError(f"{override}: a step is a number, such as step=10")
-            step = int(found[1])
-        elif override.startswith("trust="):
-            if override not in ("trust=true", "trust=false"):
-                raise ConfigError(f"{override}: write trust=true, or leave it out")
-            trust = override == "trust=true"
-        elif "=" not in override:
-            raise ConfigError(f"{override}: not key=value; write algorithm.techniques.clip_higher=false")
-        else:
-            others.append(override)
-    check_overrides(others)
+def read_changes(overrides: Sequence[str]) -> dict[str, Any]:
+    """The config keys to change, with their values.
+
+    Raises ConfigError: a replay cannot change one of them.
+    """
+    if wrong := [override for override in overrides if "=" not in override]:
+        raise ConfigError(f"{wrong[0]}: not key=value; write algorithm.techniques.clip_higher=false")
+    check_overrides(overrides)
     changes: dict[str, Any] = {}
-    for change in map(parsed, others):
+    for change in map(parsed, overrides):
         key = change.key_or_group
         if fixed := next((k for k in FIXED if key == k or key.startswith(f"{k}.")), None):
             raise ConfigError(f"{key}: a replay cannot change it, {FIXED[fixed]}")
@@ -235,14 +226,15 @@ def read_overrides(overrides: Sequence[str]) -> tuple[int | None, dict[str, Any]
                 f"{change.input_line}: a replay keeps what was sampled; it can change keys below algorithm and reward"
             )
         changes[key] = change.value()
-    return step, changes, trust
+    return changes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     run = write_page if options.html else replay_run
-    return reported(lambda: run(options.run, *read_overrides(options.overrides)))
+    trusted = options.trust == "true"
+    return reported(lambda: run(options.run, options.step, read_changes(options.overrides), trusted))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes the report of a finished study and prints its first page.
 
-    python -m dapo_lit.report runs/table1 [output=DIR] [formats=png,pdf,svg]
+    python -m dapo_lit.report runs/table1 [output=DIR]
     python -m dapo_lit.report --from trl logs [--metric rewards/accuracy/mean]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
@@ -30,16 +30,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold logs that another trainer wrote"
     )
     parser.add_argument("--metric", help="with --from: the primary metric, as the trainer calls it")
-    parser.add_argument("--formats", default="svg", help="files of each figure, of png, pdf, svg")
-    parser.add_argument(
-        "--allow-mixed", action="store_true", help="report despite mixed code or undeclared differences"
-    )
     options = parser.parse_args(arguments)
     if options.metric and not options.system:
         parser.error("--metric goes with --from; a study names its own metric (study.metric)")
-    options.formats = options.formats.split(",")
-    if unknown := [kind for kind in options.formats if kind not in ("png", "pdf", "svg")]:
-        parser.error(f"--formats: {', '.join(unknown)} is not one of png, pdf, svg")
     return options
 
 
@@ -59,10 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             metric, notes = import_runs(options.system, options.folders, out / "imported", options.metric)
             options.folders = [out / "imported"]
-        with Console(stderr=True).status("reading the runs") as status:  # shows nothing where there is no terminal
-            results, found = make_report(
-                options.folders, out, command, options.formats, options.allow_mixed, status.update, metric, notes
-            )
+        with Console(stderr=True).status("reading the runs"):  # shows nothing where there is no terminal
+            results, found = make_report(options.folders, out, command, metric, notes)
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -9,11 +9,9 @@ Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with th
 import argparse
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
@@ -23,62 +21,35 @@ from dapo_lit.study.read.registration import FILE, read_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
 
 
-@dataclass(frozen=True)
-class CellProgress:
-    """One line of `status`."""
-
-    arm: str
-    seed: int
-    state: str
-    """done, running, preempted, stopped, failed, lost (its process has ended) or missing."""
-    step: int
-    of_steps: int | None
-    eta_s: float | None
-    """Seconds left at the pace so far; None where it is not running or its budget is not in steps."""
-    note: str
-    log: str
-
-
-def progress(runs: Runs, arms: tuple[str, ...] = (), seeds: tuple[int, ...] = ()) -> list[CellProgress]:
-    """The cells of a study that were asked for (`arms`, `seeds`) and those that are there."""
-    return [
-        _cell(run) if run else CellProgress(arm, seed, "missing", 0, None, None, "asked for, no run folder", "")
-        for (arm, seed), run in runs.cells(arms, seeds).items()
-    ]
-
-
-def _cell(run: Run) -> CellProgress:
-    state, note = state_of(run)
-    step = int(run.metrics.index.max()) if len(run.metrics) else 0
-    budget = (run.config.get("budget") or {}).get("steps")
-    steps = int(budget) if budget else None
-    eta = None
-    wall = run.series("wall_s")
-    if state == "running" and steps and step > 0 and len(wall):
-        eta = float(wall.iloc[-1]) / step * max(steps - step, 0)
-    return CellProgress(run.arm, run.seed, state, step, steps, eta, note, _log(run.folder))
-
-
 def state_of(run: Run) -> tuple[str, str]:
-    """The state of a run in one word, and a note."""
-    error = str(run.record.get("error") or "")
+    """done, running, preempted, stopped, failed or lost (its process has ended), and a note."""
     if run.status in USABLE:
         return "done", "" if run.status == "finished" else run.status
     if run.status == "running" and not alive(run.record, run.folder):
         return "lost", f"process {run.record.get('pid')} has ended or hangs; resume=auto continues the run"
-    return run.status, error
+    return run.status, str(run.record.get("error") or "")
 
 
-def _log(folder: Path) -> str:
-    """The file to read when a run failed: its own log, else its metrics."""
-    logs = sorted(folder.glob("*.log"))
-    return str(logs[-1] if logs else folder / "metrics.jsonl")
+def seconds_left(run: Run) -> float | None:
+    """Seconds at the pace so far; None before the first step, and where the run has no budget in steps."""
+    steps, wall = (run.config.get("budget") or {}).get("steps"), run.series("wall_s")
+    step = run.metrics.index.max() if len(run.metrics) else 0
+    return float(wall.iloc[-1]) / step * max(steps - step, 0) if steps and step > 0 and len(wall) else None
 
 
-def summary(table: list[CellProgress]) -> str:
-    """`12 done, 1 failed, 2 missing of 15 cells`."""
-    counts = pd.Series([cell.state for cell in table]).value_counts()
-    return ", ".join(f"{count} {state}" for state, count in counts.items()) + f" of {len(table)} cells"
+def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
+    """The state of a cell, and the cell as a line of text; a run that did not go well with the file to read."""
+    name = f"{f'{arm}/seed_{seed}':<{width}}"
+    if run is None:
+        return "missing", f"{name}  {'missing':<9} {'0':>9}  asked for, no run folder"
+    (state, note), steps = state_of(run), (run.config.get("budget") or {}).get("steps")
+    step = int(run.metrics.index.max()) if len(run.metrics) else 0
+    left = seconds_left(run) if state == "running" else None
+    logs = [*sorted(run.folder.glob("*.log"), reverse=True), run.folder / "metrics.jsonl"]
+    notes = ["" if left is None else f"{left / 60:.0f} min left", note]
+    notes.append("" if state in ("done", "stopped") else str(logs[0]))
+    progress = f"{step}/{steps}" if steps else f"{step}"
+    return state, f"{name}  {state:<9} {progress:>9}  {'  '.join(filter(None, notes))}".rstrip()
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -93,27 +64,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def expected(home: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Arms and seeds that the study should have: the registered ones."""
-    plan, _ = read_plan(home)
-    return (plan.arms, plan.seeds) if plan else ((), ())
-
-
 def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
     """The runs below the folders and the study's own folder; no runs where the study is only registered so far."""
     first = folders[0]
     if len(folders) == 1 and (first / FILE).is_file() and not run_folders(first) + packed_folders(first):
         return Runs((), {}), first
     return load(*folders), study_folder(first)
-
-
-def line(cell: CellProgress, width: int) -> str:
-    """One cell as a line of text."""
-    progress = f"{cell.step}/{cell.of_steps}" if cell.of_steps else f"{cell.step}"
-    eta = "" if cell.eta_s is None else f"{cell.eta_s / 60:.0f} min left"
-    note = "  ".join(part for part in (eta, cell.note) if part)
-    log = f"  {cell.log}" if cell.state not in ("done", "missing", "stopped") else ""
-    return f"{cell.arm + '/seed_' + str(cell.seed):<{width}}  {cell.state:<9} {progress:>9}  {note}{log}".rstrip()
 
 
 def pack_bases(runs: Runs, bases: Path) -> list[str]:
@@ -151,11 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
-        table = progress(runs, *expected(home))
-        width = max(len(cell.arm) + len(str(cell.seed)) + 6 for cell in table)
-        for cell in table:
-            print(line(cell, width))
-        print(summary(table))
+        plan, _ = read_plan(home)
+        cells = runs.cells(plan.arms, plan.seeds) if plan else runs.cells()
+        width = max(len(f"{arm}/seed_{seed}") for arm, seed in cells)
+        lines = [line(arm, seed, run, width) for (arm, seed), run in cells.items()]
+        print(*(text for _, text in lines), sep="\n")
+        states = Counter(state for state, _ in lines)
+        print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {len(lines)} cells")
         for warning in runs.warnings:
             print(warning, file=sys.stderr)
         if options.pack:
@@ -163,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    return 0 if all(cell.state == "done" for cell in table) and not runs.unreadable else 3
+    return 0 if states.keys() == {"done"} and not runs.unreadable else 3
 
 
 if __name__ == "__main__":

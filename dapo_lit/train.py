@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapo_lit.cli.command import StudyHooks, reported, run_command, silence_libraries
-from dapo_lit.cli.workers import in_child
+from dapo_lit.cli.command import attempt, compose_run, reported, run_command, silence_libraries
+from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
 from dapo_lit.run_files import TABLES, lost_files, read_metrics
-from dapo_lit.runs.claim import claimed
+from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.study.designs import arm_name
 
 if TYPE_CHECKING:
     from dapo_lit.build.parts import Parts
+    from dapo_lit.cli.study_launch import Sweep
     from dapo_lit.lit.processes import RunStart
     from dapo_lit.ranks import Ranks
     from dapo_lit.runs.loggers import Loggers
@@ -83,7 +85,7 @@ def check_study(configs: Iterable[Config]) -> None:
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.run_lock import packed_cell
+    from dapo_lit.cli.study_plan import packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done
 
@@ -98,30 +100,69 @@ def check_study(configs: Iterable[Config]) -> None:
             return
 
 
-def check_study_apart(configs: Iterable[Config]) -> int:
-    """`check_study` in a process of its own; the imports are done before, so that the cells' processes inherit them."""
-    import dapo_lit.lit.fit  # noqa: F401
+def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) -> int:
+    """Registers a study and runs its cells, several at a time, look by look; returns the largest of their exit codes.
 
-    return in_child(lambda: reported(lambda: check_study(configs)))
+    Of a multirun the first cell is tried out before, in a process of its own, and what the cells found is printed at
+    the end.
+    """
+    import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
+
+    if len(study.cells) > 1:
+        configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
+        if code := in_child(lambda: reported(lambda: check_study(configs))):
+            return code
+    if code := reported(study.register):
+        return code
+
+    def run_cell(cell: Cell) -> int:
+        overrides = study.overrides(cell)
+        return attempt(lambda: composed_tree(overrides), overrides, study.multirun, run, Config)[0]
+
+    code, workers, batches = 0, workers_for(study.config, len(study.cells)), study.batches
+    for batch in batches:
+        code = max(code, run_cells(batch, run_cell, workers, study.folder))
+        if batch is not batches[-1] and is_decided(study.config):
+            print(f"every registered comparison is decided after seed {batch[-1].seed}", flush=True)
+            break
+    found = print_findings(study.config) if study.multirun else 0  # also if a cell failed: of those that have ended
+    return code or found
 
 
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
-    """Rank 0: finds out whether there is something to do, and locks the run while it trains."""
-    from dapo_lit.cli.run_lock import held, packed_cell
-    from dapo_lit.runs.run_folder import run_path
+    """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it."""
+    from dapo_lit.build.parts import Parts
+    from dapo_lit.cli.study_plan import packed_cell
+    from dapo_lit.lit.fit import own_callbacks
+    from dapo_lit.preflight.training import check_run
+    from dapo_lit.runs.run_folder import is_done, open_run, run_path
 
     arm = arm_of(config)
     path = run_path(config, arm)
     if packed := packed_cell(config, arm):
         print(f"{path}: done, packed in {packed}; nothing to do")
         return
-    with held(path) as holder:
-        if holder is None:
-            train_held(config, overrides, arm, run_start)
-        elif config.resume == "auto":
-            print(f"{path}: {holder} is running it; skipping it")
-        else:
-            raise HeldError(f"{path}: {holder} is running it; wait for it, or give this run another study_name")
+    if other := holder(path):
+        if config.resume != "auto":
+            raise HeldError(f"{path}: {other} is running it; wait for it, or give this run another study_name")
+        print(f"{path}: {other} is running it; skipping it")
+        return
+    if is_done(config, arm):
+        print(f"{path} is finished (resume=auto); nothing to do")
+        return
+    # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
+    with claimed(path) as owner:
+        parts = Parts(config, run_start.ranks)
+        check_run(parts)
+        own_callbacks(config, path)
+        if config.logger.lightning:
+            built("logger.lightning", config.logger.lightning, path)
+        folder = open_run(config, overrides, arm, owner)
+        for fault in read_metrics(folder.path).faults if folder.resumes else ():
+            print(f"warning: {folder.metrics}: {fault}")
+        for lost in lost_files(folder.path, *TABLES):
+            print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
+        train_in(folder, config, parts, run_start)
 
 
 def follow(config: Config, ranks: Ranks) -> None:
@@ -140,32 +181,6 @@ def arm_of(config: Config) -> str:
         return config.study.arm
     family = config.algorithm.family
     return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
-
-
-def train_held(config: Config, overrides: list[str], arm: str, run_start: RunStart) -> None:
-    """Runs one training whose lock this process holds."""
-    from dapo_lit.build.parts import Parts
-    from dapo_lit.lit.fit import own_callbacks
-    from dapo_lit.preflight.training import check_run
-    from dapo_lit.runs.run_folder import is_done, open_run, run_path
-
-    path = run_path(config, arm)
-    if is_done(config, arm):
-        print(f"{path} is finished (resume=auto); nothing to do")
-        return
-    # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
-    with claimed(path) as owner:
-        parts = Parts(config, run_start.ranks)
-        check_run(parts)
-        own_callbacks(config, path)
-        if config.logger.lightning:
-            built("logger.lightning", config.logger.lightning, path)
-        folder = open_run(config, overrides, arm, owner)
-        for fault in read_metrics(folder.path).faults if folder.resumes else ():
-            print(f"warning: {folder.metrics}: {fault}")
-        for lost in lost_files(folder.path, *TABLES):
-            print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
-        train_in(folder, config, parts, run_start)
 
 
 def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
@@ -221,7 +236,6 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     from dapo_lit.cli.run_summary import print_summary
     from dapo_lit.study.report.run_page import write_run_page
 
-    loggers.display.close()
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
     write_text(folder.path / "DONE.json", (folder.path / "run.json").read_text())
@@ -233,7 +247,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
 
 def print_findings(config: Config) -> int:
     """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
-    from dapo_lit.study.report.closing import close
+    from dapo_lit.study.report.report import close
 
     assert config.study is not None
     folders = study_folders(config)
@@ -247,7 +261,7 @@ def print_findings(config: Config) -> int:
 
 def is_decided(config: Config) -> bool:
     """True if every registered comparison of a study is decided by the cells that have ended."""
-    from dapo_lit.study.report.closing import all_decided
+    from dapo_lit.study.report.report import all_decided
 
     assert config.study is not None
     return all_decided(study_folders(config))
@@ -259,8 +273,7 @@ def study_folders(config: Config) -> list[Path]:
 
 
 def main() -> None:
-    hooks = StudyHooks(check_study_apart, print_findings, is_decided)
-    sys.exit(run_command(train, Config, "config", hooks=hooks))
+    sys.exit(run_command(train, Config, "config", run_study=run_study))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 import handicaps
 
 IMPORTED = (
-    "dapo_lit.train", "dapo_lit.lit.fit", "dapo_lit.study.report.closing",
+    "dapo_lit.train", "dapo_lit.lit.fit", "dapo_lit.study.report.report",
     "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset",
 )  # fmt: skip
 """What most commands import sooner or later."""

@@ -1,4 +1,4 @@
-"""Disturbances of a run of seconds: kills and signals, full disks, taken-over and moved folders. damages.py: files.
+"""Disturbances of a run of seconds: kills and signals, full disks, taken-over and moved folders.
 
 Every case disturbs a run, resumes it and compares it with the uninterrupted one bit for bit: rows (without times),
 rollouts, evaluations, weights and the optimiser's state. Moments are drawn in processor time, so that a busy machine
@@ -60,20 +60,17 @@ def num_rows(folder: Path) -> int:
     return file.read_bytes().count(b"\n") if file.is_file() else 0
 
 
-def difference(folder: Path, whole: Path, ignored: Path | None = None) -> str | None:
-    """In what a finished run differs from the uninterrupted one; None: in nothing but times.
-
-    ignored: a file of the run that is not compared.
-    """
+def difference(folder: Path, whole: Path) -> str | None:
+    """In what a finished run differs from the uninterrupted one; None: in nothing but times."""
     run, other = folder / RUN, whole / RUN
     if json.loads((run / "DONE.json").read_text())["status"] != "finished":
         return "DONE.json"
     rows = [read_metrics(path).table.filter(regex=f"^(?!{'|'.join(TIMING)})") for path in (run, other)]
-    if ignored != RUN / "metrics.jsonl" and not rows[0].equals(rows[1]):
+    if not rows[0].equals(rows[1]):
         return "metrics.jsonl"
     for pattern in ("rollouts/*.parquet", "eval/*/*.parquet"):
         found = [{file.relative_to(path) for file in path.glob(pattern)} for path in (run, other)]
-        names = [sorted(str(name) for name in files if RUN / name != ignored) for files in found]
+        names = [sorted(map(str, files)) for files in found]
         if names[0] != names[1] or not names[0]:
             return pattern
         for name in names[0]:
@@ -276,11 +273,9 @@ def folder_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str
 
 
 def starters_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
-    """Two processes start one run, at once or one later: with locks, or on two hosts without."""
+    """Two processes start one run, at once or one later, on one host or two."""
     folder.mkdir()
-    hosts = (
-        [{}, {}] if what.endswith("with locks") else [{"host": host, "locks": False} for host in ("first", "second")]
-    )
+    hosts = [{}, {}] if what.endswith("one host") else [{"host": host} for host in ("first", "second")]
     first = Command(*arguments, "resume=auto", cwd=folder, **hosts[0])
     if "later" in what:
         reaches(first, folder, 3)
@@ -303,12 +298,12 @@ def judged(ends: list[subprocess.CompletedProcess[str]], folder: Path, whole: Pa
 def takeover_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: str) -> list[Case]:
     """A host stops, another takes its run over, and the first goes on while the other trains or has finished."""
     folder.mkdir()
-    first = Command(*arguments, cwd=folder, host="first", locks=False)
+    first = Command(*arguments, cwd=folder, host="first")
     reaches(first, folder, 3)
     first.send_signal(signal.SIGSTOP)
     for name in (HEARTBEAT, METRICS, RECORD):
         os.utime(folder / RUN / name, (time.time() - 2 * SILENT_S,) * 2)
-    second = Command(*arguments, "resume=auto", cwd=folder, host="second", locks=False)
+    second = Command(*arguments, "resume=auto", cwd=folder, host="second")
     if what == "goes on at once":
         while "second" not in (folder / RUN / HEARTBEAT).read_text():
             time.sleep(0.005)

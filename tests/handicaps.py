@@ -6,20 +6,15 @@ import resource
 from typing import Any
 
 
-def apply(host: str = "", locks: bool = True, stdout: str = "", **limits: Any) -> None:
+def apply(host: str = "", stdout: str = "", **limits: Any) -> None:
     """
     Args:
         host: the name of the machine, as another one would have it.
-        locks: False: files can be locked by several processes at once, as on some shared disks.
         stdout: a file, or `closed pipe`.
         limits: RLIMIT_*, such as NOFILE or FSIZE.
     """
     if host:
         platform.node = lambda: host
-    if not locks:
-        import fcntl
-
-        fcntl.flock = lambda *_: None
     if stdout:
         read, write = os.pipe()
         os.close(read)

@@ -1,4 +1,4 @@
-"""Sweeps of kills, signals, full disks, faults and damaged files over a run of seconds: `make sweeps`.
+"""Sweeps of kills, signals, full disks and faults over a run of seconds: `make sweeps`.
 
 `--out` takes the outcome of every case (disturbances.py).
 
@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
-from itertools import product
 from pathlib import Path
 
-from command_line import SMALL, run_cli
-from damages import COMMANDS, DAMAGES, PACKED, READ_BY, files_of, prints, read_case, resume_case
+from command_line import SMALL
 from disturbances import (
     HANDICAPS,
     RUN,
@@ -41,17 +39,12 @@ CARRY = "algorithm.dynamic_sampling.carry_over=finished"
 SWEPT = (*SMALL, "budget.steps=10", "evaluation.every=5", CARRY, "replay.record=[3]")
 GOOD = (
     "resumed, equal",
-    "resumed, all else equal",
-    "named in a warning, all else equal",
-    "refused, the file is named",
     "one line names the file; resumed, equal",
     "went on, equal",
     "ended by name; resumed, equal",
     "one left it by name, equal",
-    "the file is named",
-    "not needed",
 )
-"""Outcomes in which nothing that was not damaged is lost or changed."""
+"""Outcomes in which nothing is lost or changed."""
 
 
 AT_ONCE = 10
@@ -63,7 +56,7 @@ def sweep(
 ) -> list[Case]:
     """All sweeps; each of the workers starts runs of its own. `record` gets the cases so far, and processor seconds.
 
-    counted: how many kills, signals and sizes of the disk, and whether there are faults and damages.
+    counted: how many kills, signals and sizes of the disk, and whether there are faults.
     """
     whole = folder / "whole"
     _, run_s = uninterrupted(whole, SWEPT)
@@ -83,9 +76,6 @@ def sweep(
     if counted["faults"]:
         killed = killed_run(folder / "killed", SWEPT)
         works += faults(folder, killed, whole)
-    if counted["damages"]:
-        killed = killed_run(folder / "killed_and_damaged", SWEPT)
-        works += damages(folder, killed, whole)
     cases: list[Case] = []
     with ThreadPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(work) for work in works]):
@@ -96,33 +86,17 @@ def sweep(
 
 
 def faults(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
-    """Everything but signals, full disks and damaged files, once each."""
+    """Everything but signals and full disks, once each."""
     kinds: list[tuple[Callable[..., list[Case]], Iterable[str]]] = [
         (handicap_case, HANDICAPS),
         (folder_case, ("moved", "removed")),
-        (starters_case, (f"{when}, {how} locks" for when in ("at once", "one later") for how in ("with", "without"))),
+        (starters_case, (f"{when}, {how}" for when in ("at once", "one later") for how in ("one host", "two hosts"))),
         (takeover_case, ("goes on at once", "goes on after its end")),
     ]
     for case, values in kinds:
         for what in values:
             yield partial(case, folder / f"{case.__name__}_{what}".replace(" ", "_"), whole, SWEPT, what)
     yield partial(clock_case, folder / "clock", killed, whole, SWEPT)
-
-
-def damages(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
-    """Every damage to a file of each kind: of a killed run, of a finished one and of packed cells."""
-    packed = folder / "packed_cells"
-    packed.mkdir()
-    run_cli(str(whole / RUN.parents[2]), f"pack={packed / 'packed'}", cwd=packed, module="dapo_lit.status")
-    printed = {sound: prints(folder / "sound", sound, kinds) for sound, kinds in ((whole, COMMANDS), (packed, PACKED))}
-    for number, (file, how) in enumerate(product(files_of(killed), DAMAGES)):
-        yield partial(resume_case, folder / f"resumed_{number}", killed, whole, SWEPT, file, how)
-    for number, (file, how) in enumerate(product(files_of(whole), DAMAGES)):
-        commands = {name: COMMANDS[name] for name in READ_BY[file.relative_to(RUN).parts[0]]}
-        yield partial(read_case, folder / f"read_{number}", whole, file, how, commands, printed[whole])
-    tables = sorted(file.relative_to(packed) for file in (packed / "packed").iterdir() if file.is_file())
-    for number, (file, how) in enumerate(product(tables, DAMAGES)):
-        yield partial(read_case, folder / f"packed_{number}", packed, file, how, PACKED, printed[packed])
 
 
 def counts(cases: list[Case]) -> dict[str, int]:
@@ -141,7 +115,6 @@ def main() -> None:
     parser.add_argument(
         "--faults", type=int, default=1, help="0: no second starters, moved folders, lost outputs, limits"
     )
-    parser.add_argument("--damages", type=int, default=1, help="0: no damaged files")
     parser.add_argument("--workers", type=int, default=2, help="runs at once")
     parser.add_argument("--out", type=Path, help="write the outcome of every case as JSON")
     options = parser.parse_args()

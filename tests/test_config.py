@@ -15,7 +15,7 @@ from dapo_lit.config.identity import flatten
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
-STUDY = {"study_name", "task.base_seed", "resume", "budget.steps", "logger.completions_every"}
+STUDY = {"study_name", "task.base_seed", "resume", "budget.steps"}
 STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples", "trainer.shared_prompt"}
 """What every study sets."""
 DIFFERS = {

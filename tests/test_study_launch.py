@@ -13,20 +13,19 @@ from pathlib import Path
 import pytest
 from command_line import run_cli
 from damages import resealed
-from filelock import FileLock
 
 from dapo_lit.build.base_policy import weights_of
 from dapo_lit.cli.command import compose, compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
-from dapo_lit.cli.run_lock import held
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
+from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan
-from dapo_lit.study.read.runs import load
-from dapo_lit.train import train
+from dapo_lit.study.read.runs import StudyError, load
+from dapo_lit.train import run_study, train
 
 TINY = (
     "+experiment=four_sums", "budget.steps=2", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
@@ -42,11 +41,17 @@ def train_here(*arguments: str, cwd: Path) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["train", *arguments])
-        return run_command(train, Config, "config")
+        return run_command(train, Config, "config", run_study=run_study)
 
 
 def launch(*arguments: str, cwd: Path) -> int:
     return train_here("-m", "+study=placebo", *TINY, *arguments, cwd=cwd)
+
+
+def started(study: Path) -> None:
+    """A run of a registered study."""
+    (study / "dapo" / "seed_0").mkdir(parents=True)
+    (study / "dapo" / "seed_0" / "run.json").write_text("{}")
 
 
 def done_at(folder: Path) -> dict[str, int]:
@@ -93,7 +98,7 @@ def test_one_command_runs_every_arm_and_seed_and_registers_the_plan_before_the_f
 
 def test_a_regime_that_is_left_out_is_left_out_of_every_cell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, sweep, _ = prepare(["-m", "+experiment=ablate_token_level_loss", "~regime", "seed=range(0,6)"])
+    _, sweep = prepare(["-m", "+experiment=ablate_token_level_loss", "~regime", "seed=range(0,6)"])
     cell = composed_tree(sweep.overrides(sweep.cells[0]))
     assert (sweep.config.regime, sweep.config.task.label, sweep.config.study.bases) == (None, "chain_sum", ())
     assert (cell.regime, cell.task.label) == (None, "chain_sum")
@@ -133,12 +138,26 @@ def test_a_study_that_is_registered_otherwise_is_refused_and_names_what_differs(
 def test_a_seed_that_would_count_before_the_registered_ones_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = ["-m", "+experiment=ablate_token_level_loss"]
-    prepare([*study, "seed=range(10,16)"])
-    registered = (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes()
+    sweep = prepare([*study, "seed=range(10,16)"])[1]
+    sweep.register()
+    started(sweep.folder)
     with pytest.raises(ConfigError, match="16"):
         prepare([*study, "seed=range(8,16)"])
-    assert (tmp_path / "runs" / "ablate_token_level_loss" / "study.json").read_bytes() == registered
-    prepare([*study, "seed=range(12,18)"])
+    prepare([*study, "seed=range(12,18)"])[1].register()
+    assert [len(entry["plan"]["seeds"]) for entry in json.loads((sweep.folder / "study.json").read_text())] == [6, 8]
+
+
+def test_a_plan_of_which_no_run_has_started_may_be_registered_anew(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = ["-m", "+experiment=ablate_token_level_loss"]
+    for more in ([], ["study.alpha=0.01", "seed=range(3,12)"]):
+        sweep = prepare([*study, *more])[1]
+        sweep.register()
+    (entry,) = json.loads((sweep.folder / "study.json").read_text())
+    assert (entry["plan"]["alpha"], entry["plan"]["seeds"]) == (0.01, list(range(3, 12)))
+    started(sweep.folder)
+    with pytest.raises(StudyError, match="alpha"):
+        prepare([*study, "seed=range(3,12)"])
 
 
 @pytest.mark.parametrize("seeds", ["range(0,14)", "range(12,14)"])
@@ -147,7 +166,7 @@ def test_a_packed_study_is_extended_as_its_cells_were_made(tmp_path, monkeypatch
     folder = Path(__file__).parent.parent / "experiments" / "clip_dose_discovery" / "runs"
     monkeypatch.chdir(tmp_path)
     asked = ["-m", "+study=clip_dose", "+regime=discovery", f"seed={seeds}", f"study.packed={folder}"]
-    _, sweep, registration = prepare(asked)
+    _, sweep = prepare(asked)
     packed = {(run.arm, run.seed): run.identity for run in load(folder)}
     for cell in sweep.cells:
         if cell.seed in (3, 13):
@@ -155,9 +174,9 @@ def test_a_packed_study_is_extended_as_its_cells_were_made(tmp_path, monkeypatch
             assert packed.get((cell.arm, cell.seed), found) == found
             assert found["task.base_seed"] == (1 if cell.seed == 3 else 2)
     assert sum((cell.arm, cell.seed) not in packed for cell in sweep.cells) == 6
+    sweep.register()
     first, second = json.loads((sweep.folder / "study.json").read_text())[-2:]
     assert (len(first["plan"]["seeds"]), second["plan"]["seeds"]) == (12, list(range(14)))
-    assert registration.withdrawn_unless_started()
 
 
 @pytest.mark.parametrize("named", [{"function": "evil.reward"}, {"weights": {"correctness": 1.0, "evil.reward": 0.0}}])
@@ -172,7 +191,8 @@ def test_packed_cells_do_not_name_code_for_new_ones(tmp_path, monkeypatch, named
 
 def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_seed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, sweep, _ = prepare(["-m", "+study=factorial", "+regime=joint"])
+    _, sweep = prepare(["-m", "+study=factorial", "+regime=joint"])
+    sweep.register()
     (entry,) = json.loads((tmp_path / "runs" / "factorial_joint" / "study.json").read_text())
     effects, interactions = entry["plan"]["families"]
     assert (effects["name"], effects["alpha"], len(effects["contrasts"])) == ("main effects", 0.025, 5)
@@ -211,10 +231,12 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
 def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     shutil.rmtree(study / STUDY / "dapo" / "seed_0")
     shutil.rmtree(study / STUDY / OTHER / "seed_0")
-    with FileLock(study / STUDY / "dapo" / ".seed_0.lock"):
-        assert launch(cwd=study) == 0
-    printed = capsys.readouterr().out
-    assert f"{STUDY}/dapo/seed_0: another process (pid unknown" in printed
+    busy = study / STUDY / "dapo" / "seed_0"
+    busy.mkdir()
+    claim = {"owner": "another", "host": os.uname().nodename, "pid": os.getppid()}
+    (busy / "heartbeat").write_text(json.dumps(claim))
+    assert launch(cwd=study) == 0
+    assert f"{STUDY}/dapo/seed_0: another process (pid {os.getppid()} on" in capsys.readouterr().out
     assert f"{OTHER}/seed_0" in done_at(study / STUDY)
     assert "dapo/seed_0" not in done_at(study / STUDY)
 
@@ -236,25 +258,23 @@ def test_a_cell_on_another_machine_is_left_alone_as_long_as_that_machine_writes(
     for name, age in minutes.items():
         (folder / name).touch()
         os.utime(folder / name, (time.time() - 60 * age,) * 2)
-    with held(folder) as found:
-        assert found == ("another process (pid 7 on elsewhere)" if is_held else None)
+    assert holder(folder) == ("another process (pid 7 on elsewhere)" if is_held else None)
 
 
-def test_of_two_processes_one_holds_a_cell_and_its_end_frees_it(tmp_path):
+def test_a_process_that_has_ended_in_any_way_holds_no_cell(tmp_path):
     folder = tmp_path / "dapo" / "seed_0"
-    statement = f"with held(pathlib.Path({str(folder)!r})): input()"
-    code = f"import sys, pathlib; from dapo_lit.cli.run_lock import held\n{statement}"
+    code = (
+        f"import pathlib; from dapo_lit.runs.claim import claimed\nwith claimed(pathlib.Path({str(folder)!r})): input()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as other:
-        lock = folder.with_name(".seed_0.lock")
-        while not lock.exists():
+        while not (folder / "heartbeat").exists():
             time.sleep(0.05)
-        time.sleep(0.2)
-        with held(folder) as holder:
-            assert holder is not None
+        assert holder(folder) == f"another process (pid {other.pid} on {os.uname().nodename})"
         other.kill()
         other.wait()
-        with held(folder) as holder:
-            assert holder is None
+        assert holder(folder) is None
+    with claimed(folder):
+        assert holder(folder) is None  # it is this process
 
 
 def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study, capsys):
@@ -276,20 +296,20 @@ def test_a_failed_cell_does_not_stop_the_others_and_the_exit_code_says_so(study,
         (f"study.arm={OTHER}", "seed=0"),
     ],
 )
-def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_nothing(tmp_path, cache, arguments):
+def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_no_run(tmp_path, cache, arguments):
     done = run_cli("+study=placebo", *TINY, *arguments, "reward.function=json.no_such_function", cwd=tmp_path)
     assert done.returncode == 2, done.stdout
     assert done.stdout.count("before the first step") == 1
     assert "  tokenizer  " in done.stdout
     assert done.stderr.count("error: a reward function failed") == 1
     assert "no attribute 'no_such_function'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and "study" not in file.name]
 
 
-def test_a_refused_command_takes_back_its_edit_of_the_plan_and_touches_no_older_run(study, capsys):
+def test_a_refused_command_edits_no_plan_and_touches_no_older_run(study, capsys):
     before = {file: file.read_bytes() for file in (study / STUDY).rglob("*") if file.is_file()}
     assert launch("seed=range(0,3)", "reward.function=json.no_such_function", cwd=study) == 2
-    assert "seed_2" not in capsys.readouterr().out
+    assert "registered" not in capsys.readouterr().out
     assert {file: file.read_bytes() for file in (study / STUDY).rglob("*") if file.is_file()} == before
 
 

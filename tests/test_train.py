@@ -43,7 +43,6 @@ def test_a_run_that_learned_nothing_is_recorded_and_ends_with_an_error(tmp_path,
 def test_a_run_ends_with_a_table_the_path_and_a_page(whole):
     printed = (whole / "stdout.txt").read_text()
     assert "avg@2, 4 held-out" in printed
-    assert "four_sums-0  predicts " in printed
     assert str(RUN) in printed
     assert f"page    {RUN / 'run.html'}" in printed
     assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"

@@ -11,7 +11,7 @@ from part import ON_GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_DEVICE = ("trainer.accelerator=gpu",) if ON_GPU else ("trainer.accelerator=cpu",)
-QUIET = ("logger.progress=none", "logger.completions_every=0")
+QUIET = ("logger.progress=none",)
 
 
 def begin(folder: Path, *overrides: str, log: str = "log.txt") -> "subprocess.Popen[bytes]":

@@ -1,7 +1,6 @@
 """The command line of the commands without a config: places, and settings as `key=value` or `--key value`."""
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -11,19 +10,11 @@ LOG_SYSTEMS = ("trl", "verl", "openrlhf", "prime_rl", "csv")
 """Trainers whose logs can be read: the files in study/read/key_maps."""
 
 
-class _Paragraphs(argparse.HelpFormatter):
-    """Wraps each paragraph of a description to the terminal; indented ones, which are commands, stay as they are."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        paragraphs = text.strip().split("\n\n")
-        return "\n\n".join(one if one.startswith(" ") else textwrap.fill(one, width) for one in paragraphs)
-
-
 class CommandParser(argparse.ArgumentParser):
     """Reads `output=DIR` like `--output DIR`; a mistake is one line and exit code 2."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=_Paragraphs, **settings)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: None = None

@@ -12,9 +12,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import hydra
@@ -34,10 +33,6 @@ from dapo_lit.errors import UserError
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
-    from dapo_lit.cli.study_plan import Registration
-
-    Prepared = tuple[list[str], Sweep | None, Registration | None]
-    """A command line; the cells of a multirun of a study; the plan that was registered for it."""
 
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
@@ -76,19 +71,6 @@ def description(key: str, schema: type[Section]) -> str:
     return " ".join((schema.model_fields[name].description or "").split())
 
 
-@dataclass(frozen=True)
-class StudyHooks:
-    """The parts of a study that are the command's."""
-
-    before: Callable[[Iterable[Config]], int] = lambda configs: 0
-    """Gets the configs of the cells before the first of several runs, so that what is wrong with all of them is said
-    once; 0, or the exit code."""
-    after: Callable[[Config], int] = lambda config: 0
-    """Called once all cells were run; its result is the exit code if no cell failed."""
-    decided: Callable[[Config], bool] = lambda config: False
-    """Called after each look of a study with several; True: no further cells are needed."""
-
-
 @contextmanager
 def ctrl_c_named() -> Iterator[None]:
     """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
@@ -105,25 +87,31 @@ def run_command(
     schema: type[Schema],
     config_name: str,
     positional: str | None = None,
-    hooks: StudyHooks | None = None,
+    run_study: "Callable[[Sweep], int] | None" = None,
 ) -> int:
     """Composes and checks the config, calls `run(config, overrides)` and returns the exit code.
 
     A user's mistakes are printed and give 2; other errors in a multirun are printed and give 1, after the remaining
-    runs. positional: the key that an argument without `=` is the value of; None: there is no such argument.
+    runs.
+
+    Args:
+        positional: the key that an argument without `=` is the value of; None: there is no such argument.
+        run_study: runs the cells of a study and returns the exit code; None: the command has no studies.
     """
     screen.install()
-    prepared: list[Prepared] = []
+    prepared: list[tuple[list[str], Sweep | None]] = []
     if code := reported(lambda: prepared.extend(checked(sys.argv[1:], schema, positional))):
-        for *_, registration in prepared:
-            if registration is not None:
-                registration.withdrawn_unless_started()
         return code
-    return max([launch(each, run, schema, config_name, hooks or StudyHooks()) for each in prepared])
+    return max(
+        run_study(study) if study and run_study else run_arguments(line, run, schema, config_name)
+        for line, study in prepared
+    )
 
 
-def checked(given: list[str], schema: type[Section], positional: str | None) -> "Iterator[Prepared]":
-    """The command line as Hydra takes it; one for each state of a fork, and with the plan of a study registered."""
+def checked(
+    given: list[str], schema: type[Section], positional: str | None
+) -> "Iterator[tuple[list[str], Sweep | None]]":
+    """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
     arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
     if brings_regime(arguments):
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
@@ -134,31 +122,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
 
         yield from map(prepare, for_each_state(arguments))
     else:
-        yield arguments, None, None
-
-
-def launch(
-    prepared: "Prepared",
-    run: Callable[[Schema, list[str]], None],
-    schema: type[Schema],
-    config_name: str,
-    hooks: StudyHooks,
-) -> int:
-    """Runs one command line; returns its exit code. A study that was refused leaves no registration behind."""
-    arguments, study, registration = prepared
-    code, refused = 1, False
-    try:
-        if study is None:
-            code = run_arguments(arguments, run, schema, config_name)
-        else:
-            code = run_study(study, run, schema, hooks)
-    finally:
-        if code and registration is not None:
-            refused = registration.withdrawn_unless_started()
-    if study is not None and not refused:
-        found = hooks.after(study.config)  # also if a cell failed: of those that have ended
-        code = code or found
-    return code
+        yield arguments, None
 
 
 def run_arguments(
@@ -190,33 +154,6 @@ def is_plain(arguments: list[str]) -> bool:
     if any(argument.lstrip("+~").startswith(("-", "hydra")) for argument in arguments):
         return False
     return not any(parsed(argument).is_sweep_override() for argument in arguments)
-
-
-def run_study(
-    study: "Sweep",
-    run: Callable[[Schema, list[str]], None],
-    schema: type[Schema],
-    hooks: StudyHooks,
-) -> int:
-    """Runs the cells of a study, several at a time, look by look; returns the largest of their exit codes."""
-    from dapo_lit.cli.workers import Cell, run_cells, workers_for
-
-    workers = workers_for(study.config, len(study.cells))
-    configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
-    if len(study.cells) > 1 and (code := hooks.before(configs)):
-        return code
-
-    def run_cell(cell: Cell) -> int:
-        overrides = study.overrides(cell)
-        return attempt(lambda: composed_tree(overrides), overrides, True, run, schema)[0]
-
-    code, batches = 0, study.batches
-    for batch in batches:
-        code = max(code, run_cells(batch, run_cell, workers, study.folder))
-        if len(batches) > 1 and batch is not batches[-1] and hooks.decided(study.config):
-            print(f"every registered comparison is decided after seed {batch[-1].seed}", flush=True)
-            break
-    return code
 
 
 def attempt(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.overrides import looks_only, parsed
+from dapo_lit.cli.overrides import looks_only, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.identity import flatten, kind_of, put, with_defaults
 from dapo_lit.config.sections import HORIZON, SCIENCE
@@ -119,5 +119,5 @@ def fork_families(design: Design, config: Config) -> tuple[Family, ...]:
 
 def _typed(arguments: Sequence[str]) -> dict[str, Any]:
     """The keys and groups of a command line with their values."""
-    given = [parsed(argument) for argument in arguments if "=" in argument and not argument.startswith("-")]
+    given = parsed_overrides(argument for argument in arguments if not argument.startswith("~"))
     return {override.key_or_group: override.value() for override in given if not override.is_sweep_override()}

@@ -87,6 +87,11 @@ def parsed(argument: str) -> Override:
         ) from None
 
 
+def parsed_overrides(arguments: Iterable[str]) -> list[Override]:
+    """The overrides on a command line, `~regime` too, without its flags."""
+    return [parsed(a) for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
+
+
 def choices(override: Override) -> list[object]:
     """The choices of an override in a group: `a`, each of a list `[a,b]`, or each of a sweep `a,b` or `glob(a*)`."""
     value = override.value()

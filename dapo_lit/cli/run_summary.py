@@ -1,4 +1,4 @@
-"""The end of a run: a table before and after, its answers if they are few, why it ended early or taught nothing."""
+"""The end of a run: a table before and after, why it ended early or taught nothing."""
 
 import textwrap
 from pathlib import Path
@@ -10,9 +10,6 @@ from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.run_files import read_metrics, read_table
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table
-
-FEW_QUESTIONS = 8
-"""Up to this many held-out problems are printed one by one."""
 
 SHOWN = 160
 """Characters of a response that are printed."""
@@ -38,7 +35,6 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     lines.append(("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}"))
     title = f"{run['arm']}, seed {config.replicate}, {rows.index[-1]} steps"
     print_table(("", "before", "after"), lines, title=title)
-    _print_predictions(folder, label)
     if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps):
         print(reason)
     print("A single run cannot show a technique's effect or the variation between seeds.")
@@ -94,16 +90,3 @@ def mostly_skipped(run: Path, updates_a_step: int) -> str | None:
         "(optim/bad_updates); lower algorithm.optimizer.lr, or a weight such as algorithm.kl.beta, or use "
         "policy.dtype=float32"
     )
-
-
-def _print_predictions(folder: RunFolder, label: str) -> None:
-    """Prints the last evaluation question by question, if there are few."""
-    files = sorted((folder.path / "eval" / label).glob("step_*.parquet"))
-    if not files:
-        return
-    samples = read_table(files[-1])
-    if samples["problem_id"].nunique() > FEW_QUESTIONS:
-        return
-    for problem_id, answers in samples.groupby("problem_id", sort=False):
-        predicted = answers["extracted"].fillna("none").mode()[0]
-        print(f"{problem_id}  predicts {predicted}  {answers['correct'].mean():.3f} right")

@@ -1,4 +1,4 @@
-"""Launches a study: writes its arms and seeds out on the command line, checks them and registers the plan.
+"""The cells of a study: its arms and seeds written out as overrides, checked, with the plan that they carry out.
 
 `+study=<name>` chooses an entry of conf/studies.yaml, which lists the arms. `with_arm` turns the arm's name into config
 values when a cell's config is composed.
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, looks_only
-from dapo_lit.cli.study_plan import Registration, check_power, declared_keys, protocol, register_plan
+from dapo_lit.cli.overrides import choices, looks_only, parsed_overrides
+from dapo_lit.cli.study_plan import check_power, make_plan, protocol
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.shipped import base_of, known_choices
@@ -26,6 +25,7 @@ from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import Arm, Design, read_arms
 from dapo_lit.study.read.guard import composed_refusals
+from dapo_lit.study.read.registration import Plan, entries_in_force, register, with_plan
 
 ARM, SEED = "study.arm", "seed"
 
@@ -36,10 +36,14 @@ class Sweep:
 
     config: Config
     """As composed without an arm."""
+    plan: Plan
+    """Registered before the first cell runs."""
+    multirun: bool
+    """False for one cell that was named."""
     cells: tuple[Cell, ...]
     """Seed by seed, so that all arms can be compared as soon as one seed is done."""
     arguments: tuple[str, ...]
-    """The command line without arms and seeds; the study is the last group, because its file refers to others."""
+    """The overrides without arms and seeds; the study is the last group, because its file refers to others."""
 
     @property
     def folder(self) -> Path:
@@ -54,38 +58,48 @@ class Sweep:
         parts = [seeds[start:end] for start, end in itertools.pairwise((0, *looks))]
         return [tuple(cell for cell in self.cells if cell.seed in part) for part in parts]
 
+    def register(self) -> None:
+        """Writes the plan into the study's folder, and prints what it decides."""
+        assert self.config.study is not None
+        packed = self.config.study.packed
+        digest = register(self.folder, self.plan, Path(packed) if packed else None)
+        found = [f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in self.plan.families]
+        if found:
+            print(f"registered {digest[:12]}, to decide {'; '.join(found)}", flush=True)
+
     def overrides(self, cell: Cell) -> list[str]:
         """The overrides that a cell is composed from."""
-        given = _parsed(self.arguments)
-        kept = [str(override.input_line) for override in given if not _of_hydra(override)]
-        return [*kept, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
+        return [*self.arguments, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
 
-def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registration | None]:
-    """The command line, with arm and seed written out for one cell of a study; a multirun's cells; and the plan.
+def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
+    """The command line, and the cells of a study with their plan; None for any other command line.
 
-    A multirun gets every arm and, unless it names seeds, the seeds of the study's file. The plan is registered here,
-    after all checks of the study itself; the caller withdraws it if no run starts.
+    A multirun gets every arm and, unless it names seeds, the seeds of the study's file.
+
+    Raises:
+        ConfigError, StudyError: the study cannot be right; nothing has been written.
     """
-    given = _parsed(arguments)
+    given = parsed_overrides(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
-        return list(arguments), None, None
+        return list(arguments), None
     if chosen:
         _check_choice(chosen[0])
     if looks_only(arguments):
-        return list(arguments), None, None
+        return list(arguments), None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
     plain = [str(o.input_line) for o in others if not _of_hydra(o)]
     tree = composed_tree([*plain, *last])
-    config, kept = parse(resolved(tree)), list[str]()
+    config, kept, packed = parse(resolved(tree)), list[str](), None
     assert config.study is not None
-    if (packed := config.study.packed) is not None:
-        if not Path(packed).is_dir():
+    if config.study.packed is not None:
+        packed = Path(config.study.packed)
+        if not packed.is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
-        kept = protocol(Path(packed), plain, last, {o.key_or_group for o in others})
+        kept = protocol(packed, plain, last, {o.key_or_group for o in others})
         tree = composed_tree([*plain, *kept, *last])
         config = parse(resolved(tree))
     multirun = "-m" in arguments or "--multirun" in arguments
@@ -94,21 +108,14 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None, Registra
     check_arms(study, tree)
     if multirun:
         check_power(study, config, seeds)
-    registration = register_plan(study, config, seeds, multirun)
+    cells = tuple(Cell(arm.name, seed) for seed in seeds for arm in arms)
+    plan = make_plan(study, config, seeds, multirun)
+    sweep = Sweep(config, plan, multirun, cells, (*plain, *kept, *last))
+    with_plan(entries_in_force(sweep.folder, packed), plan, sweep.folder)
     print(_in_words(config, len(arms), seeds), flush=True)
     if kept:
         print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
-    if registration.decides:
-        print(f"registered {registration.digest[:12]}, to decide {registration.decides}", flush=True)
-    drop = {str(o.input_line) for o in given if o in chosen or o.key_or_group in (ARM, SEED)}
-    sweep = Sweep(
-        config,
-        tuple(Cell(arm.name, seed) for seed in seeds for arm in arms),
-        (*(a for a in arguments if a not in drop), *kept, *last),
-    )
-    if multirun:
-        return list(arguments), sweep, registration
-    return [*sweep.arguments, f"seed={seeds[0]}", f"{ARM}='{arms[0].name}'"], None, registration
+    return list(arguments), sweep
 
 
 def _cells(study: Design, config: Config, given: Sequence[Override], multirun: bool) -> tuple[list[Arm], list[int]]:
@@ -151,11 +158,6 @@ def with_arm(tree: DictConfig) -> DictConfig:
     if config.study.arm is None:
         raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
     return with_values(tree, find_arm(study_design(config), config.study.arm))
-
-
-def composed_arm(tree: DictConfig, arm: Arm) -> Config:
-    """The checked config of one arm of the study that `tree` was composed with."""
-    return parse(resolved(with_values(tree, arm)))
 
 
 def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
@@ -202,10 +204,8 @@ def study_design(config: Config) -> Design:
 
 def check_arms(study: Design, tree: DictConfig) -> None:
     """Composes every arm and refuses the study if two of them differ in keys that it does not declare."""
-    configs = {arm.name: composed_arm(tree, arm) for arm in study.arms}
-    trees = {name: config.model_dump(mode="json") for name, config in configs.items()}
-    reasons = composed_refusals(trees, declared_keys(study, configs[study.reference]))
-    if reasons:
+    configs = {arm.name: parse(resolved(with_values(tree, arm))).model_dump(mode="json") for arm in study.arms}
+    if reasons := composed_refusals(configs, study.declared):
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 
 
@@ -259,13 +259,6 @@ def _is_study(chosen: Override) -> bool:
 def _of_hydra(override: Override) -> bool:
     key = override.key_or_group
     return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
-
-
-def _parsed(arguments: Sequence[str]) -> list[Override]:
-    """The overrides of a command line, `~regime` too."""
-    return OverridesParser.create().parse_overrides(
-        [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
-    )
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:

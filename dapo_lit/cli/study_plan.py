@@ -4,11 +4,9 @@ settings of packed cells, with which further pairs are made whatever the shipped
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
@@ -18,16 +16,16 @@ from dapo_lit.config.identity import differences, identity, put
 from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
 from dapo_lit.errors import suggestion
-from dapo_lit.files import make_folder, remove_empty
 from dapo_lit.imports import names_code
+from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import contrasts, primary_family
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.designs import Design
 from dapo_lit.study.read.outcomes import in_words
-from dapo_lit.study.read.packed_cells import read_packed
-from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, last_plan, register
+from dapo_lit.study.read.packed_cells import packed_config, read_packed
+from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, entries_in_force
 
 SEEDED = ("seed", "task.base_seed")
 
@@ -68,9 +66,6 @@ def _with_switches(cell: DictConfig, packed: dict[str, object]) -> dict[str, obj
     return tree
 
 
-LOCK = ".study.lock"
-
-
 OF_THE_REGIME = "outcomes of the regime"
 """The family of each technique's comparison on the outcome that the regime names for it."""
 RULE = "two-sided sign-flip test over {units}, adjusted over its family by Holm"
@@ -86,7 +81,7 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
         return fork_families(study, config)
     found = contrasts(study.names, study.reference)
     first = primary_family(found)
-    asked = section.families or ({} if first is None or section.event else {first: section.alpha})
+    asked = section.families or ({} if first is None else {first: section.alpha})
     controls = config.regime.techniques if config.regime else {}
     words = in_words(section.metric, config.evaluation.final_samples)
     made = []
@@ -138,8 +133,8 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
         return
     every = set(seeds)
     units = _units(config, every)
-    decided = [(len(family.contrasts), family.alpha) for family in families(study, config)]
-    for comparisons, alpha in decided or ([(1, section.alpha)] if section.event else []):
+    for family in families(study, config):
+        comparisons, alpha = len(family.contrasts), family.alpha
         if units < (needed := pairs_needed(comparisons, alpha)):
             raise ConfigError(
                 f"study {study.name}: {units} base polic{'y' if units == 1 else 'ies'} cannot decide anything: the "
@@ -165,89 +160,58 @@ def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Ma
     return before.stopping if before else {"pairs": _units(config, seeds)}
 
 
-@dataclass(frozen=True)
-class Registration:
-    """A plan that was registered for runs which are about to start."""
-
-    folder: Path
-    made: tuple[Path, ...]
-    """Folders that were made for it, innermost first."""
-    before: str | None
-    """Content of study.json until then; None: there was none."""
-    after: str
-    runs: frozenset[tuple[Path, int]]
-    decides: str
-    """The families that are decided, in words."""
-    digest: str
-
-    def withdrawn_unless_started(self) -> bool:
-        """Puts study.json back if no run of the study was started or resumed since: the command was refused."""
-        file = self.folder / FILE
-        with FileLock(self.folder / LOCK):
-            if _runs(self.folder) != self.runs or file.read_text() != self.after:  # started, or of another command
-                return False
-            if self.before is not None:
-                file.write_text(self.before)
-                return True
-            file.unlink()
-            (self.folder / LOCK).unlink()
-        remove_empty(self.made)
-        return True
-
-
-def register_plan(study: Design, config: Config, seeds: Sequence[int], multirun: bool) -> Registration:
-    """Registers the plan in the study's folder; seeds that were registered before stay in it.
+def make_plan(study: Design, config: Config, seeds: Sequence[int], multirun: bool) -> Plan:
+    """The plan of the runs that are about to start.
 
     One cell by itself, where nothing is registered, registers the seeds of the study's file too.
+
+    Raises ConfigError: a seed would count before those that are registered.
     """
     section = config.study
     assert section is not None
     folder = Path(config.runs_dir) / config.study_name
-    made = make_folder(folder)
-    file = folder / FILE
-    with FileLock(folder / LOCK):  # two multiruns may launch the same study
-        content = file.read_text() if file.is_file() else None
-        before = _registered_plan(config)
-        if before and (late := sorted(s for s in {*seeds} - {*before.seeds} if s < max(before.seeds, default=s))):
-            raise ConfigError(
-                f"seed={late[0]}: {folder / FILE} registers seeds up to {max(before.seeds)}, and pairs count in the "
-                f"order of their seeds; further seeds start at {max(before.seeds) + 1}"
-            )
-        registered = {*seeds, *(before.seeds if before else () if multirun else section.seeds)}
-        one = config.policy.path is not None or len(section.bases) == 1
-        plan = Plan(
-            study=study.name,
-            metric=section.metric,
-            reference=study.reference,
-            arms=study.names,
-            seeds=tuple(sorted(registered)),
-            bases=section.bases if config.policy.path is None else (),
-            families=families(study, config),
-            rule=RULE.format(units="runs of one base policy" if one else "base policies"),
-            stopping=_stopping(config, before, registered),
-            budget=config.budget.model_dump() | {"wall_s": None},  # as plans of earlier versions have it
-            alpha=section.alpha,
-            declared=tuple(sorted(declared_keys(study, config))),
-            event=section.event.model_dump() if section.event else None,
+    before = _registered_plan(config)
+    if before and (late := sorted(s for s in {*seeds} - {*before.seeds} if s < max(before.seeds, default=s))):
+        raise ConfigError(
+            f"seed={late[0]}: {folder / FILE} registers seeds up to {max(before.seeds)}, and pairs count in the "
+            f"order of their seeds; further seeds start at {max(before.seeds) + 1}"
         )
-        register(folder, plan, Path(section.packed) if section.packed else None)
-        decides = "; ".join(f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in plan.families)
-        return Registration(folder, made, content, file.read_text(), _runs(folder), decides, plan.digest)
-
-
-def _runs(folder: Path) -> frozenset[tuple[Path, int]]:
-    """The records of a study's runs, with the time of their last change."""
-    return frozenset((record, record.stat().st_mtime_ns) for record in folder.glob("*/seed_*/run.json"))
+    registered = {*seeds, *(() if before or multirun else section.seeds)}
+    one = config.policy.path is not None or len(section.bases) == 1
+    return Plan(
+        study=study.name,
+        metric=section.metric,
+        reference=study.reference,
+        arms=study.names,
+        seeds=tuple(sorted(registered)),
+        bases=section.bases if config.policy.path is None else (),
+        families=families(study, config),
+        rule=RULE.format(units="runs of one base policy" if one else "base policies"),
+        stopping=_stopping(config, before, registered),
+        budget=config.budget.model_dump() | {"wall_s": None},  # as plans of earlier versions have it
+        alpha=section.alpha,
+        declared=tuple(sorted(study.declared)),
+    )
 
 
 def _registered_plan(config: Config) -> Plan | None:
-    """The plan that the study's folder has, or that is packed with the cells that it extends."""
+    """The plan that counts: that of the study's folder if it has runs, or that of the packed cells that it extends."""
     packed = config.study.packed if config.study else None
-    own = last_plan(Path(config.runs_dir) / config.study_name)
-    return own or (last_plan(Path(packed)) if packed else None)
+    entries = entries_in_force(Path(config.runs_dir) / config.study_name, Path(packed) if packed else None)
+    return Plan.read(entries[-1]["plan"]) if entries else None
 
 
-def declared_keys(study: Design, config: Config) -> set[str]:
-    """Config keys in which the arms may differ: what the names of the arms set, and study.declared."""
-    assert config.study is not None
-    return {*study.declared, *config.study.declared}
+def packed_cell(config: Config, arm: str) -> Path | None:
+    """The packed cell under study.packed that makes this run unnecessary: the same experiment, finished."""
+    if config.study is None or config.study.packed is None or config.resume != "auto":
+        return None
+    folder = Path(config.study.packed)
+    cell = folder / arm / f"seed_{config.replicate}"
+    packed = packed_config(folder, arm, config.replicate)
+    if packed is None:
+        return None
+    changes = differences(identity(packed), identity(config.model_dump(mode="json")))
+    if changes:
+        print(f"{cell} is packed with another config ({describe(changes)}); training it again")
+        return None
+    return cell

@@ -21,6 +21,7 @@ RETIRED_EXECUTION = {
     "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
     "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
     "logger.wandb.enabled",
+    "logger.completions_every", "study.event", "study.declared",
     "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
     "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
     "reflection.patterns", "rollout.vllm.eager", "trainer.peak_tflops", "evaluation.num_problems",
@@ -34,7 +35,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False, "algorithm.advantage.unbiased_std": True,
     "algorithm.advantage.epsilon": 1e-6, "algorithm.dynamic_sampling.max_empty_steps": 3,
     "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
-    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate",
+    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate", "logger.progress": "auto",
     "policy.lora.target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
@@ -127,12 +128,7 @@ def identity(tree: Tree) -> dict[str, Any]:
 
 def config_hash(tree: Tree) -> str:
     """16 hexadecimal digits of the run's identity."""
-    return hash_of(identity(tree))
-
-
-def hash_of(identity: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits of what `identity` returned."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(identity(tree), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -199,10 +199,8 @@ class Budget(Section):
 class Logger(Section):
     rollouts_every: Count
     """Steps between rollout files; 0: none."""
-    completions_every: Count
-    """Steps between printed tables of sampled completions; 0: none."""
-    progress: Literal["auto", "rich", "plain", "none"]
-    """auto: a live display on a terminal, elsewhere one line per step."""
+    progress: Literal["plain", "none"]
+    """plain: one line per step."""
     lightning: dict[str, Any] | None
     """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: dict[str, Any] | None

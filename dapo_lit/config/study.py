@@ -40,19 +40,6 @@ class Regime(Section):
             yield f"techniques: {', '.join(unknown)} unknown; there are {', '.join(REGISTER)}"
 
 
-class Event(Section):
-    """A time-to-event outcome: the first step at which a metric exceeds a threshold."""
-
-    key: str
-    """The metric, such as task/steps_frac."""
-    threshold: float
-    treated: str
-    """The arms of the registered contrast, treated minus control."""
-    control: str
-    horizon: PositiveInt
-    """In steps; an event after it counts as not happened."""
-
-
 class Fork(Section):
     run: str
     """The folder of the run that is continued, such as runs/dapo/dapo/seed_0."""
@@ -90,10 +77,6 @@ class Study(Section):
     """`decided`: look after every few seeds, and stop once every registered comparison is decided; null: all seeds."""
     max_pairs: PositiveInt
     """The most seeds that `until` runs; alpha is spent over them."""
-    event: Event | None
-    """A registered time-to-event contrast; null: none."""
-    declared: tuple[str, ...]
-    """Further config keys in which the arms may differ."""
     underpowered: bool
     """Run the study although its exact test cannot reach alpha with these seeds."""
     workers: PositiveInt | None
@@ -104,7 +87,7 @@ class Study(Section):
     def faults(self) -> Iterator[str]:
         if len(set(self.seeds)) < len(self.seeds):
             yield f"seeds {list(self.seeds)}: one is named twice"
-        if self.until and (self.event or len(self.bases) > 1):
-            yield "until: several looks need one base policy, or one for each seed (bases: []), and no event"
+        if self.until and len(self.bases) > 1:
+            yield "until: several looks need one base policy, or one for each seed (bases: [])"
         if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
             yield f"families {self.families}: their shares exceed alpha {self.alpha:g}"

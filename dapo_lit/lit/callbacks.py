@@ -64,8 +64,6 @@ class Recorder(Callback):
                 self.loggers.rollouts(batch.step, rollouts)
         self._end(trainer, module)
         self._write_last(trainer, module)
-        if self.loggers is not None:
-            self.loggers.completions(collected)
         if any(group.missing for group in collected.counted):
             self._report_missing(collected, trainer.datamodule.parts.verifier.first_error)
 

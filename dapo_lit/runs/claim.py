@@ -8,14 +8,15 @@ import json
 import os
 import platform
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
-from dapo_lit.errors import HeldError
+from dapo_lit.errors import DamagedError, HeldError
 from dapo_lit.files import make_folder, remove_empty, write_text
-from dapo_lit.run_files import HEARTBEAT, RECORD, read_claim
+from dapo_lit.run_files import HEARTBEAT, RECORD, alive, read_claim, read_record
 
 INTERVAL_S = 30.0
 
@@ -34,6 +35,23 @@ def check_claim(run: Path, owner: str) -> None:
             by = f"process {claim['pid']} on {claim['host']}" if claim else "another process, which has ended,"
             reason = f"{by} took it over"
         raise HeldError(f"{run}: {reason}; this process stops and writes nothing more there")
+
+
+def holder(run: Path) -> str | None:
+    """The process that trains a run now, in words; None if there is none.
+
+    A claim is written before run.json; without one, a run.json that another machine wrote counts as long as that
+    machine writes into the folder.
+    """
+    record: Mapping[str, Any] = read_claim(run)
+    if not record:
+        with suppress(DamagedError, NotADirectoryError):  # opening the run says so
+            record = read_record(run)
+        if record.get("status") != "running" or record.get("host") == platform.node():
+            return None
+    if record.get("pid") == os.getpid() or not alive(record, run):
+        return None
+    return f"another process (pid {record.get('pid', 'unknown')} on {record.get('host', 'this machine')})"
 
 
 @contextmanager

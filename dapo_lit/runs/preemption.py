@@ -67,13 +67,9 @@ def requeue_command() -> list[str]:
     return ["scontrol", "requeue", f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]]
 
 
-def requeue() -> bool:
-    """Requeues the job; returns whether SLURM accepted. The run then continues with resume=auto."""
+def requeue() -> None:
+    """Puts the job into SLURM's queue again; the run then continues with resume=auto."""
     try:
-        done = subprocess.run(requeue_command(), capture_output=True, text=True, timeout=60, check=False)
+        subprocess.run(requeue_command(), capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"the job could not be requeued: {error}", flush=True)
-        return False
-    if done.returncode:
-        print(f"the job could not be requeued: {done.stderr.strip()}", flush=True)
-    return done.returncode == 0
+        print(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}", flush=True)

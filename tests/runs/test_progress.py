@@ -1,9 +1,8 @@
-"""The remaining time of a run ends with the budget that is spent first; the live display fits the terminal."""
+"""The remaining time of a run ends with the budget that is spent first."""
 
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from dapo_lit.runs import loggers
 from dapo_lit.runs.loggers import Display, remaining_steps
@@ -21,7 +20,7 @@ from dapo_lit.runs.loggers import Display, remaining_steps
 def test_the_eta_honours_every_budget(compose, monkeypatch, capsys, budget, seconds):
     now = 0.0
     monkeypatch.setattr(loggers, "time", SimpleNamespace(perf_counter=lambda: now))
-    display = Display(compose("budget.steps=100", "logger.progress=plain", *budget), Console())
+    display = Display(compose("budget.steps=100", *budget).budget)
     for step in range(5):
         now = step * 10.0
         display.row({"step": step, "tokens_generated": step * 100, "perf/tokens_per_s": 20.0})

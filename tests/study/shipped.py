@@ -3,12 +3,14 @@
 from dapo_lit.config.shipped import SHARED, studies
 from dapo_lit.study.designs import ARMS, Design, read_arms
 
+PAIR = "pair"
+"""A study of two arms that is not shipped."""
 _STUDIES = {name: entry["study"] for name, entry in studies().items() if name != SHARED}
 DESIGNS = tuple(sorted(name for name, study in _STUDIES.items() if study.get("arms")))
 
 
 def design(name: str) -> Design:
     """A shipped study, or the arms of one word."""
-    words = [name] if name in ARMS else _STUDIES[name]["arms"]
+    words = ["dapo-clip_higher", "dapo"] if name == PAIR else [name] if name in ARMS else _STUDIES[name]["arms"]
     arms = read_arms(words)
     return Design(name, _STUDIES[name]["reference"] if name in _STUDIES else arms[0].name, arms)

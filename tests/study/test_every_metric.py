@@ -19,7 +19,7 @@ CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dap
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return load(write_study(tmp_path_factory.mktemp("runs"), "emergence", seeds=range(5), steps=12, every=3))
+    return load(write_study(tmp_path_factory.mktemp("runs"), "pair", seeds=range(5), steps=12, every=3))
 
 
 def test_one_metric_has_the_p_of_its_own_t_over_all_flips_and_more_metrics_a_larger_one() -> None:

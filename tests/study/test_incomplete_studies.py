@@ -15,17 +15,17 @@ from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Plan, read_plan, register
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.document import in_terminal
+from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.report import build
 from dapo_lit.study.report.results import analyse
-from dapo_lit.techniques import DAPO, NAIVE_GRPO
-
-QUICK = ["--formats", "png"]
+from dapo_lit.techniques import DAPO
 
 
 def text_of(folder: Path) -> str:
     """The report's text in wide lines, without a file."""
     plan, edits = read_plan(folder)
-    parts = build(analyse(load(folder), plan, tuple(edits)), "command").parts
+    results = analyse(load(folder), plan, tuple(edits))
+    parts = build(results, page_one(results), "command").parts
     return "\n".join(in_terminal(parts, width=500))
 
 
@@ -37,7 +37,7 @@ def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -
     plan = {"study": "leave_one_out", "arms": ["dapo", "dapo-clip_higher", "dapo-dynamic_sampling"], "seeds": [0, 1, 2]}
     entry = {"at": "2026-01-01T00:00:00+00:00", "plan": plan}
     (tmp_path / "leave_one_out" / "study.json").write_text(json.dumps([entry]))
-    assert report([str(tmp_path / "leave_one_out"), *QUICK]) == 3
+    assert report([str(tmp_path / "leave_one_out")]) == 3
     results = json.loads((tmp_path / "leave_one_out" / "report" / "report.json").read_text())
     assert [(row["arm"], row["runs"]) for row in results["tables"]["outcomes"]] == [
         ("dapo", "3"),
@@ -50,7 +50,7 @@ def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -
 
 
 def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_so(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3)
+    folder = write_study(tmp_path, "pair", seeds=(0, 1, 2), steps=6, every=3)
     file = folder / "dapo" / "seed_1" / "metrics.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     file.unlink()
@@ -60,14 +60,6 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
     text = text_of(folder)
     assert re.search(r"dapo/seed_1 +not averaged +eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6", text)
     assert re.search(r"clip-higher +accuracy on chain_sum \(avg@4\) +2 ", text)
-
-
-def test_mixed_code_is_reported_on_demand_and_said_at_the_top(tmp_path: Path) -> None:
-    write_run(tmp_path, Arm(DAPO), study="x", steps=6, every=3)
-    write_run(tmp_path, Arm(NAIVE_GRPO), study="x", steps=6, every=3, code_hash="beef")
-    assert report([str(tmp_path / "x"), *QUICK, "--allow-mixed"]) == 0
-    text = (tmp_path / "x" / "report" / "report.html").read_text()
-    assert "2 versions of the code" in text.split("<h2")[0]
 
 
 def test_a_registered_event_is_decided_by_the_runs_that_have_it_within_the_horizon(tmp_path: Path) -> None:

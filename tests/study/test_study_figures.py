@@ -21,7 +21,7 @@ def seed_lines(axes: Axes) -> list[np.ndarray]:
 
 
 def test_a_metric_plot_has_a_line_for_each_seed_under_each_mean(tmp_path: Path) -> None:
-    runs = load(write_study(tmp_path, "emergence", seeds=(0, 1, 2), steps=6, every=3))
+    runs = load(write_study(tmp_path, "pair", seeds=(0, 1, 2), steps=6, every=3))
     axes = plot_metric(runs, "rollout/entropy").axes[0]
     assert len(seed_lines(axes)) == 6
     assert [line.get_linewidth() for line in axes.lines] == [1.6, 1.6]

@@ -19,16 +19,14 @@ from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
-QUICK = ["--formats", "png"]
-
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study with its report in all formats."""
+    """A finished study with its report."""
     base = tmp_path_factory.mktemp("whole")
-    register(base / "emergence", Plan("emergence", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
-    folder = write_study(base, "emergence", seeds=(0, 1, 2), steps=12, every=3)
-    assert report([str(folder), "--formats", "png,pdf,svg"]) == 0
+    register(base / "pair", Plan("pair", metric="eval/chain_sum/avg@4", seeds=(0, 1, 2)))
+    folder = write_study(base, "pair", seeds=(0, 1, 2), steps=12, every=3)
+    assert report([str(folder)]) == 0
     return folder / "report"
 
 
@@ -63,7 +61,7 @@ def test_the_page_needs_no_script_fetches_nothing_and_describes_every_figure(who
 
 
 def test_the_first_sentence_gives_the_sensitivity_of_the_regime(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "made_up"}})
+    folder = write_study(tmp_path, "pair", seeds=(0, 1), steps=6, every=3, keys={"regime": {"name": "made_up"}})
     assert read_calibration(load(folder), folder) is None
     (tmp_path / "calibrate_made_up").mkdir()
     file = tmp_path / "calibrate_made_up" / "calibration.json"
@@ -87,7 +85,7 @@ def effects_of(folder: Path, plan: Plan | None) -> list[dict[str, str]]:
 
 
 def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=range(8), steps=12, every=3)
+    folder = write_study(tmp_path, "pair", seeds=range(8), steps=12, every=3)
     bare = effects_of(folder, None)
     assert {row["verdict"] for row in bare} == {""}
     assert all(row["kind"].startswith("exploratory") for row in bare)
@@ -100,7 +98,7 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
         "entropy",
         steps=(4, 9),
     )
-    plan = Plan("emergence", metric="eval/chain_sum/avg@4", families=(Family("mine", 0.025, (contrast,), 0.5),))
+    plan = Plan("pair", metric="eval/chain_sum/avg@4", families=(Family("mine", 0.025, (contrast,), 0.5),))
     first, *others = effects_of(folder, plan)
     assert (first["outcome"], first["n"], first["verdict"]) == ("entropy, steps 4 to 9", "8", "up")
     assert first["kind"] == "registered, mine, alpha 0.025"
@@ -111,8 +109,8 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
 
 
 def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "emergence", seeds=range(8), steps=12, every=3)
-    plan = Plan("emergence", metric="eval/chain_sum/avg@4", family="left out of DAPO")
+    folder = write_study(tmp_path, "pair", seeds=range(8), steps=12, every=3)
+    plan = Plan("pair", metric="eval/chain_sum/avg@4", family="left out of DAPO")
     assert effects_of(folder, replace(plan, stopping={"pairs": 12}))[0]["verdict"] == "at 8 of 12"
     first = effects_of(folder, replace(plan, stopping={"pairs": 5}))[0]
     assert (first["n"], first["p"], first["verdict"]) == ("5", "0.0625", "undecided")
@@ -126,7 +124,7 @@ def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
     write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
     record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
-    assert report([str(tmp_path / "x"), *QUICK]) == 3
+    assert report([str(tmp_path / "x")]) == 3
     page = Page()
     page.feed((tmp_path / "x" / "report" / "report.html").read_text())
     assert page.tags.count("script") == 3

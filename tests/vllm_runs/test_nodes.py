@@ -24,7 +24,7 @@ RUN = (
     "rollout.max_batch_size=16", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.sharding.dtype=null",
     "trainer.threads=1", "trainer.timeout_min=5", "trainer.checkpoint_every=1", "algorithm.num_prompts=6",
     "algorithm.minibatch_prompts=3", "evaluation.samples=1", "evaluation.every=0", "logger.progress=none",
-    "logger.completions_every=0", "algorithm.techniques.dynamic_sampling=false",
+    "algorithm.techniques.dynamic_sampling=false",
 )  # fmt: skip
 OPTIONS = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
 PROGRAMS = {

@@ -78,7 +78,7 @@ def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it
         "+experiment=smollm2_arithmetic", "rollout=vllm", f"policy.path={MODEL}", "rollout.vllm.kv_cache_gb=0.5",
         "algorithm.num_prompts=2", "algorithm.minibatch_prompts=1", "algorithm.optimizer.warmup_steps=0",
         "budget.steps=2", "task.num_heldout=2", "evaluation.samples=1", "logger.rollouts_every=1",
-        "logger.completions_every=1", cwd=tmp_path, timeout=400,
+        cwd=tmp_path, timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "Answer: " in ran.stdout  # the table of completions

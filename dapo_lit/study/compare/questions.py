@@ -5,14 +5,19 @@ More samples make a question's mean exact and say nothing about other questions:
 (1998) do for proportions: one that is always wrong and one that is always right. Without them 30 wrong questions would
 give the interval [0, 0], and skewed means of few questions intervals that are too short. A percentile bootstrap over
 few questions has both faults.
+
+A table of samples has one row per sample (`problem_id`, `sample_index`, `correct`, `num_tokens`, `truncated`) and the
+same number of samples of every question.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
+from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.study.compare.statistics import Array, Estimate, sign_flip_p, t_interval
 
 FLIPS = 100_000
@@ -104,3 +109,63 @@ def _flip_p(differences: Array) -> float:
         signs = rng.integers(0, 2, (min(2_000, FLIPS - start), len(changed)), dtype=np.int8) * 2 - 1
         above += int(np.sum(np.abs(signs @ changed) >= limit))
     return (above + 1) / (FLIPS + 1)  # the observed signs are one of the flips: never 0
+
+
+def by_question(table: pd.DataFrame, column: str) -> np.ndarray:
+    """A column's values [questions, samples], questions in the order they first occur.
+
+    Raises ValueError: the questions have different numbers of samples.
+    """
+    groups = [group[column].to_numpy(dtype=float) for _, group in table.groupby("problem_id", sort=False)]
+    if len({len(values) for values in groups}) != 1:
+        raise ValueError("questions have different numbers of samples")
+    return np.stack(groups)
+
+
+def pass_curve(correct: np.ndarray) -> np.ndarray:
+    """Unbiased pass@k [questions, k = 1..n] from 0/1 outcomes [questions, n]."""
+    n = correct.shape[1]
+    return np.array([[pass_at_k(n, int(row.sum()), k) for k in range(1, n + 1)] for row in correct])
+
+
+def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[str, Estimate]:
+    """The table that the command prints: avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation.
+
+    consensus: cons@k of each question, k = 1..n, in the order of the table.
+    """
+    correct = by_question(table, "correct")
+    n = correct.shape[1]
+    passes = pass_curve(correct)
+    rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
+    rows |= {f"pass@{k}": share_interval(passes[:, k - 1]) for k in doublings(n) if k > 1}
+    rows[f"cons@{n}"] = share_interval([curve[-1] for curve in consensus])
+    rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
+    rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
+    return rows
+
+
+def doublings(n: int) -> list[int]:
+    """1, 2, 4, ... below n, and n.
+
+    >>> doublings(6)
+    [1, 2, 4, 6]
+    """
+    return [k for k in (2**i for i in range(n.bit_length())) if k < n] + [n]
+
+
+def samples_curve(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> pd.DataFrame:
+    """A row for each k = 1..n: tokens a question, pass@k and cons@k with intervals.
+
+    cons@k is the mean over all subsets of k samples, as unbiased as pass@k; cons@1 is avg@n.
+    """
+    passes = pass_curve(by_question(table, "correct"))
+    votes = np.asarray(consensus, dtype=float)
+    length = float(table["num_tokens"].mean())
+    rows = []
+    for k in range(1, passes.shape[1] + 1):
+        row: dict[str, float | None] = {"samples": k, "tokens": k * length}
+        for name, values in (("pass", passes[:, k - 1]), ("cons", np.clip(votes[:, k - 1], 0, 1))):
+            estimate = share_interval(values)
+            row |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -24,12 +24,10 @@ MOST_BANDS = 4
 """With more arms no bands and no seeds are drawn: they would hide each other and the means."""
 
 
-def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figure:
+def plot_metric(runs: Runs, key: str, x: str = "step") -> Figure:
     """A metric of every arm: a thin line per seed, the mean of the seeds and, up to four arms, its 95 % t-band.
 
-    Args:
-        x: one of the five axes; where it is not `step`, seeds are interpolated to common values, never extrapolated.
-        smooth: rows of a centred moving mean, applied to every seed alike and named in the title.
+    x: one of the five axes; where it is not `step`, the k-th points of all seeds are averaged.
     """
     logged, runs = runs.keys(), runs.usable
     arms = [arm for arm in runs.arms if any(len(run.series(key)) for run in runs.of(arm))]
@@ -37,23 +35,20 @@ def plot_metric(runs: Runs, key: str, x: str = "step", smooth: int = 1) -> Figur
         raise StudyError(f"no usable run logged {key}; logged: {', '.join(logged)}")
     look = looks(arms)
     figure, grid = new_figure(width=5.6, height=3.1)
-    _draw_metric(grid[0, 0], runs, key, x, arms, look, smooth)
+    _draw_metric(grid[0, 0], runs, key, x, arms, look)
     legend(figure, {short(arm): look[arm] for arm in arms})
-    smoothing = f", moving mean of {smooth}" if smooth > 1 else ""
     several = any(len(runs.of(arm)) > 1 for arm in arms)
     band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
-    heading = f"{in_words(key)} ({seeds_text(runs, arms)}{band_text}{smoothing})"
+    heading = f"{in_words(key)} ({seeds_text(runs, arms)}{band_text})"
     title(grid[0, 0], heading, "share" if is_share(key) else unit(key), AXES[x])
     return figure
 
 
-def _draw_metric(
-    axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look], smooth: int
-) -> None:
+def _draw_metric(axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look]) -> None:
     """Draws the arms in one panel."""
     heights, few = [np.empty(0)], len(arms) <= MOST_BANDS
     for arm in arms:
-        seeds = [series for run in runs.of(arm) if len(series := curve(run, key, x, smooth))]
+        seeds = [series for run in runs.of(arm) if len(series := curve(run, key, x))]
         if not seeds:
             continue
         points = [np.column_stack([series.index, series]).astype(float) for series in seeds]

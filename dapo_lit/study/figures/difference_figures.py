@@ -14,10 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.statistics import per_base
-from dapo_lit.study.figures.drawing import Drawing
 from dapo_lit.study.figures.style import (
     FAINT,
     INK,
+    Drawing,
     Look,
     contrast_looks,
     contrast_name,

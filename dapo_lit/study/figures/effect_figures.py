@@ -1,20 +1,18 @@
-"""Figures of comparisons: the outcome of every run, effects with their intervals, and interactions."""
+"""Figures of comparisons: effects with their intervals, and interactions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from dapo_lit.study.compare.contrasts import Effect, compare, contrasts
-from dapo_lit.study.compare.statistics import Estimate, t_interval
-from dapo_lit.study.figures.drawing import Drawing
-from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, looks, new_figure, short, title, with_caption
+from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, Drawing, new_figure, title, with_caption
 from dapo_lit.study.read.outcomes import (
     amount,
     bases,
     in_words,
     is_share,
-    outcome,
     primary_metric,
     scores,
     unit,
@@ -23,25 +21,8 @@ from dapo_lit.study.read.outcomes import (
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
-Row = tuple[str, Sequence[float], str, str, Estimate]
-"""One row of dots: name, values, colour, marker, mean with interval."""
-
-
-def outcomes_figure(table: Mapping[str, Mapping[int, float]], key: str, points: int) -> Drawing:
-    """One row per arm, one dot per run, with the mean and its 95 % t-interval."""
-    seeds = {arm: by_seed for arm, by_seed in table.items() if by_seed}
-    look = looks(list(seeds))
-    dots = [
-        (short(a), list(s.values()), look[a].colour, look[a].marker, t_interval(list(s.values())))
-        for a, s in seeds.items()
-    ]
-    figure = _dot_rows(dots, key, f"{key} ({unit(key)})" if unit(key) else key, "|")
-    counts = sorted({len(by_seed) for by_seed in seeds.values()})
-    spread = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    last = "its last checkpoint" if points == 1 else f"mean of its last {points} checkpoints"
-    caption = f"{key} of every run ({last}), {spread} seeds per arm; bar: mean, 95 % t-interval."
-    means = ", ".join(f"{arm} {amount(key, float(np.mean(list(s.values()))))}" for arm, s in seeds.items())
-    return Drawing("outcomes", caption, f"Means of {key}: {means}.", figure)
+Row = tuple[str, Sequence[float], str, Estimate]
+"""One row of dots: name, values, colour, mean with interval."""
 
 
 def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing | None:
@@ -52,11 +33,11 @@ def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing 
     switches = [effect.contrast.technique for effect in shown]
     colours = [REGISTER[switch].colour if switch else PETROFF6[0] for switch in switches]
     dots = [
-        (effect.contrast.label.replace("_", " "), effect.differences, colour, "o", effect.estimate)
+        (effect.contrast.label.replace("_", " "), effect.differences, colour, effect.estimate)
         for effect, colour in zip(shown, colours, strict=True)
     ]
     words = in_words(key).partition(" (")[0]
-    figure = _dot_rows(dots, key, f"difference in {words}" + (f" ({unit(key)})" if unit(key) else ""), "D")
+    figure = _dot_rows(dots, key, f"difference in {words}" + (f" ({unit(key)})" if unit(key) else ""))
     figure.axes[0].axvline(0, color=FAINT, lw=1, zorder=1)
     n = sorted({len(effect.seeds) for effect in shown})
     caption = (
@@ -68,18 +49,16 @@ def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing 
     return Drawing(name, caption, f"Mean differences: {words}.", figure)
 
 
-def _dot_rows(rows: Sequence[Row], key: str, label: str, mean_marker: str) -> Figure:
+def _dot_rows(rows: Sequence[Row], key: str, label: str) -> Figure:
     """Rows of dots, the first at the top, each with its mean and 95 % t-interval just below."""
     figure, grid = new_figure(height=0.25 * len(rows) + 0.8)
     axes, scale = grid[0, 0], 100 if is_share(key) else 1
-    for place, (_, values, colour, marker, estimate) in enumerate(reversed(rows)):
+    for place, (_, values, colour, estimate) in enumerate(reversed(rows)):
         scaled = [scale * value for value in values]
-        axes.plot(scaled, [place] * len(scaled), marker, color=colour, alpha=0.65, ms=4)
+        axes.plot(scaled, [place] * len(scaled), "o", color=colour, alpha=0.65, ms=4)
         if estimate.low is not None and estimate.high is not None:
             axes.plot([scale * estimate.low, scale * estimate.high], [place - 0.28] * 2, color=INK, lw=1.2)
-        axes.plot(
-            scale * estimate.mean, place - 0.28, mean_marker, color=INK, ms=7 if mean_marker == "|" else 3.5, mew=1.4
-        )
+        axes.plot(scale * estimate.mean, place - 0.28, "D", color=INK, ms=3.5, mew=1.4)
     axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     title(axes, "", "", label)
@@ -119,14 +98,6 @@ def interactions_figure(effects: Sequence[Effect], key: str) -> Drawing | None:
     )
     words = ", ".join(f"{a} with {b} {amount(key, one.mean, signed=True)}" for (a, b), one in pairs.items())
     return Drawing("interactions", caption, f"Interactions: {words}.", figure)
-
-
-def plot_outcomes(runs: Runs, key: str | None = None) -> Figure:
-    """`outcomes_figure` with its caption, for notebooks."""
-    name = key or primary_metric(runs)
-    points = max(found.points for run in runs.usable if (found := outcome(run, name)))
-    drawing = outcomes_figure(scores(runs, name), name, points)
-    return with_caption(drawing.figure, drawing.caption)
 
 
 def plot_effects(runs: Runs, family: str, key: str | None = None) -> Figure:

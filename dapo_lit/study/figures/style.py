@@ -1,12 +1,14 @@
-"""The look of every figure: colours, dashes and markers of arms, an empty figure, titles, legends and captions.
+"""A figure with its caption, and the look of all: colours, dashes and markers of arms, titles, legends, captions.
 
 Arms differ in colour, dash and marker together. The colours are Petroff's six (arXiv 2107.02270), which stay apart
 under the three kinds of colour blindness.
 """
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import matplotlib as mpl
@@ -56,6 +58,24 @@ RC: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and read aloud
     "svg.hashsalt": "dapo_lit",
 }
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, its caption (n, interval, axis), and a description with the numbers."""
+
+    name: str
+    caption: str
+    alt: str
+    figure: Figure
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG; the same data give the same text."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(RC):
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        return buffer.getvalue().decode()
 
 
 @dataclass(frozen=True)

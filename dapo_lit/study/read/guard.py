@@ -1,4 +1,4 @@
-"""Checks before arms are compared: one code version, only declared differences, no arm counted twice.
+"""Checks before arms are compared: one code version, only declared differences.
 
 The tags of the config's fields say which keys count (Kind in config/sections.py).
 """
@@ -6,7 +6,7 @@ The tags of the config's fields say which keys count (Kind in config/sections.py
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import PACKING, hash_of, identity
+from dapo_lit.config.identity import PACKING, identity
 from dapo_lit.study.designs import settings_of
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -21,7 +21,7 @@ def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
     declared = {f"algorithm.techniques.{t}" for t in REGISTER}.union(
         registered or set[str]().union(*map(settings_of, runs.arms))
     )
-    found = _mixed_code(runs) + _twice(runs) + _undeclared(config_differences(runs), declared)
+    found = _mixed_code(runs) + _undeclared(config_differences(runs), declared)
     return found + _within_arm(runs) + _unequal_bases(runs)
 
 
@@ -91,20 +91,6 @@ def _mixed_code(runs: Runs) -> list[str]:
         return []
     counts = ", ".join(f"{code[:12]} ({len(names)} runs, {names[0]} first)" for code, names in versions.items())
     return [f"the runs were made by {len(versions)} versions of the code: {counts}"]
-
-
-def _twice(runs: Runs) -> list[str]:
-    first: dict[tuple[str, int], str] = {}
-    found = []
-    for run in runs:
-        # The stored hash, and the present one: two versions hash one config differently.
-        hashes = {str(run.record["config_hash"])} if run.record.get("config_hash") else set()
-        for value in hashes | ({hash_of(run.identity)} if run.config else set()):
-            twin = first.setdefault((value, run.seed), run.name)
-            if twin != run.name:
-                found.append(f"{twin} and {run.name} have one config hash ({value[:12]}): the same arm under two names")
-                break
-    return found
 
 
 def _unequal_bases(runs: Runs) -> list[str]:

@@ -25,7 +25,7 @@ def findings(run: Run) -> list[str]:
     empty = run.series("sampling/empty_steps")
     if len(empty) and empty.max() > 0:
         found.append(f"{int(empty.max())} steps without any mixed group (no update)")
-    found += _gradient(run) + _length_against_evaluation(run)
+    found += _gradient(run)
     for kind in ("error", "timeout"):
         share = run.series(f"reward/verifier_{kind}_frac")
         if len(share) and share.max() > 0.01:
@@ -64,22 +64,6 @@ def _gradient(run: Run) -> list[str]:
     spikes = norm[norm > 10 * norm.median()] if len(norm) >= 10 else norm[:0]
     if len(spikes):
         return [f"gradient spikes: norm above 10 times its median at {len(spikes)} steps, first {spikes.index[0]}"]
-    return []
-
-
-def _length_against_evaluation(run: Run) -> list[str]:
-    """Over the second half: length grows by a tenth or more while the evaluation falls by 3 points or more."""
-    length = run.series("rollout/length_mean")
-    for key in (str(k) for k in run.metrics if str(k).startswith("eval/") and "/avg@" in str(k)):
-        evaluation = run.series(key)
-        if len(evaluation) < 3 or len(length) < 4:
-            continue
-        middle = evaluation.index[len(evaluation) // 2]
-        fall = evaluation.loc[middle] - evaluation.iloc[-1]
-        before, after = length.loc[:middle], length.iloc[-max(1, len(length) // 10) :]
-        growth = after.mean() / before.iloc[-max(1, len(length) // 10) :].mean() - 1 if len(before) else 0.0
-        if fall >= 0.03 and growth >= 0.1:
-            return [f"length up {growth:.0%} while {key} fell {100 * fall:.1f} points after step {middle}"]
     return []
 
 

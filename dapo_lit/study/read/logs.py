@@ -1,6 +1,5 @@
 """Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, CSV, offline runs of W&B, TensorBoard."""
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -85,13 +84,10 @@ def _json_lines(file: Path) -> Log:
 
 
 def _csv(file: Path) -> Log:
-    with file.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    for column in ("Step", "_step", "global_step"):
-        rows = [{"step" if key == column else key: value for key, value in row.items()} for row in rows]
-    if not rows or "step" not in rows[0]:
+    rows = pd.read_csv(file, dtype={"arm": str}).rename(columns=dict.fromkeys(("Step", "_step", "global_step"), "step"))
+    if "step" not in rows:
         raise StudyError(f"{file}: has no column step")
-    return Log(file, pd.DataFrame(rows))
+    return Log(file, rows)
 
 
 BLOCK = 1 << 15

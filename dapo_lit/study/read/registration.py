@@ -2,8 +2,9 @@
 
     [{"at": "2026-11-23T...", "digest": "<sha256>", "plan": {...}}, ...]
 
-The launch writes the first entry before the first cell. A later command may add seeds, which appends an entry with its
-date; one that promises anything else is refused. The digest is the SHA-256 of the plan as canonical JSON.
+The launch writes the first entry before the first cell. Once a run has started, a later command may add seeds, which
+appends an entry with its date; one that promises anything else is refused. The digest is the SHA-256 of the plan as
+canonical JSON.
 """
 
 import hashlib
@@ -15,10 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.files import write_text
+from filelock import FileLock
+
+from dapo_lit.files import make_folder, write_text
 from dapo_lit.study.read.run import Run, StudyError
 
-FILE = "study.json"
+FILE, LOCK = "study.json", ".study.lock"
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Plan:
     declared: tuple[str, ...] = ()
     """Config keys in which arms may differ, in addition to the switches."""
     event: Mapping[str, Any] | None = None
-    """A time-to-event outcome: key (task/steps_frac), threshold (0.5), treated and control arm, horizon in steps."""
+    """In plans of earlier versions, a time-to-event outcome: key, threshold, treated and control arm, and a horizon in
+    steps."""
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Plan":
@@ -113,16 +117,19 @@ def digest(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
-    """Writes the plan into the study's folder; where one is registered, appends further seeds.
+def entries_in_force(folder: Path, packed: Path | None = None) -> list[dict[str, Any]]:
+    """The entries that a further plan has to agree with: of the study's folder once a run of it has started, else those
+    of the packed cells that it extends."""
+    started = any(folder.glob("*/seed_*/run.json"))
+    return (read_entries(folder) if started else []) or (read_entries(packed) if packed else [])
 
-    Args:
-        packed: the packed cells that the study extends; their registration is taken over.
+
+def with_plan(entries: list[dict[str, Any]], plan: Plan, folder: Path) -> list[dict[str, Any]]:
+    """The entries with what the plan adds to them: all of it to none, else its seeds.
+
+    Raises StudyError: the entries promise anything else than the plan.
     """
-    own = read_entries(folder)
-    entries, tree = own or (read_entries(packed) if packed else []), as_tree(plan)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    folder.mkdir(parents=True, exist_ok=True)
+    tree = as_tree(plan)
     if entries:
         registered = entries[-1]["plan"]
         known = {key: value for key, value in registered.items() if key not in ("seeds", "family")}
@@ -132,11 +139,24 @@ def register(folder: Path, plan: Plan, packed: Path | None = None) -> None:
                 f"{folder / FILE} registers another study ({shown}); repeat its command with further seeds, or give "
                 "this one a name of its own: study_name=..."
             )
-        tree = {**registered, "seeds": tree["seeds"]}
-    if not entries or tree != entries[-1]["plan"]:
-        entries = [*entries, {"at": now, "digest": digest(tree), "plan": tree}]
-    if entries != own:
-        write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
+        tree = {**registered, "seeds": sorted({*registered["seeds"], *plan.seeds})}
+        if tree == registered:
+            return entries
+    return [*entries, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "digest": digest(tree), "plan": tree}]
+
+
+def register(folder: Path, plan: Plan, packed: Path | None = None) -> str:
+    """Writes the plan into the study's folder and returns its digest. A plan of which no run has started is replaced;
+    to any other, only seeds are added.
+
+    packed: the packed cells that the study extends; their registration is taken over.
+    """
+    make_folder(folder)
+    with FileLock(folder / LOCK):  # two commands may start the same study
+        own, entries = read_entries(folder), with_plan(entries_in_force(folder, packed), plan, folder)
+        if [entry["plan"] for entry in own] != [entry["plan"] for entry in entries]:
+            write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
+    return digest(entries[-1]["plan"])
 
 
 def _short(value: Any) -> str:

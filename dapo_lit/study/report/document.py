@@ -1,19 +1,17 @@
-"""A report's parts in order, the files they become, and the first page as text for a terminal."""
+"""The parts of a page, in order, and as text for a terminal."""
 
-import json
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from dapo_lit.study.figures.drawing import Drawing, encoded
+from dapo_lit.study.figures.style import Drawing
 
 WIDEST = 118
 """Columns of text in a wider terminal."""
@@ -44,10 +42,6 @@ def is_empty(part: Part) -> bool:
 class Document:
     title: str
     parts: Sequence[Part]
-    results: dict[str, Any]
-    """Content of report.json besides the tables."""
-    lead: Sequence[Part]
-    """The first page, which is printed too."""
     explored: dict[str, Any] | None = None
     """What the page's script draws."""
 
@@ -55,23 +49,6 @@ class Document:
 def bullets(items: Sequence[str]) -> str:
     """A Markdown list."""
     return "\n".join(f"- {item}" for item in items)
-
-
-def write(document: Document, out: Path, formats: Sequence[str], progress: Callable[[str], None]) -> None:
-    """Writes report.json (with a list of rows for each table) and figures/."""
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    tables = {
-        part.name: [dict(zip(part.columns, row, strict=True)) for row in part.rows]
-        for part in document.parts
-        if isinstance(part, Table)
-    }
-    drawings = [part for part in document.parts if isinstance(part, Drawing)]
-    for place, drawing in enumerate(drawings, start=1):
-        progress(f"figure {place} of {len(drawings)}: {drawing.name}")
-        for kind in formats:
-            content = drawing.svg.encode() if kind == "svg" else encoded(drawing.figure, kind)
-            (out / "figures" / f"{drawing.name}.{kind}").write_bytes(content)
-    (out / "report.json").write_text(json.dumps(document.results | {"tables": tables}, indent=1, default=str) + "\n")
 
 
 def in_terminal(parts: Sequence[Part], width: int | None = None) -> list[str]:

@@ -43,9 +43,7 @@ def close_fork(folder: Path) -> str:
     states = sorted(other for other in folder.parent.glob("step_*") if any(other.glob("*/seed_*/run.json")))
     sections = {state: _section(state) for state in states}
     every = [part for parts in sections.values() for part in parts]
-    page = write_html(
-        Document(f"From here on: {folder.parent.name}", [WHAT, *every], {}, ()), folder.parent / "report.html"
-    )
+    page = write_html(Document(f"From here on: {folder.parent.name}", [WHAT, *every]), folder.parent / "report.html")
     return "\n".join([*in_terminal([*sections[folder], WHAT]), f"page: {page}"])
 
 

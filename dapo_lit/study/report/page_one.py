@@ -115,9 +115,10 @@ def needed_text(found: Needed | None) -> str:
     return f"{text} ({'; '.join(notes)})" if notes else text
 
 
-PANELS = 6
-ALWAYS = ("rollout/entropy", "rollout/length_mean")
-"""Metrics that the figure shows in any case, after the primary one."""
+PANELS = (
+    "rollout/accuracy", "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac", "rollout/groups_mixed_frac",
+)  # fmt: skip
+"""Metrics that the figure shows after the primary one."""
 
 
 def page_one(results: Results) -> list[Part]:
@@ -127,7 +128,7 @@ def page_one(results: Results) -> list[Part]:
     parts: list[Part] = ["## 1. Findings", sensitivity(results, found), *effects_table(results, others)]
     if not found:
         return parts
-    drawing = differences_figure(results.runs, found, panels(results.metric, others))
+    drawing = differences_figure(results.runs, found, list(dict.fromkeys([results.metric, *PANELS])))
     return [*parts, *([drawing] if drawing else []), *cost_table(results, found)]
 
 
@@ -163,21 +164,3 @@ def _calibrated(found: Admitted, results: Results, compared: Sequence[str]) -> s
         )
     others = [REGISTER[t].label for t in dict.fromkeys(compared) if t not in found.verdicts]
     return text + (f" Not calibrated for {', '.join(others)}." if others else "")
-
-
-def panels(metric: str, effects: Sequence[Effect]) -> list[str]:
-    """The primary metric, entropy and length, then the largest effects; near-duplicates are shown once."""
-    chosen = list(dict.fromkeys([metric, *ALWAYS]))
-    for effect in effects:
-        key = effect.outcome
-        if len(chosen) < PANELS and effect.words not in map(in_words, chosen) and not _without_panel(key, chosen):
-            chosen.append(key)
-    return chosen
-
-
-def _without_panel(key: str, chosen: Sequence[str]) -> bool:
-    """True for metrics of the optimiser and near-duplicates of one already shown (reward repeats accuracy)."""
-    name = key.rpartition("/")[2]
-    if name.startswith("reward") or "@" in name or not key.startswith(("rollout/", "eval/", "task/")):
-        return True
-    return any(name.partition("_")[0] == other.rpartition("/")[2].partition("_")[0] for other in chosen)

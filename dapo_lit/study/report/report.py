@@ -1,79 +1,73 @@
-"""A finished study as a report: one HTML file, JSON, and figures as PNG, PDF or SVG."""
+"""A finished study as a report (HTML, JSON, figures as SVG), and what a study prints once its last cell has ended."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.study.compare.calibration import read_calibration
+from dapo_lit.study.compare.calibration import CALIBRATE, FILE, Row, calibrate, read_calibration
+from dapo_lit.study.compare.effects import registered_effects
+from dapo_lit.study.compare.statistics import pairs_needed, t_interval
 from dapo_lit.study.figures.curve_figures import seeds_text
+from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure
+from dapo_lit.study.figures.style import Drawing
 from dapo_lit.study.read.guard import code_versions
-from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.outcomes import outcome, weights_by_base
+from dapo_lit.study.read.health import findings, learned
+from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, weights_by_base, with_interval
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan
-from dapo_lit.study.read.runs import Runs, load, study_folder
-from dapo_lit.study.report.document import Document, bullets, in_terminal, is_empty, write
+from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
+from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty
 from dapo_lit.study.report.explore import exploration
+from dapo_lit.study.report.fork_page import close_fork
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import page_one
 from dapo_lit.study.report.results import Results, analyse
-from dapo_lit.study.report.sections import arms_section, runs_section
 
 OF_SEEDS = ("seeds", "bases", "differences")
 """Fields of a comparison's values at each seed."""
 
 
 def make_report(
-    folders: Sequence[Path],
-    out: Path,
-    command: str,
-    formats: Sequence[str] = ("svg",),
-    allow_mixed: bool = False,
-    progress: Callable[[str], None] = lambda line: None,
-    metric: str | None = None,
-    notes: Sequence[str] = (),
+    folders: Sequence[Path], out: Path, command: str, metric: str | None = None, notes: Sequence[str] = ()
 ) -> tuple[Results, list[str]]:
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
     Args:
-        progress: called with a line of text at each stage.
         metric: the primary metric of runs without a plan; None: held-out accuracy, else the training accuracy.
         notes: sentences for the head of the page.
     """
-    runs = load(*folders)
-    progress(f"read {len(runs)} runs of {len(runs.arms)} arms")
-    home = study_folder(folders[0])
+    runs, home = load(*folders), study_folder(folders[0])
     plan, edits = read_plan(home)
-    results = replace(analyse(runs, plan, tuple(edits), allow_mixed, metric), calibration=read_calibration(runs, home))
-    progress(f"made {len(results.comparisons)} comparisons, drawing the figures")
-    document = build(results, command, late_registration(home, runs), notes)
-    write(document, out, formats, progress)
+    results = replace(analyse(runs, plan, tuple(edits), metric), calibration=read_calibration(runs, home))
+    lead = page_one(results)
+    document = build(results, lead, command, late_registration(home, runs), notes)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    tables = {}
+    for part in document.parts:
+        if isinstance(part, Table):
+            tables[part.name] = [dict(zip(part.columns, row, strict=True)) for row in part.rows]
+        elif isinstance(part, Drawing):
+            (out / "figures" / f"{part.name}.svg").write_text(part.svg)
+    (out / "report.json").write_text(json.dumps(as_json(results) | {"tables": tables}, indent=1, default=str) + "\n")
     write_html(document, out / "report.html")
-    return results, in_terminal(document.lead)
+    return results, in_terminal(lead[1:])
 
 
-def build(results: Results, command: str, late: str | None = None, notes: Sequence[str] = ()) -> Document:
-    """The report's parts in their order."""
+def build(
+    results: Results, lead: Sequence[Part], command: str, late: str | None = None, notes: Sequence[str] = ()
+) -> Document:
+    """The report's parts in their order; `lead` is its first page."""
     usable = results.runs.usable
     first = (
         f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
         f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
-    lead = page_one(results)
-    parts = [
-        first,
-        bullets(notes),
-        bullets([f"**Compared in spite of:** {warning}" for warning in results.warnings]),
-        *lead,
-        *arms_section(results),
-        *runs_section(results, late),
-        f"This report: `{command}`",
-    ]
+    parts = [first, bullets(notes), *lead, *arms_section(results), *runs_section(results, late)]
+    kept = [part for part in [*parts, f"This report: `{command}`"] if not is_empty(part)]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
-    kept = [part for part in parts if not is_empty(part)]
     found = [effect.contrast for effect in results.comparisons]
-    explored = exploration(usable, results.metric, found, results.family)
-    return Document(title, kept, as_json(results), lead[1:], explored)
+    return Document(title, kept, exploration(usable, results.metric, found, results.family))
 
 
 def _budget_text(runs: Runs, plan: Plan | None) -> str:
@@ -96,6 +90,59 @@ def missing_text(missing: Collection[tuple[str, int]]) -> str:
     arms = {arm: [str(seed) for other, seed in missing if other == arm] for arm, _ in missing}
     named = "; ".join(f"{arm} at seeds {', '.join(seeds)}" for arm, seeds in arms.items())
     return f" {len(missing)} cells that were asked for have no usable run: {named}."
+
+
+def arms_section(results: Results) -> list[Part]:
+    """Section 2: the outcome of every arm, the effects by seed and by base policy, interactions."""
+    key = results.metric
+    parts: list[Part] = ["## 2. Outcomes", _by_arm(results)]
+    for family in dict.fromkeys(r.contrast.family for r in results.comparisons):
+        if family != "interactions" and len(results.of(family)) > 1:
+            drawing = effects_figure(results.comparisons, key, family)
+            parts += [drawing] if drawing else []
+    heat = interactions_figure(results.comparisons, key)
+    return [*parts, *([heat] if heat else []), *_by_base(results)]
+
+
+def _by_arm(results: Results) -> Table:
+    key, rows = results.metric, []
+    for arm in results.runs.usable.arms:
+        if seeds := results.scores.get(arm):
+            mean = t_interval(list(seeds.values()))
+            ends = [amount(key, end) for end in (mean.mean, mean.low, mean.high)]
+            rows.append([arm, str(mean.n), *ends])
+    caption = f"{key}: mean over runs of the last checkpoints, with its 95 % t-interval over seeds."
+    return Table("outcomes", caption, ["arm", "runs", "mean", "low", "high"], rows)
+
+
+def _by_base(results: Results) -> list[Part]:
+    """Each comparison of the family at each base policy, where bases have several seeds."""
+    shown = [r for r in results.of(results.family) if 1 < len(r.by_base) < len(r.seeds)]
+    if not shown:
+        return []
+    bases = sorted({base for r in shown for base in r.by_base}, key=lambda base: (len(base.split()[0]), base))
+    rows = [[r.contrast.label, *(amount(results.metric, r.by_base.get(b), signed=True) for b in bases)] for r in shown]
+    caption = f"Mean difference in {results.metric} at each base policy; the bases are n."
+    return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
+
+
+def runs_section(results: Results, late: str | None) -> list[Part]:
+    """Section 3: the registration and what was edited since; missing and unhealthy runs."""
+    plan, lines = results.plan, []
+    if plan:
+        promised: dict[str, object] = {"primary metric": plan.metric, "reference": plan.reference}
+        promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}", "event": plan.event}
+        lines.append("Registered: " + "; ".join(f"{key} {value}" for key, value in promised.items() if value) + ".")
+    lines += [f"**Note:** {late}."] if late else []
+    lines += [f"**Edited after registration:** {edit}." for edit in results.edits]
+    rows = [[f"{arm}/seed_{seed}", "missing", reason] for (arm, seed), reason in results.missing.items()]
+    rows += [[folder, "unreadable", reason] for folder, reason in results.runs.unreadable.items()]
+    for run in results.runs.usable:
+        used = "not averaged" if run.spoilt(results.metric) else "kept"
+        rows += [[run.name, used, finding] for finding in findings(run)]
+    caption = "Unhealthy runs stay in every average unless marked; missing ones have no pair at their seed."
+    health: Part = Table("health", caption, ["run", "", "reason"], rows) if rows else "No run is missing or unhealthy."
+    return ["## 3. Registration and runs", *([bullets(lines)] if lines else []), health]
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -128,5 +175,71 @@ def as_json(results: Results) -> dict[str, Any]:
         "code": code_versions(usable),
         "unreadable": dict(results.runs.unreadable),
         "edits_after_registration": list(results.edits),
-        "compared_in_spite_of": list(results.warnings),
     }
+
+
+def close_calibration(folders: Sequence[Path]) -> str:
+    """Writes calibration.json into the first folder; returns its answers and where it is."""
+    runs, (plan, _) = load(*folders), read_plan(folders[0])
+    regime = next((run.config["regime"] for run in runs if run.config.get("regime")), None)
+    if regime is None:
+        raise StudyError("these runs belong to no regime (+regime=NAME)")
+    found = calibrate(runs, regime, primary_metric(runs, plan.metric if plan else None))
+    (folders[0] / FILE).write_text(json.dumps(found, indent=1) + "\n")
+    return "\n".join([*_answers(found), f"calibration: {folders[0] / FILE}"])
+
+
+def _answers(found: Mapping[str, Any]) -> list[str]:
+    """One sentence a technique, the placebo on each outcome, and the effects that a number of pairs can show."""
+    key, lines, placebo = found["metric"], [], {}
+    for row in found["techniques"]:
+        text = f"{row['technique']}: {'sensitive' if row['admitted'] else 'not sensitive'}: {row['reason']}"
+        text += "".join(f"; {e['arms'][0]} minus {e['arms'][1]}: {difference_text(e)}" for e in row["doses"])
+        if row["accuracy_reason"] is not None:
+            text += f"; by {key}: {row['accuracy_reason'] or 'yes'}"
+        lines.append(text + (f" ({difference_text(row['accuracy'])})" if row["accuracy"] else ""))
+        if row["placebo"]:
+            placebo[row["placebo"]["outcome"]] = row["placebo"]
+    lines += [f"placebo: {difference_text(e)}" for e in placebo.values()]
+    if found["sd"] is not None:
+        least = ", ".join(f"{n} pairs {amount(key, value)}" for n, value in found["smallest"].items())
+        lines.append(
+            f"{key}: a paired difference has a standard deviation of {amount(key, found['sd'])} {unit(key)} between "
+            f"bases. Smallest effect found with a power of 80 % (paired t-test at 5 %): {least}. An effect of 2 points "
+            f"needs {found['seeds_for_two_points'] or 'more than 500'} pairs; one comparison can be decided from "
+            f"{pairs_needed(1)} on."
+        )
+    return lines
+
+
+def difference_text(row: Row) -> str:
+    """`task/steps_frac +32.0 [25.1, 38.9] points, d = 4.1, n = 6`."""
+    key = row["outcome"]
+    text = f"{key} {with_interval(key, row['mean'], row['low'], row['high'])} {unit(key)}".rstrip()
+    return text + (f", d = {row['d']:.1f}" if row["d"] is not None else "") + f", n = {row['n']}"
+
+
+def close(study: str, folders: Sequence[Path], command: str) -> str:
+    """Writes a report or a calibration into the first folder; returns its findings as text."""
+    if study == CALIBRATE:
+        return close_calibration(folders)
+    if study == "fork":
+        return close_fork(folders[0])
+    out = folders[0] / "report"
+    results, found = make_report(folders, out, command)
+    if not any(learned(run) for run in results.runs.usable):
+        raise StudyError(
+            f"nothing was learned in any of the {len(results.runs.usable)} runs, no update had a gradient: every group "
+            f"was all right or all wrong (docs/troubleshooting.md). report: {out / 'report.html'}"
+        )
+    missing = [f"{len(results.missing)} cells are missing; the findings are of those that have ended"]
+    return "\n".join([*found, *(missing if results.missing else []), f"report: {out / 'report.html'}"])
+
+
+def all_decided(folders: Sequence[Path]) -> bool:
+    """True if the runs so far decide every registered comparison."""
+    runs, (plan, _) = load(*folders), read_plan(folders[0])
+    if plan is None:
+        return False
+    found = registered_effects(runs, plan, plan.reference, primary_metric(runs, plan.metric))
+    return bool(found) and all(effect.decided for effect in found)

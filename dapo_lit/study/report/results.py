@@ -29,8 +29,6 @@ class Results:
     act: Mapping[str, tuple[bool | None, str]]
     """For each technique, whether the regime exercises it."""
     missing: Mapping[tuple[str, int], str]
-    warnings: tuple[str, ...]
-    """Reasons to refuse the comparison that were overruled."""
     effects: tuple[Effect, ...] = ()
     """Registered, with verdicts, and the other comparisons."""
     calibration: Admitted | None = None
@@ -50,21 +48,19 @@ def analyse(
     runs: Runs,
     plan: Plan | None = None,
     edits: tuple[str, ...] = (),
-    allow_mixed: bool = False,
     metric: str | None = None,
 ) -> Results:
     """Analyses the runs of one study.
 
-    allow_mixed: compare despite mixed code or undeclared differences; the report then says so at the top.
+    Raises StudyError: no run has finished, or the runs may not be compared.
     """
     if len(runs.studies) > 1:
         raise StudyError(f"these runs are of {len(runs.studies)} studies ({', '.join(runs.studies)}); name one folder")
     if not len(runs.usable):
-        reasons = "; ".join(f"{arm}/seed_{seed}: {reason}" for (arm, seed), reason in runs.missing().items())
-        raise StudyError(f"no run has finished, there is nothing to report ({reasons})")
-    reasons_against = refusals(runs.usable, plan.declared if plan else ())
-    if reasons_against and not allow_mixed:
-        raise StudyError("; ".join(reasons_against) + " (--allow-mixed reports nonetheless and says so)")
+        missing = "; ".join(f"{arm}/seed_{seed}: {reason}" for (arm, seed), reason in runs.missing().items())
+        raise StudyError(f"no run has finished, there is nothing to report ({missing})")
+    if reasons := refusals(runs.usable, plan.declared if plan else ()):
+        raise StudyError("; ".join(reasons))
     metric = primary_metric(runs, plan.metric if plan else metric)
     table = scores(runs, metric)
     wanted = plan.arms if plan else ()
@@ -87,7 +83,6 @@ def analyse(
         family=next(iter(named), (plan.family if plan else None) or primary_family(found)),
         act=exercised(runs),
         missing=runs.missing(wanted, _awaited(runs, plan, registered)),
-        warnings=tuple(reasons_against),
         effects=(*registered, *others),
     )
 

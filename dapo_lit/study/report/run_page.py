@@ -29,7 +29,7 @@ def write_run_page(folder: Path) -> Path | None:
     ]
     title = f"{run.study}: {run.arm}, seed {run.seed}"
     explored = exploration(Runs((run,)), metric, live=live)
-    return write_html(Document(title, parts, {}, (), explored), folder / "run.html")
+    return write_html(Document(title, parts, explored), folder / "run.html")
 
 
 def _commands(run: Run) -> str:
