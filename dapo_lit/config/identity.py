@@ -35,7 +35,8 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False, "algorithm.advantage.unbiased_std": True,
     "algorithm.advantage.epsilon": 1e-6, "algorithm.dynamic_sampling.max_empty_steps": 3,
     "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
-    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate", "logger.progress": "auto",
+    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate",
+    "logger.progress": "auto",
     "policy.lora.target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }  # fmt: skip
 """Keys of earlier configs that are constants now, with the only value under which such a config means the same."""

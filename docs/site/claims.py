@@ -133,7 +133,7 @@ def findings(statements: Judged) -> str:
         for key in (technique.regime.metric, *technique.regime.like):
             means = [mean for rows_of_run in steps if (mean := step_mean(rows_of_run, key)) is not None]
             measured[key] = round(sum(means) / len(means), 4)
-        effect = [round(100 * float(value), 2) for value in (estimate.mean, estimate.low, estimate.high, estimate.sd)]
+        effect = [round(100 * float(value), 1) for value in (estimate.mean, estimate.low, estimate.high, estimate.sd)]
         verdict = test.registered.verdict if test.registered else ""
         rows.append(
             {

@@ -40,8 +40,9 @@ def _expanded(entry: Any) -> list[Any]:
         return [entry]
     folder = entry.removesuffix("/*")
     here, above = sorted((ROOT / "docs" / folder).glob("*.md")), ROOT / folder
-    pages = [f"{folder}/{page.name}" for page in here]
-    pages += [f"{folder}/{readme.parent.name}/README.md" for readme in sorted(above.glob("*/README.md"))]
+    pages: list[Any] = [f"{folder}/{page.name}" for page in here]
+    studies = [readme.parent.name for readme in sorted(above.glob("*/README.md"))]  # their titles are too long
+    pages += [{name.replace("_", " "): f"{folder}/{name}/README.md"} for name in studies]
     return pages + [f"{folder}/{notebook.stem}.md" for notebook in sorted(above.glob("*.ipynb"))]
 
 
@@ -49,7 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what pages link to outside docs/, and what those pages link to in turn."""
     waiting = [Path(str(file.abs_src_path)) for file in files if file.is_documentation_page()]
     wanted = [entry for section in config.nav or [] for entries in section.values() for entry in entries]
-    waiting += [source for entry in wanted if (source := _source(entry))]
+    paths = [path for entry in wanted for path in (entry.values() if isinstance(entry, dict) else [entry])]
+    waiting += [source for path in paths if (source := _source(path))]
     seen: set[Path] = set()
     while waiting:
         source = waiting.pop()
@@ -109,7 +111,20 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return link[0] if target is None else _link(page, _place(target)) + (link[2] or "")
 
     markdown = re.sub(r"^<!-- table: (\w+) -->$", lambda marker: table(marker[1]), markdown, flags=re.M)
+    markdown = re.sub(
+        r"^ *```(?:bash)?\n.*?^ *```$", lambda block: REMARK.sub(_shorter, block[0]), markdown, flags=re.M | re.S
+    )
     return LINK.sub(moved, markdown)
+
+
+REMARK = re.compile(r"^( *)(?![ #])(.*?) {2,}(# .*)$", re.M)
+
+
+def _shorter(line: re.Match[str]) -> str:
+    """A remark goes above its command if both do not fit on a line."""
+    indent, command, remark = line.groups()
+    joined = f"{indent}{command}  {remark}"
+    return joined if len(joined) < 100 else f"{indent}{remark}\n{indent}{command}"
 
 
 def _link(page: Page, place: str) -> str:
@@ -123,12 +138,15 @@ def _original(file: File) -> Path | None:
     return next((path for path in [(ROOT / file.src_uri).with_suffix(".ipynb")] if path.is_file()), None)
 
 
+WHOLE = r'<span class="whole">\g<0></span>'
+OPTION = re.compile(r"(?<![^ >])(?=[^ ]*-)[^ <>]{2,24}(?![^ <])")  # --help, or test-fast
+INTERVAL = re.compile(r"\[[-+−]?[\d.,]+(?:, [-+−]?[\d.,]+)?\]")
 PICTURE = re.compile(r'<p>(<img alt="((?!Drawn by the code)[^"]+)" src="[^"]+"[^>]*>)</p>(?!\n<p><em>)')
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Formulas as MathML, which browsers draw without a library; keys in tables may break after a dot, and the longest
-    after an underscore; a picture's text is its caption, where no caption in italics follows."""
+    after an underscore, intervals nowhere; a picture's text is its caption, where no caption in italics follows."""
     html = PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)
     formula = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.S)
 
@@ -136,14 +154,19 @@ def on_page_content(html: str, **_: Any) -> str:
         display = "block" if found[1] == "div" else "inline"
         return latex2mathml.converter.convert(unescape(found[2]), display=display)
 
-    cell = re.compile(r"(?<=<code>)[^<\s]{20,}(?=</code>)")
-    tables = re.compile(r"<table>.*?</table>", re.S)
-
-    def breakable(key: re.Match[str]) -> str:
-        return re.sub(r"([./,=])" if len(key[0]) < 30 else r"([./,=_(])", r"\1<wbr>", key[0])
-
-    html = tables.sub(lambda found: cell.sub(breakable, found[0]), html)
+    html = re.sub(r"<table>.*?</table>", _fitted, html, flags=re.S)
+    html = re.sub(r"<code>[^<\n]*</code>", lambda code: OPTION.sub(WHOLE, code[0]), html)
     return formula.sub(mathml, html)
+
+
+def _fitted(table: re.Match[str]) -> str:
+    wide = table[0].count("<th") > 6
+    key = re.compile(rf"(<code>|<th[^>]*>)([^<\s]{{{11 if wide else 20},}})(?=</)")
+
+    def breakable(found: re.Match[str]) -> str:
+        return found[1] + re.sub(r"([./,=_(])" if wide or len(found[2]) >= 30 else r"([./,=])", r"\1<wbr>", found[2])
+
+    return INTERVAL.sub(WHOLE, key.sub(breakable, table[0]))
 
 
 def on_post_page(output: str, *, page: Page, **_: Any) -> str:

@@ -31,7 +31,7 @@ def keys() -> str:
         section = key.split(".")[0] if "." in key else "The run"
         switch = REGISTER.get(key.removeprefix("algorithm.techniques."))
         text = switch.description if switch else spec.get("description", "")
-        meaning = " ".join(text.split()).replace("|", "\\|")
+        meaning = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
         rows.setdefault(section, []).append(f"| `{key}` | {_values(spec)} | {_default(default, key)} | {meaning} |")
     head = "| key | values | default | meaning |\n|---|---|---|---|\n"
     parts = [f"### {section}\n\n{head}" + "\n".join(lines) + "\n" for section, lines in rows.items()]
@@ -56,14 +56,18 @@ def _values(spec: Schema) -> str:
     if "anyOf" in spec:
         return " or ".join(_values(option) for option in spec["anyOf"])
     if "enum" in spec:
-        return ", ".join(f"`{value}`" for value in spec["enum"])
+        return ", ".join(f"`{value if isinstance(value, str) else json.dumps(value)}`" for value in spec["enum"])
     if "const" in spec:
         return f"`{spec['const']}`"
     kind = spec.get("type", "object")
     words = {"string": "text", "boolean": "true, false", "null": "`null`", "object": "mapping", "array": "list"}
     bounds = (("exclusiveMinimum", ">"), ("minimum", "≥"), ("exclusiveMaximum", "<"), ("maximum", "≤"))
-    limits = ", ".join(f"{sign} {spec[bound]:g}" for bound, sign in bounds if bound in spec)
+    limits = ", ".join(f"{sign} {_number(spec[bound])}" for bound, sign in bounds if bound in spec)
     return f"{words.get(kind, kind)} {limits}".strip()
+
+
+def _number(value: float) -> str:
+    return "2³²" if value == 2**32 else f"{value:g}"
 
 
 def _default(tree: dict[str, Any], key: str) -> str:

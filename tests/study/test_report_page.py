@@ -154,6 +154,25 @@ def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
     assert not page.seen("Runtime.exceptionThrown")
 
 
+def test_the_page_fits_a_phone_prints_dark_on_white_and_reads_without_a_script(study: Path, page: Browser) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.call("Emulation.setEmulatedMedia", media="print", features=dark)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 28, 30)"
+    assert not page.evaluate("document.querySelector('.controls').checkVisibility()")
+    page.call("Emulation.setEmulatedMedia", media="", features=[])
+    page.call("Emulation.clearDeviceMetricsOverride")
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    page.call("Page.navigate", url=(study / "report" / "report.html").as_uri())
+    while page.evaluate("document.readyState") != "complete":
+        pass
+    assert page.evaluate("document.querySelectorAll('table tr').length") > 10
+    assert not page.evaluate("document.querySelector('#explore').checkVisibility()")
+    page.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
 def test_every_control_has_a_name_is_reached_by_tab_and_shows_its_focus(page: Browser) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     page.evaluate("explorer.browse(8, 1, ['dapo']), globalThis.reached = new Set(), 0")
