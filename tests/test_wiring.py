@@ -32,6 +32,7 @@ BASE = {
     "evaluation.every": 1, "task.num_heldout": 4, "logger.rollouts_every": 0, "logger.progress": "none",
 }  # fmt: skip
 PPO = {"algorithm": "ppo", "algorithm.critic.warmup_steps": 0}
+NEITHER_ADAM_NOR_CLIP = {"algorithm.optimizer.eps": 1.0, "algorithm.optimizer.grad_clip": 1e9}  # they undo a factor
 KL = {"algorithm.kl.beta": 0.1}
 LORA = {"policy.lora": {"rank": 2, "alpha": 32.0}}
 OFF_POLICY = {"algorithm.epochs": 3}  # so that ratios leave the clip
@@ -84,7 +85,7 @@ CHANGES = {
     "algorithm.kl.estimator": Change("k1", "weights", KL),
     "algorithm.kl.where": Change("reward", "weights", KL),
     "algorithm.critic.lr": Change(0.1, "weights", PPO, keeps="first gradient"),
-    "algorithm.critic.loss_weight": Change(9.0, "weights", PPO),
+    "algorithm.critic.loss_weight": Change(9.0, "weights", PPO | NEITHER_ADAM_NOR_CLIP),
     "algorithm.critic.clip": Change(1e-4, "weights", PPO | OFF_POLICY, keeps="first gradient"),
     "algorithm.critic.warmup_steps": Change(1, "weights", PPO),
     "algorithm.overlong.cache_tokens": Change(7, "first gradient", keeps="accepted first"),
