@@ -13,7 +13,6 @@ on 41M; exchange and metrics are taken over the former, the rest over the latter
 
 import argparse
 import math
-import pickle
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,8 +32,8 @@ from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import rollout_metrics, staleness
-from dapo_lit.rollout.rank_sampling import Report
 from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 from dapo_lit.step.batch import TokenBatch, token_batch
 from dapo_lit.step.loss import TokenAxis
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
@@ -154,11 +153,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     def sent() -> bytes:
         completions = [completion for group in groups for completion in group.completions]
-        return pickle.dumps(Report(stops=False, failure=None, pending=0, completions=completions, withdrawn={}))
+        return to_bytes(Report(stops=False, failure=None, pending=0, completions=completions, withdrawn={}))
 
     batch = token_batch(groups, loss_mask, VERSION)
     calls = {
-        "exchange": lambda: pickle.loads(sent()),
+        "exchange": lambda: from_bytes(sent()),
         "rollout_metrics": lambda: rollout_metrics(groups),
         "staleness": lambda: staleness(groups, VERSION),
         "token_batch": lambda: token_batch(groups, loss_mask, VERSION),

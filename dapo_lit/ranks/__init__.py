@@ -1,6 +1,5 @@
 """The processes of a run: collectives for CPU tensors and pickled values, and who samples what."""
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -52,9 +51,9 @@ class Ranks:
         dist.all_gather_object(gathered, value, group=self.group)
         return gathered
 
-    def exchange(self, value: Any) -> "Exchange":
-        """Starts to send every one of several ranks' values to all of them. Each rank waits for one before the next."""
-        return Exchange(self.group, self.size, pickle.dumps(value))
+    def exchange(self, payload: bytes) -> "Exchange":
+        """Starts to send every one of several ranks' bytes to all of them. Each rank waits for one before the next."""
+        return Exchange(self.group, self.size, payload)
 
     def any_of_engine(self, value: bool) -> bool:
         """True on all ranks of an engine if `value` is on one of them. A collective of these ranks alone."""
@@ -105,7 +104,7 @@ ALONE = Ranks()
 
 
 class Exchange:
-    """Pickles under way between ranks that go on meanwhile: first how long each rank's is, then all of them, padded."""
+    """Bytes under way between ranks that go on meanwhile: first how many each rank has, then all of them, padded."""
 
     def __init__(self, group: Any, size: int, payload: bytes) -> None:
         self._group, self._payload = group, payload
@@ -119,13 +118,14 @@ class Exchange:
             self._send()
         return self._padded is not None and self._work.is_completed()
 
-    def wait(self) -> list[Any]:
-        """Every rank's value, in rank order. Raises RuntimeError, as every collective, if a rank is lost."""
+    def wait(self) -> list[bytes]:
+        """Every rank's bytes, in rank order. Raises RuntimeError, as every collective, if a rank is lost."""
         if self._padded is None:
             self._send()
         self._work.wait()
         assert self._padded is not None
-        return [pickle.loads(row.numpy()) for row in self._padded]
+        lengths = self._lengths.flatten().tolist()
+        return [row[:length].numpy().tobytes() for row, length in zip(self._padded, lengths, strict=True)]
 
     def _send(self) -> None:
         self._work.wait()

@@ -26,6 +26,7 @@ from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.progress import Progress
 from dapo_lit.rollout.records import Completion, Prompt
+from dapo_lit.rollout.report import Report
 
 TICK_STEPS = 8
 """Engine steps of a tick of several ranks, where engines are reproducible or shared by ranks."""
@@ -63,22 +64,6 @@ class CollectionSetup:
     """Seconds between the lines that say how far a step is; None: no such lines."""
     ranks: Ranks = field(default_factory=Ranks)
     """Who samples together, over a process group that nothing else uses meanwhile."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """A rank's message to all ranks: everything that it has sampled and scored since its last one."""
-
-    stops: bool
-    """It was asked to stop."""
-    failure: str | None
-    """The error of its last tick; None: there was none."""
-    pending: int
-    """Samples that its engine still has to give."""
-    completions: list[Completion]
-    """Scored since."""
-    withdrawn: dict[SampleKey, PartialSample]
-    """Stopped since."""
 
 
 class RankSampling:

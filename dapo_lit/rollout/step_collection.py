@@ -22,8 +22,9 @@ from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, Sam
 from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.progress import Progress, listed
-from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling, Report
+from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
 from dapo_lit.rollout.records import Completion, Group, OpenGroup, check_independent
+from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 
 TAIL_FROM = 0.9
 """`time/tail_s` starts when this share of the batch is there."""
@@ -150,7 +151,7 @@ class StepCollection:
     def _post(self, stops: bool = False) -> None:
         """Sends what this rank has sampled to all ranks."""
         ranks, report = self._setup.ranks, self._own.report(stops)
-        self._exchange = [report] if ranks.size == 1 else ranks.exchange(report)
+        self._exchange = [report] if ranks.size == 1 else ranks.exchange(to_bytes(report))
 
     def _arrived(self) -> bool:
         """True if the exchange under way is to be taken in now: at the same engine step on all ranks of an engine."""
@@ -165,7 +166,7 @@ class StepCollection:
         """
         ranks, started = self._setup.ranks, time.perf_counter()
         posted = self._exchange
-        reports: list[Report] = posted if isinstance(posted, list) else posted.wait()
+        reports = posted if isinstance(posted, list) else [*map(from_bytes, posted.wait())]
         self._exchange_s += time.perf_counter() - started
         of_engines = reports[:: ranks.per_engine]
         self._pending = [report.pending for report in of_engines]

@@ -61,7 +61,7 @@ class Posted:
             assert self.meeting.changed.wait_for(lambda: self.done() or self.meeting.ended, timeout=20)
         if not self.done():
             raise MeetingEndedError
-        return [pickle.loads(pickle.dumps(value)) for _, value in sorted(self.meeting.rounds[self.number].items())]
+        return [value for _, value in sorted(self.meeting.rounds[self.number].items())]
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Threads(Ranks):
             meeting.changed.notify_all()
         return posted
 
-    def exchange(self, value: Any) -> Any:
+    def exchange(self, payload: bytes) -> Any:
         assert self.made[self.meeting] == 0 or Posted(self.meeting, self.made[self.meeting] - 1).done(), "one at a time"
-        return self.post(self.meeting, value)
+        return self.post(self.meeting, payload)
 
     def any_of_engine(self, value: bool) -> bool:
         return any(self.post(self.of_engine, value).wait())
