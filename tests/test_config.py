@@ -111,7 +111,6 @@ def test_every_choice_of_every_group_composes(compose, override):
         (["algorithm.minibatch_prompts=3"], "[1, 2, 4]"),
         (["algorithm.optimizer.lr=fast"], "algorithm.optimizer.lr"),
         (["algorithm.techniques.clip_higher=maybe"], "algorithm.techniques.clip_higher"),
-        (["policy.path=some/model"], "policy."),
         (["task.name=file"], "task.path"),
         (
             [

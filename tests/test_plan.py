@@ -112,7 +112,7 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step(options):
 def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimiser_states():
     plain, ppo, lora = (
         training_memory(composed(*MEASURED, "policy.architecture.num_hidden_layers=2", *options))
-        for options in ((), ("algorithm=ppo",), ("policy.lora={rank: 4, alpha: 32}"))
+        for options in ((), ("algorithm=ppo",), ("policy.lora={rank: 4, alpha: 32}",))
     )
     shards = plain.training["parameters, sharded"]
     assert plain.training["optimiser states"] == pytest.approx(2 * shards)

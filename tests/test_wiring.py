@@ -74,6 +74,7 @@ CHANGES = {
     "algorithm.clip.dual": Change(1.01, "weights", OFF_POLICY, keeps="first gradient"),
     "algorithm.advantage.estimator": Change("leave_one_out", "first gradient"),
     "algorithm.advantage.scale_by_std": Change(False, "first gradient"),
+    "algorithm.advantage.epsilon": Change(0.5, "first gradient"),
     "algorithm.advantage.whiten": Change(True, "first gradient"),
     "algorithm.advantage.gamma": Change(0.5, "weights", PPO),
     "algorithm.advantage.lam": Change(0.5, "weights", PPO),

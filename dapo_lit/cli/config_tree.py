@@ -4,9 +4,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from dapo_lit.config import config_folder
+from dapo_lit.config.shipped import SHARED, studies
+
+
+def register_studies() -> None:
+    """Makes every entry of conf/studies.yaml a choice of Hydra's group `study`."""
+    store = ConfigStore.instance()
+    for name, entry in studies().items():
+        if name == SHARED:
+            store.store(name="default", node=entry, group="study/shared", package="_global_")
+            continue
+        node = {"defaults": ["shared/default", "_self_"], **entry, "study": {"name": name, **entry["study"]}}
+        store.store(name=name, node=node, group="study", package="_global_")
+
+
+register_studies()
 
 
 def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:

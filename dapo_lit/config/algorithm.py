@@ -27,6 +27,8 @@ class Advantage(Section):
     """Group-relative (Eq. 9), leave-one-out (RLOO), discounted returns (REINFORCE++), or GAE with a critic (PPO)."""
     scale_by_std: bool
     """Divide by the group's standard deviation (Eq. 9); false: Dr. GRPO."""
+    epsilon: PositiveFloat
+    """Added to the standard deviation."""
     whiten: bool
     """Shift and scale the advantages to mean 0 and variance 1 over the loss tokens of the rollout batch."""
     gamma: Fraction

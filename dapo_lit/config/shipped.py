@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from dapo_lit.errors import suggestion
@@ -52,20 +51,6 @@ def studies() -> dict[str, dict[str, Any]]:
     entries = OmegaConf.to_container(OmegaConf.load(config_folder() / "studies.yaml"))
     assert isinstance(entries, dict)
     return {str(name): entry for name, entry in entries.items()}
-
-
-def register_studies() -> None:
-    """Makes every entry of conf/studies.yaml a choice of Hydra's group `study`."""
-    store = ConfigStore.instance()
-    for name, entry in studies().items():
-        if name == SHARED:
-            store.store(name="default", node=entry, group="study/shared", package="_global_")
-            continue
-        node = {"defaults": ["shared/default", "_self_"], **entry, "study": {"name": name, **entry["study"]}}
-        store.store(name=name, node=node, group="study", package="_global_")
-
-
-register_studies()
 
 
 def default_study() -> dict[str, Any]:

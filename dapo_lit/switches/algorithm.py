@@ -59,7 +59,7 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:
             case "group":
-                estimate = partial(group_advantages, scale_by_std=settings.scale_by_std)
+                estimate = partial(group_advantages, scale_by_std=settings.scale_by_std, epsilon=settings.epsilon)
                 advantages = _by_group(estimate, rewards, batch)
             case "leave_one_out":
                 advantages = _by_group(leave_one_out_advantages, rewards, batch)

@@ -51,9 +51,9 @@ REFUSED = {
     "bert": "unknown reason", "bloom": "do not run on packed sequences",
     "falcon_h1": "hybrid do not keep packed sequences apart", "gpt_oss": "attention sinks",
     "llama4_text": "chunked_attention", "mamba": "do not keep packed sequences apart",
-    "modernbert-decoder": "unknown reason", "phimoe": "attention windows",
+    "modernbert-decoder": "", "phimoe": "attention windows",
     "qwen2_moe": "attention windows",
-    "qwen3_next": "linear_attention do not keep packed sequences apart", "recurrent_gemma": "unknown reason",
+    "qwen3_next": "linear_attention do not keep packed sequences apart", "recurrent_gemma": "",
 }  # fmt: skip
 
 
@@ -63,6 +63,8 @@ def tiny(family: str) -> PreTrainedModel:
     for sizes in of_most:
         try:
             config = AutoConfig.for_model(family, **(SIZES | sizes))
+            if not hasattr(AutoConfig.for_model(family), "sliding_window"):
+                config.sliding_window = None
             for name, value in ADDED.items():
                 if hasattr(config, name) and not isinstance(getattr(type(config), name, None), property):
                     setattr(config, name, value)
