@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -77,7 +78,6 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.command import silence_libraries
     from dapo_lit.replays.page import step_page
     from dapo_lit.replays.recorded_step import open_recording
 
@@ -93,7 +93,8 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     tokenizer = Parts(recording.config).tokenizer
     out = run / "replay" / f"step_{recording.step:06d}.html"
     checks = between_combinations(recording.config)
-    out.write_text(step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids))))
+    with TemporaryDirectory(dir=out.parent) as folder:
+        out.write_text(step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids)), Path(folder)))
     print(f"page    {out} ({out.stat().st_size / 1e6:.2f} MB), opens in a browser")
 
 

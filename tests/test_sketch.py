@@ -22,19 +22,21 @@ def flat(direction: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([x.flatten() for x in direction]).double()
 
 
-def test_directions_by_hand():
-    directions = Directions()
+def test_directions_by_hand(tmp_path):
+    directions = Directions(tmp_path)
     directions.add([torch.tensor([3.0, 4.0, 0.0])])
-    directions.add([torch.tensor([5.0, 0.0, 0.0])])  # 4 across (3, 4) / 5
-    directions.add([torch.tensor([6.0, 8.0, 0.01])])  # less than a hundredth of its square lies across
-    assert [d[0].tolist() for d in directions.along] == [
+    assert directions.add([torch.tensor([5.0, 0.0, 0.0])]) == pytest.approx([3, 4])  # 4 across (3, 4) / 5
+    found = directions.add([torch.tensor([6.0, 8.0, 0.01])])  # less than a hundredth of its square lies across
+    assert found == pytest.approx([10, 0], abs=1e-6)
+    assert [d[0].tolist() for d in directions][:2] == [
         pytest.approx([0.6, 0.8, 0.0]), pytest.approx([0.8, -0.6, 0.0], abs=1e-6),
     ]  # fmt: skip
-    assert directions.coordinates([torch.tensor([1.0, 2.0, 3.0])]) == pytest.approx([2.2, -0.4], abs=1e-6)
+    assert directions.num_along == 2
+    assert directions.add([torch.tensor([1.0, 2.0, 3.0])]) == pytest.approx([2.2, -0.4, 3.0], abs=1e-6)
 
 
-def test_random_directions_lie_across_and_give_the_squared_length_of_the_rest():
-    directions, (first, second, other) = Directions(), gradients(3)
+def test_random_directions_lie_across_and_give_the_squared_length_of_the_rest(tmp_path):
+    directions, (first, second, other) = Directions(tmp_path), gradients(3)
     directions.add(first)
     directions.add(second)
     along, across = list(directions)[:2], list(directions)[2:]
@@ -46,11 +48,11 @@ def test_random_directions_lie_across_and_give_the_squared_length_of_the_rest():
     assert all(torch.equal(flat(a), flat(b)) for a, b in zip(directions, directions, strict=True))
 
 
-def test_no_more_directions_than_memory_is_planned_for():
-    directions = Directions()
+def test_no_more_directions_than_space_is_planned_for(tmp_path):
+    directions = Directions(tmp_path)
     for gradient in gradients(MOST_ALONG + 3):
         directions.add(gradient)
-    assert len(directions.along) == MOST_ALONG
+    assert directions.num_along == MOST_ALONG
 
 
 def test_a_derivative_is_that_of_autograd_and_leaves_the_weights_as_they_were():
@@ -62,10 +64,10 @@ def test_a_derivative_is_that_of_autograd_and_leaves_the_weights_as_they_were():
     assert torch.equal(w, before)
 
 
-def test_the_sketch_adds_up_to_the_recorded_update(recording):  # noqa: F811
+def test_the_sketch_adds_up_to_the_recorded_update(recording, tmp_path):  # noqa: F811
     """Over all tokens, slope times derivative along the update's own direction is its norm."""
-    arm = replay(recording, recording.config, keeps_weights=True)
-    directions = Directions()
+    arm = replay(recording, recording.config, weights_in=tmp_path)
+    directions = Directions(tmp_path)
     directions.add(arm.log.summed)
     policy = PolicyOfStep(recording, arm.generated)
     epochs = recording.config.algorithm.epochs

@@ -6,10 +6,11 @@ Between the combinations it sketches the gradient (sketch.py); replays at other 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -49,6 +50,9 @@ RATIO_UNIT = 2.0**-24
 NATS_UNIT = 1e-3
 SKETCH_PLACES = 2**11
 """The largest derivative along a direction is this many units."""
+PROGRESS_S = 20.0
+"""Seconds between lines that say how far the page is."""
+T = TypeVar("T")
 
 
 def check_computed(config: Config) -> None:
@@ -67,32 +71,37 @@ def step_page(
     combinations: Mapping[frozenset[str], Config],
     checks: Sequence[Config],
     text_of: Callable[[Sequence[int]], str],
+    folder: Path,
 ) -> str:
     """The HTML of a recorded step.
 
     combinations: the config of each combination, by the switches that are on.
     checks: configs with other bounds, buffers and denominators, which are replayed to show the error of the sketch.
     text_of: decodes token ids.
+    folder: for files of the weights' size, up to 16 directions and one for each update; not needed afterwards.
     """
     check_computed(recording.config)
     own = recording.config
-    recorded = replay(recording, own, keeps_weights=True)
+    recorded = replay(recording, own, weights_in=folder)
+    recorded.log.first = None  # as large as the weights
     groups = recorded.generated
-    directions = Directions()
-    directions.add(recorded.log.summed or ())
+    directions = Directions(folder)
+    if recorded.log.summed:
+        directions.add(recorded.log.summed)
     ratios: dict[bytes, np.ndarray] = {}  # replays without a difference share theirs
     replays: dict[Any, dict[str, Any]] = {}
     measured = []
-    for on, config in combinations.items():
+    for on, config in _with_progress(combinations.items(), len(combinations), "combinations replayed"):
         effects = _effects(on, config, groups)
         if effects not in replays:
             arm = replay(recording, config)
             table = token_table(arm, lambda ids: "")
             ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
             ratios.setdefault(ratio.tobytes(), ratio)
-            directions.add(arm.log.summed or ())
-            update = _update(arm, recorded) | {"along": directions.coordinates(arm.log.summed or ())}
+            along = directions.add(arm.log.summed) if arm.log.summed else []
+            update = _update(arm, recorded) | {"along": along}
             replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "update": update}
+            del arm  # or its gradients would be kept through the next replay
         measured.append({"on": sorted(on)} | replays[effects])
     policy = PolicyOfStep(recording, groups)
     entropy = policy.forward(range(policy.num_completions))[1]
@@ -117,8 +126,10 @@ def step_page(
             "vocabulary": [text_of([int(i)]) for i in vocabulary],
             "lengths": [len(x) for x in numbers],
             "units": {"ratio": RATIO_UNIT, "nats": NATS_UNIT, "sketch": units},
-            "along": len(directions.along),
-            "checks": [_check(recording, config, recorded) for config in checks],
+            "along": directions.num_along,
+            "checks": [
+                _check(recording, config, recorded) for config in _with_progress(checks, len(checks), "checks replayed")
+            ],
             "numbers": _packed(np.concatenate(numbers)),
         }
     )
@@ -180,12 +191,27 @@ class PolicyOfStep:
 def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) -> list[np.ndarray]:
     """[E * N] for each direction: derivatives of the log-probs, at the weights of a token's update in each epoch."""
     epochs = recorded.config.algorithm.epochs
-    found = [torch.zeros(epochs, policy.num_tokens) for _ in range(len(directions))]
-    for (epoch, update), completions in _completions_by_update(policy, recorded, epochs).items():
-        policy.set_weights(recorded.log.weights[update])
-        for row, direction in zip(found, directions, strict=True):
+    parts = _completions_by_update(policy, recorded, epochs)
+    found = []
+    for direction in _with_progress(directions, len(directions), "directions of the sketch"):
+        row = torch.zeros(epochs, policy.num_tokens)
+        for (epoch, update), completions in parts.items():
+            policy.set_weights(torch.load(recorded.log.weights[update], mmap=True))
             row[epoch] += derivative(policy.weights, direction, partial(policy.forward, completions))[0]
-    return [row.flatten().numpy() for row in found]
+        found.append(row.flatten().numpy())
+    return found
+
+
+def _with_progress(items: Iterable[T], count: int, doing: str) -> Iterator[T]:
+    """The items; now and then a line says how many are done, and how long the rest takes at that rate."""
+    started = last = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now - last > PROGRESS_S:
+            last = now
+            minutes = (now - started) / done * (count - done) / 60
+            print(f"{done} of {count} {doing}, about {minutes:.0f} min left", flush=True)
+        yield item
 
 
 def _completions_by_update(policy: PolicyOfStep, recorded: Replayed, epochs: int) -> dict[tuple[int, int], list[int]]:

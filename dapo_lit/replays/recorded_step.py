@@ -167,13 +167,14 @@ class PlaybackEngine(RolloutEngine):
 class TokenLog:
     """Observes the updates of a step: every token of every update, the first gradient and the sum of all.
 
-    weights_now: the policy's; None: they are not kept.
+    weights_now: the policy's; they are saved in `folder` unless it is None.
     """
 
-    def __init__(self, weights_now: Callable[[], Sequence[Tensor]] | None = None) -> None:
+    def __init__(self, weights_now: Callable[[], Sequence[Tensor]], folder: Path | None) -> None:
         self._weights_now = weights_now
-        self.weights: list[list[Tensor]] = []
-        """Before each update."""
+        self._folder = folder
+        self.weights: list[Path] = []
+        """The files of those before each update."""
         self.rows: list[dict[str, Tensor]] = []
         self.losses: list[float] = []
         self.first: list[Tensor] | None = None
@@ -192,8 +193,9 @@ class TokenLog:
 
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
         self.losses.append(loss)
-        if self._weights_now is not None:
-            self.weights.append([w.detach().clone() for w in self._weights_now()])
+        if self._folder is not None:
+            self.weights.append(self._folder / f"weights_{len(self.weights)}.pt")
+            torch.save([w.detach() for w in self._weights_now()], self.weights[-1])
         if self.summed is None:
             self.first, self.summed = [g.clone() for g in gradients], [g.clone() for g in gradients]
         else:
@@ -226,16 +228,16 @@ class _OneStep(Callback):
         trainer.should_stop = True
 
 
-def replay(recording: Recording, config: Config, keeps_weights: bool = False) -> Replayed:
+def replay(recording: Recording, config: Config, weights_in: Path | None = None) -> Replayed:
     """The recorded step with the switches of `config`, from the weights and the optimizer's state before it.
 
     If dynamic sampling keeps fewer groups than the step wants, the batch is smaller: nothing new can be generated.
-    keeps_weights: those before each update are in the log.
+    weights_in: a folder for the weights before each update; None: they are not kept.
 
     Raises UntrustedError for code that the config names and the user did not.
     """
     with only(recording.given):
-        return _replay(recording, config, keeps_weights)
+        return _replay(recording, config, weights_in)
 
 
 def trained_weights(module: DAPOModule) -> list[Tensor]:
@@ -243,7 +245,7 @@ def trained_weights(module: DAPOModule) -> list[Tensor]:
     return [p for p in module.policy.parameters() if p.requires_grad]
 
 
-def _replay(recording: Recording, config: Config, keeps_weights: bool) -> Replayed:
+def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Replayed:
     parts = Parts(config)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")
@@ -259,12 +261,15 @@ def _replay(recording: Recording, config: Config, keeps_weights: bool) -> Replay
         on_exhausted="train_smaller" if exhausted == "error" else exhausted,
     )
     module = DAPOModule(config, lambda: parts.policy)
-    module.observer = log = TokenLog((lambda: trained_weights(module)) if keeps_weights else None)
+    module.observer = log = TokenLog(lambda: trained_weights(module), weights_in)
     one_step = _OneStep()
     trainer = build_trainer(config, [one_step], {"accelerator": config.trainer.accelerator, "devices": 1})
     check_entries(recording.checkpoint)
     with only_state(recording.checkpoint):
         trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=True)
+    # Module and trainer hold each other, and Python looks for such circles too late: what is large goes now.
+    module.to("meta")
+    trainer.strategy.optimizers = []
     step = one_step.step
     assert step is not None
     assert step.step == recording.step

@@ -11,7 +11,7 @@ All at the weights before the step: the later updates' own weights are what the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,47 +19,60 @@ from torch import Tensor
 NUM_ACROSS = 16
 """Random directions."""
 MOST_ALONG = 16
-"""Directions along gradients; each is as large as the weights."""
+"""Directions along gradients; each is a file as large as the weights."""
 SMALL_REST = 0.01
 """A gradient of whose square less than this share lies across the directions so far gives no new one."""
 STEP = 1e-4
 """Of the weights' norm: how far they move to either side for a derivative."""
 
 
-@dataclass
 class Directions:
-    """Orthonormal directions along gradients, the first along the first gradient that was added."""
+    """Orthonormal directions along gradients, the first along the first gradient that was added.
 
-    along: list[list[Tensor]] = field(default_factory=list)
+    They are files in `folder`, read one at a time: together they are many times as large as the weights.
+    """
 
-    def add(self, gradient: Sequence[Tensor]) -> None:
-        rest = self._across(gradient)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.num_along = 0
+
+    def add(self, gradient: Sequence[Tensor]) -> list[float]:
+        """[R] coordinates of a gradient along the directions, with its own if much of it lies across the others."""
+        rest, coordinates = self._across(gradient)
         norm, whole = _dot(rest, rest) ** 0.5, _dot(gradient, gradient) ** 0.5
-        if len(self.along) < MOST_ALONG and norm > SMALL_REST**0.5 * whole:
-            self.along.append([x / norm for x in rest])
-
-    def coordinates(self, gradient: Sequence[Tensor]) -> list[float]:
-        """[R] of a gradient along the directions."""
-        return [_dot(gradient, d) for d in self.along]
+        if self.num_along < MOST_ALONG and norm > SMALL_REST**0.5 * whole:
+            torch._foreach_div_(rest, norm)
+            torch.save(rest, self._file(self.num_along))
+            self.num_along += 1
+            coordinates.append(norm)
+        return coordinates
 
     def __len__(self) -> int:
-        return len(self.along) + (NUM_ACROSS if self.along else 0)
+        return self.num_along + (NUM_ACROSS if self.num_along else 0)
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         """Those along the gradients, then the random ones, one at a time."""
-        yield from self.along
+        yield from self._along()
         generator = torch.Generator().manual_seed(0)
-        for _ in range(len(self) - len(self.along)):
-            yield self._across([torch.randn(d.shape, generator=generator).to(d) for d in self.along[0]])
+        for _ in range(len(self) - self.num_along):
+            first = next(self._along())
+            yield self._across([torch.randn(d.shape, generator=generator).to(d) for d in first])[0]
 
-    def _across(self, vector: Sequence[Tensor]) -> list[Tensor]:
-        """The part of a vector across the directions so far."""
-        rest = [x.clone() for x in vector]
-        for d in self.along:
-            product = _dot(rest, d)
-            for x, y in zip(rest, d, strict=True):
-                x.sub_(y, alpha=product)
-        return rest
+    def _file(self, place: int) -> Path:
+        return self._folder / f"direction_{place}.pt"
+
+    def _along(self) -> Iterator[list[Tensor]]:
+        for place in range(self.num_along):
+            yield torch.load(self._file(place), mmap=True)
+
+    def _across(self, vector: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
+        """The part of a vector across the directions so far, and its coordinates along them."""
+        rest, coordinates = [x.clone() for x in vector], []
+        for direction in self._along():
+            coordinates.append(_dot(rest, direction))
+            for x, y in zip(rest, direction, strict=True):
+                x.sub_(y, alpha=coordinates[-1])
+        return rest, coordinates
 
 
 @torch.no_grad()
