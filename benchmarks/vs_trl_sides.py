@@ -108,7 +108,9 @@ def ours(connection: Connection, work: Work) -> None:
         folder = open_run(config, [], arm_of(config))
         recorder = Recorder(config, folder, Loggers(config, folder))
         trainer = build_trainer(config, [recorder, _Gates(Gate(connection))])
-        trainer.fit(DAPOModule(config, lambda: parts.policy), datamodule=RolloutDataModule(config, parts))
+        module = DAPOModule(config, lambda: parts.policy)
+        module.logs = False  # as in a run of the command, where no callback reads Lightning's copy of the metrics
+        trainer.fit(module, datamodule=RolloutDataModule(config, parts))
 
 
 def trl(connection: Connection, work: Work) -> None:
