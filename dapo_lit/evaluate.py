@@ -4,9 +4,8 @@
     python -m dapo_lit.evaluate ckpt=runs/single/dapo/seed_0 benchmark=chain_sum_heldout   a run's newest checkpoint
     python -m dapo_lit.evaluate 'compare=[A,B]' benchmark=aime_2024                        two, question by question
 
-Prints a table with intervals over questions and writes the samples, and accuracy by their number, to a folder. Run
-again after a kill, or with more problems or samples, it continues from the samples in the folder. Left out: several
-GPUs.
+Prints a table with intervals over questions and writes the samples to a folder. Run again after a kill, or with more
+problems or samples, it continues from the samples in the folder. Left out: several GPUs.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from rich.box import SIMPLE_HEAD
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.evaluation.voting import consensus_curve
+from dapo_lit.evaluation.voting import consensus
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
-from dapo_lit.study.compare.questions import by_question, compare_questions, samples_curve, share_interval, summary
+from dapo_lit.study.compare.questions import by_question, compare_questions, share_interval, summary
 from dapo_lit.study.compare.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 
 
 def report(result: Result, show: int) -> None:
-    """Prints the table of one model and some responses; writes accuracy by number of samples as CSV."""
+    """Prints the table of one model and some responses."""
     import pandas as pd
 
     name, samples = result.benchmark.settings.name, result.evaluation.samples
@@ -59,10 +58,7 @@ def report(result: Result, show: int) -> None:
     fewest = min(counts.num_samples for counts in votes)  # with a verdict: the tables want as many of each question
     table = pd.DataFrame([asdict(s) for s in samples if not s.missing])
     table = table.groupby("problem_id", sort=False).head(fewest).reset_index(drop=True)
-    consensus = [consensus_curve(counts)[:fewest] for counts in votes]
-    samples_curve(table, consensus).to_csv(result.folder / "by_samples.csv", index=False)
-
-    rows = summary(table, consensus)
+    rows = summary(table, list(map(consensus, votes)))
     pattern = MARK if result.benchmark.settings.source == "chain_sum" else WORDS
     table["reflects"] = [reflects(text, pattern) for text in table["response"]]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
@@ -114,7 +110,7 @@ def report_comparison(first: Result, second: Result) -> None:
         raise ConfigError("the two evaluations are on different questions")
     k = first.evaluation.k
     means = [by_question(table, "correct").mean(axis=1) for table in tables]
-    votes = [[consensus_curve(b)[-1] for b in r.evaluation.vote_counts] for r in (first, second)]
+    votes = [list(map(consensus, r.evaluation.vote_counts)) for r in (first, second)]
     rows = {f"avg@{k}": compare_questions(*means), f"cons@{k}": compare_questions(*votes)}
     rows["truncated_frac"] = compare_questions(*(by_question(t, "truncated").mean(axis=1) for t in tables))
     print(f"\n{second.label} minus {first.label}, paired by question")

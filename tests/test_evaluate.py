@@ -83,10 +83,7 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw_and_its_curves_en
     printed, accuracy = capsys.readouterr().out, here["correct"].mean()
     assert f"{accuracy:.3f}" in printed
     assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
-    samples = pd.read_csv(only_folder(tmp_path) / "by_samples.csv")
-    assert list(samples["samples"]) == [1, 2, 3, 4, 5, 6]
-    assert [samples["pass"].iloc[0], samples["cons"].iloc[0]] == pytest.approx([accuracy] * 2)
-    assert samples["pass"].iloc[-1] == pytest.approx(here.groupby("problem_id")["correct"].max().mean())
+    assert f"{here.groupby('problem_id')['correct'].max().mean():.3f}" in printed  # pass@6
 
 
 def test_an_exported_folder_is_the_same_model_as_its_checkpoint(run, tmp_path):

@@ -128,17 +128,17 @@ def pass_curve(correct: np.ndarray) -> np.ndarray:
     return np.array([[pass_at_k(n, int(row.sum()), k) for k in range(1, n + 1)] for row in correct])
 
 
-def summary(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> dict[str, Estimate]:
+def summary(table: pd.DataFrame, consensus: Sequence[float]) -> dict[str, Estimate]:
     """The table that the command prints: avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation.
 
-    consensus: cons@k of each question, k = 1..n, in the order of the table.
+    consensus: cons@n of each question.
     """
     correct = by_question(table, "correct")
     n = correct.shape[1]
     passes = pass_curve(correct)
     rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
     rows |= {f"pass@{k}": share_interval(passes[:, k - 1]) for k in doublings(n) if k > 1}
-    rows[f"cons@{n}"] = share_interval([curve[-1] for curve in consensus])
+    rows[f"cons@{n}"] = share_interval(consensus)
     rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
     rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
     return rows
@@ -151,21 +151,3 @@ def doublings(n: int) -> list[int]:
     [1, 2, 4, 6]
     """
     return [k for k in (2**i for i in range(n.bit_length())) if k < n] + [n]
-
-
-def samples_curve(table: pd.DataFrame, consensus: Sequence[Sequence[float]]) -> pd.DataFrame:
-    """A row for each k = 1..n: tokens a question, pass@k and cons@k with intervals.
-
-    cons@k is the mean over all subsets of k samples, as unbiased as pass@k; cons@1 is avg@n.
-    """
-    passes = pass_curve(by_question(table, "correct"))
-    votes = np.asarray(consensus, dtype=float)
-    length = float(table["num_tokens"].mean())
-    rows = []
-    for k in range(1, passes.shape[1] + 1):
-        row: dict[str, float | None] = {"samples": k, "tokens": k * length}
-        for name, values in (("pass", passes[:, k - 1]), ("cons", np.clip(votes[:, k - 1], 0, 1))):
-            estimate = share_interval(values)
-            row |= {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-        rows.append(row)
-    return pd.DataFrame(rows)
