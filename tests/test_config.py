@@ -99,7 +99,6 @@ def test_the_regime_of_an_ablation_can_be_replaced_or_left_out(compose):
 )
 def test_every_choice_of_every_group_composes(compose, override):
     extra = ["task.path=x.jsonl"] if override.startswith("task=") else []
-    extra += ["task.path=countdown"] if override == "task=reasoning_gym" else []
     compose(override, *extra, small=False)
 
 

@@ -10,7 +10,6 @@ from dapo_lit.__main__ import COMMANDS
 
 SUMS = "+experiment=four_sums"
 FILE = ("+experiment=hf", "policy.path=models/none")
-GYM = ("task=reasoning_gym", "reward=reasoning_gym")
 EARLY = "lightning.pytorch.callbacks.EarlyStopping"
 # what the line must hold, word by word: keys, files, values and what to write instead
 WRONG = [
@@ -61,7 +60,7 @@ WRONG = [
     ("train", [SUMS, "task.template=plian"], "plain"),
     ("train", [SUMS, "reward.function=nowhere.reward"], "'nowhere'"),
     ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
-    ("train", [*GYM], "task.path task.name=reasoning_gym"),
+    ("train", [SUMS, "task=file", "task.path=null"], "task.path `problem` `answer`"),
     # callbacks and loggers
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine nowhere.Mine"),
     ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping"),
@@ -86,10 +85,6 @@ if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
     WRONG.append(("train", ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "'.[sweep]'"))
 if find_spec("tensorboard") is None:
     WRONG.append(("train", [SUMS, "logger=tensorboard"], "'dapo_lit[tensorboard]'"))
-if find_spec("reasoning_gym") is None:
-    WRONG.append(("train", [*GYM, "task.path=countdown"], "'.[tasks]'"))
-else:
-    WRONG.append(("train", [*GYM, "task.path=cuontdown"], "task.path=cuontdown"))
 
 
 @pytest.fixture(scope="module")

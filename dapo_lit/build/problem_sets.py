@@ -20,7 +20,7 @@ from dapo_lit.engines.protocol import Sampling, token_ids
 from dapo_lit.errors import HubError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, reasoning_gym, string_programs
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, string_programs
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,6 @@ def _generated_problems(task: Task) -> Problems:
                     string_programs.problems(task.num_problems or 20_000, held_out=False, programs=programs),
                     string_programs.problems(task.num_heldout, held_out=True, programs=programs),
                     {"task/steps_frac": string_programs.has_written_steps},
-                )
-            case "reasoning_gym":
-                return Problems(
-                    *reasoning_gym.splits(str(task.path), task.num_problems or 2_000, task.num_heldout, task.options)
                 )
             case _:
                 return Problems(four_sums.problems(), four_sums.problems()[: task.num_heldout])

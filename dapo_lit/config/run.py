@@ -93,11 +93,8 @@ class Config(Section):
             )
         if late := [step for step in self.replay.record if step > self.budget.steps]:
             yield f"replay.record: step {late[0]} is after the last one, budget.steps={self.budget.steps}"
-        if self.task.name in ("file", "reasoning_gym") and not self.task.path:
-            yield (
-                "task.path is needed: for task.name=file a JSONL, Parquet or CSV file with `problem` and `answer`, or "
-                "a hub id; for task.name=reasoning_gym a generator such as countdown (docs/reasoning_gym.md lists them)"
-            )
+        if self.task.name == "file" and not self.task.path:
+            yield "task.path is needed: a JSONL, Parquet or CSV file with `problem` and `answer`, or a hub id"
         if self.regime is not None and (self.task.name == "file" or self.policy.path is not None):
             own = "task.name=file" if self.task.name == "file" else f"policy.path={self.policy.path}"
             yield (

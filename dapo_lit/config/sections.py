@@ -85,12 +85,12 @@ class Policy(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "parity", "string_programs", "four_sums", "arithmetic", "reasoning_gym", "file"]
+    name: Literal["chain_sum", "parity", "string_programs", "four_sums", "arithmetic", "file"]
     """A generated task, or a file or hub data set at `path`."""
     label: str
     """Name of the held-out problems in eval/<label>/..."""
     path: str | None
-    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`; the name of a generator, for `reasoning_gym`."""
+    """JSONL, Parquet, CSV, Arrow or a hub id, for `file`."""
     eval_path: str | None
     """Held-out problems for `file`; of a hub id its split `test` or `validation`; null: no held-out problems."""
     columns: dict[Literal["problem", "answer", "id"], str] | None
