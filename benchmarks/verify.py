@@ -25,12 +25,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.check_rewards import Report, Row, parse_options, print_summary, read_rows, score_rows
 from dapo_lit.rewards.verifier import Reference, Verifier
 from math_answers.expression import canonical
 from math_answers.fast import value
 from math_answers.parse import parse_answer
-from math_answers.rules import decide
+from math_answers.rules import Rule, decide
 
 PROMPTS, SAMPLES = 512, 16
 WORKERS = 2
@@ -146,10 +145,19 @@ def measure(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def agreement(file: Path) -> tuple[list[Row], list[Report]]:
-    rows = read_rows(file)
-    options = parse_options([str(file), f"workers={WORKERS}"])
-    return rows, [score_rows(rows, rule, options) for rule in ("sympy", "dapo")]
+Triple = tuple[str, str, bool | None]
+"""Prediction, reference, and whether they are equal; None: ambiguous, not counted."""
+
+
+def triples(file: Path) -> list[Triple]:
+    rows = map(json.loads, file.read_text().splitlines())
+    return [(row["pred"], row["gold"], None if row.get("ambiguous") else row["equal"]) for row in rows]
+
+
+def verdicts_of(rule: Rule, rows: Sequence[Triple]) -> list[bool]:
+    with Verifier(rule=rule, extraction="auto", workers=WORKERS) as verifier:
+        scores = verifier.score([(Reference(str(n), gold), pred) for n, (pred, gold, _) in enumerate(rows)])
+    return [score.correct for score in scores]
 
 
 def math_verify_verdicts(texts: Sequence[tuple[str, str]]) -> tuple[list[bool], float]:
@@ -171,8 +179,8 @@ def _delimited(text: str) -> str:
     return f"${text}$" if bare and "\\" in text else text
 
 
-def counts(rows: Sequence[Row], verdicts: Sequence[bool]) -> dict[str, Any]:
-    counted = [(row.equal, verdict) for row, verdict in zip(rows, verdicts, strict=True) if row.equal is not None]
+def counts(rows: Sequence[Triple], verdicts: Sequence[bool]) -> dict[str, Any]:
+    counted = [(equal, verdict) for (*_, equal), verdict in zip(rows, verdicts, strict=True) if equal is not None]
     return {
         "counted": len(counted),
         "agreement": sum(equal == verdict for equal, verdict in counted) / len(counted),
@@ -205,7 +213,7 @@ def main() -> None:
     parser.add_argument("--math-verify-sample", type=int, default=1024, help="responses that math-verify scores")
     arguments = parser.parse_args()
 
-    rows, reports = agreement(arguments.data / "equivalence.jsonl")
+    rows = triples(arguments.data / "equivalence.jsonl")
     results: dict[str, Any] = {
         "machine": machine(),
         "workers": WORKERS,
@@ -213,12 +221,11 @@ def main() -> None:
         "agreement": {},
         "speed": {},
     }
-    for report in reports:
-        results["agreement"][report.rule] = counts(rows, [score.correct for score in report.scores])
-    verdicts, _ = math_verify_verdicts([(row.pred, row.gold) for row in rows])
+    rules: tuple[Rule, ...] = ("sympy", "dapo")
+    results["agreement"] = {rule: counts(rows, verdicts_of(rule, rows)) for rule in rules}
+    verdicts, _ = math_verify_verdicts([(pred, gold) for pred, gold, _ in rows])
     results["agreement"]["math-verify"] = counts(rows, verdicts)
-    print_summary(rows, reports)
-    print(f"math-verify: {results['agreement']['math-verify']}\n")
+    print(*(f"{name}: {found}" for name, found in results["agreement"].items()), sep="\n")
 
     pairs = corpus(arguments.data, random.Random(0))
     hopeless = [(Reference(f"hopeless-{n}", "42"), rf"\boxed{{{text}}}") for n, text in enumerate(HOPELESS)]

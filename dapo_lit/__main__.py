@@ -16,7 +16,6 @@ COMMANDS = {
     "replay": "a recorded step under other switches",
     "plan": "memory, time and cost of a run before it is launched",
     "export": "a checkpoint as a Hugging Face folder",
-    "check_rewards": "score a file of answers by a rule",
 }
 
 

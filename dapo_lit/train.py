@@ -92,7 +92,7 @@ def check_study(configs: Iterable[Config]) -> None:
     silence_libraries()
     for config in configs:
         arm = arm_of(config)
-        if config.preflight and not is_done(config, arm) and not packed_cell(config, arm):
+        if not is_done(config, arm) and not packed_cell(config, arm):
             torch.set_num_threads(config.trainer.threads)
             parts = Parts(config)
             with parts.verifier:
@@ -108,7 +108,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     """
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 
-    if len(study.cells) > 1:
+    if len(study.cells) > 1 and study.config.preflight:
         configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
         if code := in_child(lambda: reported(lambda: check_study(configs))):
             return code

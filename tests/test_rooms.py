@@ -159,7 +159,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        (["train", "evaluate", "plan", "export", "replay", "check_rewards", "ablate", "advise", "__main__"], set()),
+        (["train", "evaluate", "plan", "export", "replay", "ablate", "advise", "__main__"], set()),
         (["status", "report"], {"pandas"}),
     ],
 )

@@ -74,8 +74,6 @@ WRONG = [
     ("replay", ["runs/none", "step=1"], "runs/none"),
     ("status", [], "folders"),
     ("report", ["runs/none"], "runs/none"),
-    ("check_rewards", ["bad.jsonl"], "bad.jsonl 2"),
-    ("check_rewards", ["bad.jsonl", "rule=exact"], "rule=exact dapo numeric sympy"),
     ("report", ["runs", "--metric", "reward"], "--metric --from"),
     ("advise", ["runs/none"], "runs/none config.yaml"),
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
@@ -95,7 +93,6 @@ def folder(cache, tmp_path_factory):
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (place / "words.jsonl").write_text(json.dumps({"problem": "2 + 3?", "answer": "five"}) + "\n")
     (place / "semicolon.csv").write_text("problem;answer\n1 + 1?;2\n")
-    (place / "bad.jsonl").write_text('{"pred": "1", "gold": "1"}\n{\n')
     empty = place / "runs" / "empty" / "dapo" / "seed_0"
     empty.mkdir(parents=True)
     (empty / "config.yaml").touch()

@@ -36,9 +36,9 @@ COMMON = (
     "trainer.micro_batch_tokens=100", "task.max_response_tokens=16",
 )  # fmt: skip
 SHRUNKEN = (
-    "policy=micro", "task=four_sums", "reward=number", "trainer.num_nodes=1", "algorithm.overlong.cache_tokens=5",
-    "rollout=torch",
-    "algorithm.samples_per_prompt=4", "algorithm.optimizer.lr=0.001", "task.num_heldout=4",
+    "policy=micro", "policy.path=null", "task=four_sums", "reward=number", "trainer.num_nodes=1",
+    "algorithm.overlong.cache_tokens=5", "rollout=torch", "algorithm.samples_per_prompt=4",
+    "algorithm.optimizer.lr=0.001", "task.num_heldout=4",
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiment at the paper's size small; all its other keys stay."""

@@ -119,7 +119,7 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
     assert fault(copy) == "checkpoints/step_000002.ckpt/__1_0.distcp is missing"
 
 
-@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ("policy.lora={rank: 4, alpha: 32}"))])
+@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ("policy.lora={rank: 4, alpha: 32}",))])
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))

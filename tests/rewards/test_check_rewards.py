@@ -1,11 +1,12 @@
+"""docs/examples/check_rewards.py scores files of answers and of rollouts, by rules and by a function."""
+
 import json
 import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from dapo_lit.check_rewards import main
+from check_rewards import main
 
 ROWS = [
     {"pred": r"\boxed{0.5}", "gold": r"\frac{1}{2}", "equal": True},
@@ -16,19 +17,14 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
-    return path
-
-
-def test_the_table_counts_what_is_labelled_and_prints_the_rows_that_disagree(file, capsys):
-    assert main([str(file), "rule=sympy"]) == 0
+def test_the_table_counts_what_is_labelled_and_prints_the_rows_that_disagree(tmp_path, capsys):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    assert main([str(file)]) == 0
     header, counts, *rest = capsys.readouterr().out.splitlines()
     assert header.split()[:4] == ["rule", "rows", "counted", "agreement"]
     assert counts.split()[:7] == ["sympy", "5", "4", "75.0%", "1", "0", "0"]
-    assert any(line.split()[:3] == ["4", "false", "positive"] for line in rest)
+    assert [line.split() for line in rest[1:2]] == [["4", "right", "wrong", "7", "7"]]
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"pred": 3, "gold": "3"}', '{"pred": "3", "gold": "3", "equal": "yes"}'])
@@ -49,23 +45,19 @@ def test_the_equivalence_file_is_scored_with_at_least_97_percent_agreement_and_n
 def test_the_rollouts_of_a_run_are_scored_by_other_rules(tmp_path, capsys):
     rollouts = pd.DataFrame({"response": ["#4", "#5.0"], "answer": ["4", "5"], "correct": [True, False]})
     rollouts.to_parquet(tmp_path / "step_000001.parquet")
-    assert main([str(tmp_path / "step_000001.parquet"), "rule=numeric,dapo", "extraction=hash"]) == 0
+    assert main([str(tmp_path / "step_000001.parquet"), "--rules", "numeric,dapo", "--extraction", "hash"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"numeric +2 +2 +50\.0%", printed)  # which takes 5.0 for 5, as the run did not
     assert re.search(r"dapo +2 +2 +100\.0%", printed)
 
 
-@pytest.fixture
-def functions(monkeypatch):
+def test_a_function_scores_the_rows_of_a_file(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
-def test_a_function_scores_the_rows_of_a_file_with_their_columns(functions, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     rows = [{"pred": "#3", "gold": "3", "equal": True}, {"pred": "#4", "gold": "3", "equal": True}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main([str(file), "function=reward_functions.right_answers"]) == 0
+    assert main([str(file), "--function", "reward_functions.right_answers"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     counts = next(cells for cells in lines if cells[:1] == ["reward_functions.right_answers"])
     assert counts[:7] == ["reward_functions.right_answers", "2", "2", "50.0%", "0", "1", "0"]
-    assert any(cells[:3] == ["2", "false", "negative"] for cells in lines)
+    assert ["2", "wrong", "right"] in [cells[:3] for cells in lines]

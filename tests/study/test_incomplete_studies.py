@@ -1,18 +1,15 @@
-"""Reports of studies that are not whole, of other designs, and of registered events."""
+"""Reports of studies that are not whole."""
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pytest
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
 from dapo_lit.run_files import append_row
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.registration import Plan, read_plan, register
+from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.document import in_terminal
 from dapo_lit.study.report.page_one import page_one
@@ -60,23 +57,3 @@ def test_a_nan_in_the_primary_metric_takes_the_run_out_of_the_average_and_says_s
     text = text_of(folder)
     assert re.search(r"dapo/seed_1 +not averaged +eval/chain_sum/avg@4 is NaN or infinite at 1 step, first 6", text)
     assert re.search(r"clip-higher +accuracy on chain_sum \(avg@4\) +2 ", text)
-
-
-def test_a_registered_event_is_decided_by_the_runs_that_have_it_within_the_horizon(tmp_path: Path) -> None:
-    event = {
-        "key": "task/steps_frac", "threshold": 0.5, "treated": "dapo", "control": "dapo-clip_higher", "horizon": 20,
-    }  # fmt: skip
-    register(tmp_path / "emergence", Plan("emergence", seeds=tuple(range(6)), event=event))
-    for seed in range(6):
-        write_run(tmp_path, Arm(DAPO), seed, study="emergence", steps=20, every=10, emergence=5 + seed)
-        never = Arm(DAPO - {"clip_higher"})
-        write_run(tmp_path, never, seed, study="emergence", steps=20, every=10, emergence=10 if seed == 0 else np.inf)
-    plan, _ = read_plan(tmp_path / "emergence")
-    first, *others = analyse(load(tmp_path / "emergence"), plan).effects
-    assert (first.kind, first.verdict) == ("registered", "undecided")  # 2 / 2^5 is above 0.05
-    assert first.words.endswith("by step 20: 6 of 6 and 1 of 6")
-    assert (first.estimate.mean, first.p) == (pytest.approx(5 / 6), pytest.approx(2 / 2**5))
-    assert {effect.kind for effect in others} == {"exploratory"}
-    assert plan is not None
-    early = replace(plan, event={**event, "horizon": 9})
-    assert analyse(load(tmp_path / "emergence"), early).effects[0].words.endswith("by step 9: 5 of 6 and 0 of 6")

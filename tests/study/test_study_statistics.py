@@ -18,7 +18,7 @@ from dapo_lit.study.compare.statistics import (
     t_interval,
 )
 
-STUDIES = 4000
+STUDIES = 1500
 floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)
 
 
@@ -81,7 +81,7 @@ def test_seeds_needed_is_the_inverse_of_the_smallest_effect() -> None:
 @pytest.mark.parametrize("n", [3, 5, 10])
 def test_the_t_interval_covers_the_truth_in_95_percent_of_normal_studies(n: int) -> None:
     studies = np.random.default_rng(n).normal(0.1, 0.05, (STUDIES, n))
-    assert 0.94 <= np.mean([e.low <= 0.1 <= e.high for e in map(t_interval, studies)]) <= 0.96  # type: ignore[operator]
+    assert 0.93 <= np.mean([e.low <= 0.1 <= e.high for e in map(t_interval, studies)]) <= 0.97  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("outcomes", ["bistable", "rounded"])
@@ -98,8 +98,8 @@ def test_a_placebo_is_rejected_in_at_most_6_percent_of_studies_whatever_its_dist
 def test_a_family_of_five_placebo_arms_is_rejected_in_at_most_6_percent_of_studies() -> None:
     """The arms share their control, as in a report."""
     rng = np.random.default_rng(8)
-    control = rng.normal(0, 1, (STUDIES // 4, 1, 9))
-    differences = rng.normal(0, 1, (STUDIES // 4, 5, 9)) - control
+    control = rng.normal(0, 1, (STUDIES, 1, 9))
+    differences = rng.normal(0, 1, (STUDIES, 5, 9)) - control
     rejected = [min(holm([sign_flip_p(x) for x in study])) <= 0.05 for study in differences]
     assert np.mean(rejected) <= 0.06
 
@@ -121,7 +121,7 @@ def test_the_interval_over_bases_covers_the_population_where_the_effect_differs_
     effects = 0.5 + rng.normal(0, 1.5, (STUDIES, 3 if nested else 12))
     studies = effects[:, [int(base) for base in bases]] + rng.normal(0, 1, (STUDIES, 12))
     found = [t_interval(per_base(x, bases)) for x in studies]
-    assert 0.94 <= np.mean([e.low <= 0.5 <= e.high for e in found]) <= 0.96  # type: ignore[operator]
+    assert 0.93 <= np.mean([e.low <= 0.5 <= e.high for e in found]) <= 0.97  # type: ignore[operator]
     flat = [t_interval(x) for x in studies]  # twelve values, as if seeds were bases
     covered = np.mean([e.low <= 0.5 <= e.high for e in flat])  # type: ignore[operator]
     assert (covered < 0.8) == nested

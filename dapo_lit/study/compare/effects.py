@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, by_seed, compare, compare_on, contrasts, primary_family
+from dapo_lit.study.compare.contrasts import Contrast, Effect, by_seed, compare_on, contrasts, primary_family
 from dapo_lit.study.compare.sequential import decisions, interval
 from dapo_lit.study.compare.statistics import Array, holm, max_t_p, per_base, standardised, t_interval, tested
-from dapo_lit.study.read.outcomes import bases, in_words, is_outcome, scores
+from dapo_lit.study.read.outcomes import in_words, is_outcome, scores
 from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import Runs
 
 
 def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> list[Effect]:
     """The effects of every registered family, with their verdicts."""
-    found = [_event(runs, plan.event, plan.alpha)] if plan and plan.event else []
+    found: list[Effect] = []
     for family in families_of(runs, plan, reference, metric):
         compared = []
         for one in family.contrasts:
@@ -45,28 +45,6 @@ def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: st
         Registered(c.label, c.technique, c.weights, metric, words) for c in known if name and c.family == name
     )
     return (Family(str(name), plan.alpha, members),) if members else ()
-
-
-def _event(runs: Runs, event: Mapping[str, Any], alpha: float) -> Effect:
-    """The share of runs in which a metric passes a threshold within a horizon; on these 0s and 1s the sign-flip test is
-    McNemar's."""
-    key, threshold, horizon = str(event["key"]), float(event["threshold"]), event.get("horizon")
-    treated, control = str(event["treated"]), str(event["control"])
-    table = {
-        arm: {
-            run.seed: float((run.series(key).loc[:horizon] > threshold).any())
-            for run in runs.usable.of(arm)
-            if len(run.series(key))
-        }
-        for arm in (treated, control)
-    }
-    contrast = Contrast("event", f"{treated} against {control}", None, {treated: 1.0, control: -1.0})
-    counts = " and ".join(f"{sum(had.values()):.0f} of {len(had)}" for had in table.values())
-    by = f" by step {horizon}" if horizon else ""
-    words = f"runs in which {in_words(key)} pass {threshold:g}{by}: {counts}"
-    found = compare(contrast, table, bases(runs), key, words)
-    verdict = "undecided" if found.p is None or found.p > alpha else "up" if found.estimate.mean > 0 else "down"
-    return replace(found, adjusted=found.p, kind="registered", verdict=verdict, alpha=alpha)
 
 
 def _judged(family: Family, compared: Sequence[Effect], stopping: Mapping[str, Any] | None) -> list[Effect]:

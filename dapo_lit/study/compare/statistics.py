@@ -6,7 +6,7 @@ paired. There are no percentile bootstraps: at three values their 95 % interval 
 
 A study decides by the sign-flip test over base policies, Holm-adjusted over its family. If a technique did nothing, the
 two arms of a base could change places; the test counts how many of the 2^n ways to do so give a mean difference as
-large. Intervals decide nothing. For an event, which a run has (1) or has not (0), this test is McNemar's.
+large. Intervals decide nothing.
 
 Many metrics together are tested by the maximum statistic: the signs of whole bases are flipped, the same for all, and
 each |t| is compared with the largest |t| of every flip. How metrics depend on each other needs no model.

@@ -78,8 +78,7 @@ class Plan:
     declared: tuple[str, ...] = ()
     """Config keys in which arms may differ, in addition to the switches."""
     event: Mapping[str, Any] | None = None
-    """In plans of earlier versions, a time-to-event outcome: key, threshold, treated and control arm, and a horizon in
-    steps."""
+    """In plans of earlier versions, a time-to-event outcome, which reports no longer decide."""
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> "Plan":

@@ -131,7 +131,7 @@ def runs_section(results: Results, late: str | None) -> list[Part]:
     plan, lines = results.plan, []
     if plan:
         promised: dict[str, object] = {"primary metric": plan.metric, "reference": plan.reference}
-        promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}", "event": plan.event}
+        promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}"}
         lines.append("Registered: " + "; ".join(f"{key} {value}" for key, value in promised.items() if value) + ".")
     lines += [f"**Note:** {late}."] if late else []
     lines += [f"**Edited after registration:** {edit}." for edit in results.edits]
