@@ -5,7 +5,7 @@ from composition import tree_of
 from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.study_launch import composed_arm, study_design
+from dapo_lit.cli.study_launch import study_design, with_values
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten
 from dapo_lit.config.shipped import brings_regime
@@ -42,7 +42,9 @@ def test_a_regime_names_itself_and_its_place_on_the_page_and_keeps_its_horizon_w
 def test_the_doses_of_a_regime_differ_in_nothing_but_their_own_settings(name):
     tree, config = composed(f"+regime={name}", "+study=calibrate", "seed=100")
     assert composed("+study=calibrate", f"+regime={name}", "seed=100")[1] == config
-    arms = {arm.name: flatten(composed_arm(tree, arm).model_dump()) for arm in study_design(config).arms}
+    arms = {
+        arm.name: flatten(parse(resolved(with_values(tree, arm))).model_dump()) for arm in study_design(config).arms
+    }
     assert config.regime is not None
     for control in config.regime.techniques.values():
         weakest, *others = (arms[dose] for dose in control.doses)

@@ -4,7 +4,7 @@ import pytest
 from composition import tree_of
 
 from dapo_lit.cli.config_tree import resolved
-from dapo_lit.cli.study_launch import check_arms, composed_arm, study_design
+from dapo_lit.cli.study_launch import check_arms, study_design, with_values
 from dapo_lit.config import parse
 from dapo_lit.config.identity import flatten
 from dapo_lit.config.shipped import known_choices
@@ -18,9 +18,9 @@ def test_composed_arms_differ_from_their_reference_in_declared_keys_only(name):
     study = study_design(parse(resolved(base)))
     check_arms(study, base)
     reference = next(arm for arm in study.arms if arm.name == study.reference)
-    reference_keys = flatten(composed_arm(base, reference).model_dump(mode="json"))
+    reference_keys = flatten(parse(resolved(with_values(base, reference))).model_dump(mode="json"))
     for arm in study.arms:
-        keys = flatten(composed_arm(base, arm).model_dump(mode="json"))
+        keys = flatten(parse(resolved(with_values(base, arm))).model_dump(mode="json"))
         differing = {key for key in keys if keys[key] != reference_keys[key]} - {"study.arm"}
         assert differing <= study.declared
         assert bool(differing) == (arm is not reference)

@@ -22,6 +22,7 @@ def soft_overlong_punishment(
     tokens with a cache of 4,096 is L_max = 20,480. A generator that stops at L_max never reaches the third interval, so
     a cache of 0, which empties the second one, means no penalty. Returns float64 in the shape of `lengths`.
 
+    >>> import torch
     >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """

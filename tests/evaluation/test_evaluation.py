@@ -1,10 +1,12 @@
 """What k samples of a problem say, worked by hand; nothing sampled twice; intervals that cover what they claim."""
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
@@ -16,7 +18,7 @@ from dapo_lit.evaluation.sampled import (
     evaluated_samples,
     summarise,
 )
-from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
+from dapo_lit.evaluation.voting import VoteCounts, consensus, consensus_curve, vote_counts
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
@@ -77,6 +79,21 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(n, c, k, expected
 )  # fmt: skip
 def test_a_majority_wins_ties_are_split_and_silence_is_no_vote(counts, expected):
     assert consensus(counts) == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 4), st.lists(st.integers(1, 3), max_size=3), st.integers(0, 3))
+def test_the_curve_of_votes_is_the_mean_over_all_subsets(right, wrong, silent):
+    counts = VoteCounts(right, tuple(wrong), silent)
+    votes = ["right"] * right + [f"w{i}" for i, count in enumerate(wrong) for _ in range(count)] + [None] * silent
+    curve = consensus_curve(counts)
+    assert len(curve) == len(votes)
+    for k, value in enumerate(curve, start=1):
+        outcomes = [
+            consensus(VoteCounts(s.count("right"), tuple(s.count(f"w{i}") for i in range(len(wrong))), s.count(None)))
+            for s in combinations(votes, k)
+        ]
+        assert value == pytest.approx(np.mean(outcomes))
 
 
 def test_equivalent_wrong_answers_are_one_vote_block(verifier):
