@@ -1,18 +1,16 @@
 r"""A static bound on the size of an expression, so that those too large to evaluate are refused beforehand.
 
-`9^{9^9}`, `(10^8)!`, `\sum_{k=1}^{10^8} k` and `e^{e^{e^{10}}}` are small trees with large values. The bound is
-found by one walk over the tree that builds no number of more than 10,000 bits.
+`9^{9^9}`, `(10^8)!` and `e^{e^{e^{10}}}` are small trees with large values. The bound is found by one walk over the
+tree that builds no number of more than 10,000 bits.
 """
 
 import math
 
 from math_answers import expression as tree
-from math_answers.exact import MAX_MATRIX, rational, series_length
+from math_answers.exact import rational
 
 MAX_BITS = 10_000
 """Bits of any value that occurs on the way, about 3,000 decimal digits."""
-MAX_TERMS = 1000
-"""Terms of one sum or product over an index."""
 MAX_FACTORIAL = 1000
 MAX_GAMMA = 60
 """Largest argument of a factorial that is not a fraction: the gamma function is evaluated to many digits."""
@@ -22,19 +20,14 @@ _SYMBOL_BITS = 2.0
 
 
 def check_size(node: tree.Node) -> float:
-    """The number of bits that the values in `node` stay below; raises TooLargeError beyond 10,000.
-
-    A term of a series counts two bits at least, so the bound holds the work of nested series too.
-    """
-    return _Bounds({}).bits(node)
+    """The number of bits that the values in `node` stay below; raises TooLargeError beyond 10,000."""
+    return _Bounds().bits(node)
 
 
 class _Bounds:
     """Bounds for the nodes of one expression, each found once: the bound of a power asks for its exponent twice."""
 
-    def __init__(self, indices: dict[str, float]):
-        self._indices = indices
-        """Bits of the letters that a series binds."""
+    def __init__(self) -> None:
         self._bits: dict[int, float] = {}
         self._largest: dict[int, float] = {}
 
@@ -57,8 +50,8 @@ class _Bounds:
         match node:
             case tree.Number(value, _):
                 return float(max(value.numerator.bit_length(), value.denominator.bit_length()))
-            case tree.Symbol(name):
-                return self._indices.get(name, _SYMBOL_BITS)
+            case tree.Symbol() | tree.Series():  # a series is compared as it is written, like a letter
+                return _SYMBOL_BITS
             case tree.Constant():
                 return 3.0
             case tree.Sum(parts) | tree.Product(parts):
@@ -67,8 +60,6 @@ class _Bounds:
                 return 1.0 + self.largest(exponent) * self.bits(base)
             case tree.Call(name, arguments):
                 return self._call_bits(name, arguments)
-            case tree.Series(_, index, first, last, body):
-                return self._series_bits(index, first, last, body)
             case tree.Matrix():
                 return max(map(self.bits, tree.children(node)))
             case _:
@@ -84,8 +75,6 @@ class _Bounds:
                 return math.prod(map(self.largest, parts))
             case tree.Sum(parts):
                 return sum(map(self.largest, parts))
-            case tree.Symbol(name):
-                return 2.0 ** min(self._indices.get(name, _SYMBOL_BITS), 64.0)
             case tree.Degrees(inner):
                 return self.largest(inner) / 57
             case tree.Power(base, tree.Number(exponent, _)) if 0 < exponent <= 1:
@@ -112,65 +101,34 @@ class _Bounds:
                 return 2 * largest + 8
             case "sinh" | "cosh":
                 return 1.5 * self.largest(arguments[0]) + 8
-            case "det":
-                return 64 * inside
             case _:
                 return inside + 8
-
-    def _series_bits(self, index: str, first: tree.Node, last: tree.Node, body: tree.Node) -> float:
-        ends = max(self.bits(first), self.bits(last)) + 8
-        count = series_length(first, last)
-        if count is None:
-            return _SYMBOL_BITS  # symbolic bounds: never evaluated, only compared by form
-        if count > MAX_TERMS:
-            raise tree.TooLargeError(f"a sum of more than {MAX_TERMS} terms")
-        return 1.0 + count * _Bounds({**self._indices, index: ends}).bits(body)
 
 
 def work(node: tree.Node) -> float:
     """An estimate of the steps that the exact arithmetic on `node` takes, found without doing any of it."""
-    steps, side = _steps(node)
-    return steps * float(min(max(1, side), MAX_MATRIX) ** 2)
+    return _steps(node)[0]
 
 
 def _steps(node: tree.Node) -> tuple[float, int]:
-    """Steps for one entry after the matrices in `node` are multiplied out, and the larger side of the matrix (or 0)."""
+    """The steps, and the entries of the largest matrix (1 without any)."""
+    parts = [_steps(part) for part in tree.children(node)]
+    steps, entries = 1.0 + sum(steps for steps, _ in parts), max((entries for _, entries in parts), default=1)
     match node:
         case tree.Number(value, _):
-            return 1.0 + (value.numerator.bit_length() + value.denominator.bit_length()) / 64, 0
-        case tree.Matrix(rows):
-            return max([_steps(entry)[0] for entry in tree.children(node)]), max(len(rows), len(rows[0]))
-        case tree.Product(factors):
-            return _product_steps([_steps(factor) for factor in factors])
-        case tree.Power(base, tree.Number(exponent, _)):
-            inside, side = _steps(base)
-            if side:
-                return _product_steps([(inside, side)] * min(4, abs(exponent.numerator)))
-            return inside + 1.0 + min(abs(exponent.numerator) + exponent.denominator, MAX_BITS) / 16, 0
-        case tree.Call("det", (matrix,)):
-            return 24 * work(matrix), 0
-        case tree.Call("factorial" | "binomial", arguments):
-            return 100.0 + sum(map(work, arguments)), 0
-        case tree.Series(_, _, first, last, body):
-            count = float(MAX_TERMS)
-            if isinstance(first, tree.Number) and isinstance(last, tree.Number):
-                distance = abs(last.value - first.value)
-                count = float(distance) + 1 if distance < MAX_TERMS else count
-            return work(first) + work(last) + count * work(body), 0
-        case tree.PlusMinus(value):
-            return 2 * work(value), 0
+            return steps + (value.numerator.bit_length() + value.denominator.bit_length()) / 64, 1
+        case tree.Matrix():
+            return steps, max(entries, len(parts))
+        case tree.Product():
+            return steps * entries, entries  # every entry is multiplied by the other factors
+        case tree.Power(_, tree.Number(exponent, _)):
+            return steps + min(abs(exponent.numerator) + exponent.denominator, MAX_BITS) / 16, entries
+        case tree.Call("factorial" | "binomial", _):
+            return steps + 100.0, entries
+        case tree.PlusMinus():
+            return 2 * steps, entries
         case _:
-            parts = [_steps(part) for part in tree.children(node)]
-            return 1.0 + sum(inside for inside, _ in parts), max((side for _, side in parts), default=0)
-
-
-def _product_steps(factors: list[tuple[float, int]]) -> tuple[float, int]:
-    """The entries of a product of matrices grow by the length of a row with each factor."""
-    steps, side = 1.0, 0
-    for inside, factor_side in factors:
-        steps = factor_side * (steps + inside + 1) if factor_side and side else steps + inside
-        side = max(side, factor_side)
-    return steps, side
+            return steps, entries
 
 
 def expansion_terms(node: tree.Node) -> float:

@@ -124,16 +124,12 @@ def bare_argument(reader: Reader) -> tree.Node:
 
 
 def bracketed_call(reader: Reader, name: str) -> tree.Node:
-    if name == "cbrt" and reader.at("{"):
-        return tree.Power(reader.argument(split=False), tree.Number(Fraction(1, 3)))
     closing = {"(": ")", "{": "}", "\\{": "\\}", "[": "]"}.get(reader.take().text)
     if closing is None:
         raise ParseError(f"{name} without brackets")
     arguments = read_arguments(reader, closing)
-    if BRACKETED[name] and len(arguments) != BRACKETED[name]:
+    if len(arguments) != BRACKETED[name]:
         raise ParseError(f"{name} of {len(arguments)} arguments")
-    if name == "sqrt" or name == "cbrt":
-        return tree.Power(arguments[0], HALF if name == "sqrt" else tree.Number(Fraction(1, 3)))
     return tree.Call(name, arguments)
 
 

@@ -81,8 +81,6 @@ def read_series(reader: Reader, kind: str) -> tree.Node:
     if lower is None or last is None:
         raise ParseError("a sum without bounds")
     body = reader.term()
-    if index == "i":
-        body = _index_i(body)
     return tree.Series("sum" if kind == "sum" else "product", index, lower, last, body)
 
 
@@ -114,10 +112,3 @@ def read_matrix(reader: Reader, environment: str) -> tree.Node:
         raise ParseError("rows of different lengths")
     node = tree.Matrix(tuple(map(tuple, rows)))
     return tree.Call("det", (node,)) if environment == "vmatrix" else node
-
-
-def _index_i(node: tree.Node) -> tree.Node:
-    """`i` as an index of summation is a symbol, not the imaginary unit."""
-    if node == tree.Constant("i"):
-        return tree.Symbol("i")
-    return tree.rebuilt(node, tuple(_index_i(part) for part in tree.children(node)))

@@ -1,4 +1,4 @@
-"""Exact rational values, and the arithmetic of matrices on trees. Call `bounds.check_size` first."""
+"""Exact rational values, and sums and multiples of matrices on trees. Call `bounds.check_size` first."""
 
 import math
 from fractions import Fraction
@@ -7,11 +7,9 @@ from math_answers import expression as tree
 
 MAX_MATRIX = 8
 """Rows and columns."""
-MAX_ENTRY = 10_000
-"""Nodes in an entry of a product of matrices: `bounds.check_size` would refuse a longer sum."""
 
 
-def rational(node: tree.Node, indices: dict[str, int] | None = None) -> Fraction | None:
+def rational(node: tree.Node) -> Fraction | None:
     """The value if arithmetic on fractions gives it, else None (a root, a letter, a division by zero).
 
     >>> rational(tree.Power(tree.Number(Fraction(9, 4)), tree.Number(Fraction(1, 2))))
@@ -20,40 +18,29 @@ def rational(node: tree.Node, indices: dict[str, int] | None = None) -> Fraction
     match node:
         case tree.Number(value, _):
             return value
-        case tree.Symbol(name):
-            return Fraction(indices[name]) if indices and name in indices else None
         case tree.Sum(parts) | tree.Product(parts):
-            known = _all_rational(parts, indices)
+            known = _all_rational(parts)
             if known is None:
                 return None
             return sum(known, Fraction(0)) if isinstance(node, tree.Sum) else math.prod(known, start=Fraction(1))
         case tree.Power(base, exponent):
-            known = _all_rational((base, exponent), indices)
+            known = _all_rational((base, exponent))
             return None if known is None else _power(*known)
         case tree.Call(name, arguments):
-            known = _all_rational(arguments, indices)
+            known = _all_rational(arguments)
             return None if known is None else _call(name, known)
-        case tree.Series():
-            return _series(node, indices or {})
         case _:
             return None
 
 
-def _all_rational(nodes: tuple[tree.Node, ...], indices: dict[str, int] | None) -> list[Fraction] | None:
+def _all_rational(nodes: tuple[tree.Node, ...]) -> list[Fraction] | None:
     values = []
     for node in nodes:
-        value = rational(node, indices)
+        value = rational(node)
         if value is None:
             return None
         values.append(value)
     return values
-
-
-def series_length(first: tree.Node, last: tree.Node) -> int | None:
-    """The number of terms of a series, None if its bounds are not two integers."""
-    ends = [rational(first), rational(last)]
-    known = [end.numerator for end in ends if end is not None and end.denominator == 1]
-    return max(0, known[1] - known[0] + 1) if len(known) == 2 else None
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
@@ -92,33 +79,12 @@ def _call(name: str, values: list[Fraction]) -> Fraction | None:
             return Fraction(math.floor(values[0]))
         case "ceil":
             return Fraction(math.ceil(values[0]))
-        case "min":
-            return min(values)
-        case "max":
-            return max(values)
         case "factorial" if whole and integers[0] >= 0:
             return Fraction(math.factorial(integers[0]))
         case "binomial" if whole and integers[0] >= 0 and integers[1] >= 0:
             return Fraction(math.comb(integers[0], integers[1]))
-        case "gcd" if whole:
-            return Fraction(math.gcd(*integers))
-        case "lcm" if whole:
-            return Fraction(math.lcm(*integers))
         case _:
             return None
-
-
-def _series(series: tree.Series, indices: dict[str, int]) -> Fraction | None:
-    count, start = series_length(series.first, series.last), rational(series.first)
-    if count is None or start is None:
-        return None
-    total = Fraction(0 if series.kind == "sum" else 1)
-    for position in range(start.numerator, start.numerator + count):
-        value = rational(series.body, {**indices, series.index: position})
-        if value is None:
-            return None
-        total = total + value if series.kind == "sum" else total * value
-    return total
 
 
 def signs_chosen(node: tree.Node) -> list[tree.Node]:
@@ -149,9 +115,10 @@ def without_degrees(node: tree.Node) -> tuple[tree.Node, bool]:
 
 
 def matrices_combined(node: tree.Node) -> tree.Node:
-    """The expression with sums, products, powers, transposes and determinants of matrices carried out.
+    """The expression with sums of matrices, and products of a matrix with numbers, carried out.
 
-    Raises TooLargeError above 8 rows (4 for a determinant), ValueError where shapes differ.
+    Products and powers of matrices stay as they are written. Raises TooLargeError above 8 rows or columns, ValueError
+    where the shapes of a sum differ.
     """
     if not any(isinstance(part, tree.Matrix) for part in tree.walk(node)):
         return node
@@ -161,18 +128,10 @@ def matrices_combined(node: tree.Node) -> tree.Node:
             raise tree.TooLargeError(f"a matrix of more than {MAX_MATRIX} rows or columns")
         case tree.Sum(terms) if any(isinstance(term, tree.Matrix) for term in terms):
             return _sum_of_matrices(terms)
-        case tree.Product(factors) if any(isinstance(factor, tree.Matrix) for factor in factors):
-            return _product_of_matrices(factors)
-        case tree.Power(tree.Matrix(rows), tree.Symbol("T") | tree.Call("T", _)):
-            return tree.Matrix(tuple(zip(*rows, strict=True)))
-        case tree.Power(tree.Matrix() as matrix, tree.Number(exponent, _)) if exponent in (2, 3, 4):
-            return _product_of_matrices((matrix,) * exponent.numerator)
-        case tree.Call("det", (tree.Matrix(rows),)):
-            if len(rows) != len(rows[0]) or len(rows) > 4:
-                raise tree.TooLargeError("a determinant of more than 4 rows, or not square")
-            return _determinant(rows)
-        case tree.Matrix(((tree.Matrix() as inner,),)):
-            return inner
+        case tree.Product(factors) if sum(isinstance(factor, tree.Matrix) for factor in factors) == 1:
+            numbers = tuple(factor for factor in factors if not isinstance(factor, tree.Matrix))
+            matrix = next(factor for factor in factors if isinstance(factor, tree.Matrix))
+            return tree.Matrix(tuple(tuple(tree.Product((*numbers, entry)) for entry in row) for row in matrix.rows))
         case _:
             return node
 
@@ -184,42 +143,6 @@ def _sum_of_matrices(terms: tuple[tree.Node, ...]) -> tree.Node:
         raise ValueError("a sum of different shapes")
     rows = zip(*(matrix.rows for matrix in matrices), strict=True)
     return tree.Matrix(tuple(tuple(tree.Sum(entries) for entries in zip(*row, strict=True)) for row in rows))
-
-
-def _product_of_matrices(factors: tuple[tree.Node, ...]) -> tree.Node:
-    scalars = tuple(factor for factor in factors if not isinstance(factor, tree.Matrix))
-    product: tree.Matrix | None = None
-    for factor in factors:
-        if not isinstance(factor, tree.Matrix):
-            continue
-        if product is None:
-            product = factor
-            continue
-        if len(product.rows[0]) != len(factor.rows):
-            raise ValueError("a product of shapes that do not fit")
-        columns = tuple(zip(*factor.rows, strict=True))
-        product = tree.Matrix(tuple(tuple(_dot_product(row, column) for column in columns) for row in product.rows))
-        if any(tree.is_larger(entry, MAX_ENTRY) for entry in tree.children(product)):
-            raise tree.TooLargeError(f"an entry of more than {MAX_ENTRY} parts")
-    assert product is not None
-    return tree.Matrix(
-        tuple(tuple(tree.Product((*scalars, entry)) if scalars else entry for entry in row) for row in product.rows)
-    )
-
-
-def _dot_product(row: tuple[tree.Node, ...], column: tuple[tree.Node, ...]) -> tree.Node:
-    return tree.Sum(tuple(tree.Product(pair) for pair in zip(row, column, strict=True)))
-
-
-def _determinant(rows: tuple[tuple[tree.Node, ...], ...]) -> tree.Node:
-    if len(rows) == 1:
-        return rows[0][0]
-    terms = []
-    for column, entry in enumerate(rows[0]):
-        minor = _determinant(tuple(row[:column] + row[column + 1 :] for row in rows[1:]))
-        term: tree.Node = tree.Product((entry, minor))
-        terms.append(tree.negative(term) if column % 2 else term)
-    return tree.Sum(tuple(terms))
 
 
 def approximate(node: tree.Node) -> float:

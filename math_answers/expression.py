@@ -167,15 +167,6 @@ def depth(node: Node) -> int:
     return deepest
 
 
-def is_larger(node: Node, limit: int) -> bool:
-    """True if the tree has more than `limit` nodes; looks at no more of them."""
-    found, stack = 0, [node]
-    while stack and found <= limit:
-        found += 1
-        stack += children(stack.pop())
-    return found > limit
-
-
 @lru_cache(maxsize=8192)
 def canonical(node: Node) -> Node:
     """The same expression with nested sums and products flattened and their parts in a fixed order.

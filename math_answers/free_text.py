@@ -6,18 +6,13 @@ The first of these that is found, after any `</think>`:
 2. the rest of the line after the last `####`;
 3. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), or an `A:` that starts the last line,
    up to the end of the sentence;
-4. what follows the last `=` in a last line such as `So he pays 5 + 3 = 8 dollars.` (`so`, `thus`, `therefore` or
-   `hence`, and no formula after it);
-5. the whole text, if it is not prose;
-6. the last formula between dollar signs or `\( \)`;
-7. the last number, with its sign, currency and percent.
+4. the whole text, if it is not prose;
+5. the last formula between dollar signs or `\( \)`;
+6. the last number, with its sign, currency and percent.
 
 A dollar sign opens a formula as in Markdown: no digit may follow the closing one, and what starts with a digit may not
 end in a space or an operator. So `$5 and gets $3` and `$20 - $13 = $7` are amounts of money. Calculator notes as in
 GSM8K (`3+4=<<3+4=7>>7`) are left out.
-
-A number in words is an answer where it is marked (`The answer is eight.`) or the whole text; it is not searched for in
-prose.
 
 Reading is generous, so a model is never trained on it by default: the templates of `templates.py` are strict.
 """
@@ -44,7 +39,6 @@ _MARKER = re.compile(
     r"|(?m:^)[ \t*_]*A[*_]*:(?=[^\n]*\s*\Z)[*_\s]*",
     re.IGNORECASE,
 )
-_CONCLUSION = re.compile(r"(?:^|[.;!?]\s)\s*(?:so|thus|therefore|hence)\b(.*)=([^=]+)$", re.IGNORECASE)
 _CALCULATION = re.compile(r"<<[^<>\n]{1,300}>>")
 _FORMULA = re.compile(
     r"""\$\$(?P<a>[^$]{1,1500}?)\$\$
@@ -81,9 +75,6 @@ def find_answer(text: str) -> str | None:
     marked = _after_marker(text)
     if marked:
         return marked
-    concluded = _after_conclusion(text)
-    if concluded:
-        return concluded
     bare = text.strip()
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
@@ -163,17 +154,6 @@ def _formulas(text: str) -> str | None:
             joined[-1] += "%"
         position = found.end()
     return ", ".join(joined) or None
-
-
-def _after_conclusion(text: str) -> str | None:
-    line = text.rstrip().rpartition("\n")[2][-MAX_BARE_CHARS:]
-    found = _CONCLUSION.search(line)
-    if found is None or _FORMULA.search(line, found.start(1)):
-        return None
-    value = found[2].strip().removesuffix(".")
-    number = first_number(value)
-    only_words_follow = number and value.startswith(number) and not re.search(r"[^\w\s,'-]", value[len(number) :])
-    return number if only_words_follow or is_prose(value) else value
 
 
 def _last_formula(text: str) -> str | None:

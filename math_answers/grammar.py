@@ -6,7 +6,8 @@ r"""Tokens of one scalar expression to its tree, by recursive descent.
     atom        number | letter | \frac.. | \sqrt.. | \binom.. | function argument | \sum.. | matrix | brackets
 
 Plain spellings are read too (`sqrt(2)`, `2*x`, `x**2`, `pi`, `ln(x)`). What is not in the grammar raises ParseError.
-Integrals, limits and derivatives are left out on purpose: an answer that restates the question does not count.
+Integrals, limits and derivatives are left out on purpose: an answer that restates the question does not count. So is
+the value of a series, whose tree is compared as it is written.
 """
 
 from collections.abc import Iterator

@@ -1,19 +1,11 @@
 """Numbers in an expression: decimals, powers of ten, mixed numbers."""
 
-import re
 from fractions import Fraction
 
 from math_answers.expression import Number
 from math_answers.quantity import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
 from math_answers.reader import Reader
 from math_answers.tokens import ParseError
-
-_UNDRESSED = re.compile(r"^\\(?:text|mathrm|textbf)\s*\{|\}$")
-_ONES = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
 def number(text: str) -> Number:
@@ -60,18 +52,3 @@ def _proper(numerator: str, denominator: str) -> Fraction:
     if not (numerator.isdigit() and denominator.isdigit()) or len(numerator + denominator) > 40 or not int(denominator):
         return Fraction(1)
     return Fraction(int(numerator), int(denominator))
-
-
-def spoken_number(text: str) -> int | None:
-    r"""`three`, `Twenty-five`, `\text{six}`: a number below a hundred in words, else None.
-
-    >>> spoken_number("Twenty-five"), spoken_number("five apples")
-    (25, None)
-    """
-    word = _UNDRESSED.sub("", text).strip(" .").lower()
-    if word in _ONES:
-        return _ONES.index(word)
-    tens, _, ones = word.replace(" ", "-").partition("-")
-    if tens not in _TENS or (ones and ones not in _ONES[1:10]):
-        return None
-    return 10 * _TENS.index(tens) + 20 + (_ONES.index(ones) if ones else 0)

@@ -13,7 +13,6 @@ from functools import lru_cache
 from math_answers.calls import function_name
 from math_answers.expression import Number, Product, Symbol
 from math_answers.grammar import parse_expression
-from math_answers.literals import spoken_number
 from math_answers.splitting import (
     CLOSE,
     OPEN,
@@ -83,9 +82,6 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
             readings.append(_answer(tokens, 0))
         if any(token.upright for token in tokens):  # 5\\text{m}: metres, or 5 times m
             readings.append(_answer([replace(token, upright=False) for token in merged], 0))
-        spoken = spoken_number(body)
-        if spoken is not None:
-            readings.append(Scalar(Number(Fraction(spoken))))
         if power:  # 2e-3: 0.002, or twice Euler's number less 3
             readings.append(Scalar(Number(int(power[1]) * Fraction(10) ** int(power[2]))))
         return (*readings, *_choice_and_more(body))

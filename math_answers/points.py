@@ -14,7 +14,7 @@ from mpmath import mp, mpc, mpf
 
 from math_answers import expression as tree
 from math_answers.bounds import check_size, has_double
-from math_answers.exact import rational, series_length
+from math_answers.exact import rational
 
 POSITIVE_POINTS = 4
 MIXED_POINTS = 4
@@ -84,7 +84,7 @@ def _is_real(value: Any) -> bool:
 def _value_at(node: tree.Node, point: int) -> Any:
     """The value at a numbered point, None where it is undefined."""
     try:
-        value = evaluate(node, point, {})
+        value = evaluate(node, point)
     except (UndefinedError, ZeroDivisionError, ValueError, OverflowError, mpmath.libmp.ComplexResult):
         return None
     return None if mp.isnan(value) else value
@@ -98,42 +98,35 @@ def letter(name: str, point: int) -> Any:
     return -value if negative else value
 
 
-def evaluate(node: tree.Node, point: int, indices: dict[str, int]) -> Any:
-    """The value at a point, in the working precision of mpmath; `indices` are the letters bound by a series."""
+def evaluate(node: tree.Node, point: int) -> Any:
+    """The value at a point, in the working precision of mpmath."""
     match node:
         case tree.Number(value, _):
             return mpf(value.numerator) / value.denominator
         case tree.Symbol(name):
-            return mpf(indices[name]) if name in indices else letter(name, point)
+            return letter(name, point)
         case tree.Constant(name):
             return {"pi": +mp.pi, "e": +mp.e, "i": mpc(0, 1), "oo": mp.inf}[name]
         case tree.Sum(terms):
-            return mp.fsum([evaluate(term, point, indices) for term in terms])
+            return mp.fsum([evaluate(term, point) for term in terms])
         case tree.Product(factors):
-            return mp.fprod([evaluate(factor, point, indices) for factor in factors])
+            return mp.fprod([evaluate(factor, point) for factor in factors])
         case tree.Power(base, exponent):
-            return _power(evaluate(base, point, indices), exponent, point, indices)
+            return _power(evaluate(base, point), exponent, point)
         case tree.Call(name, arguments):
-            return _call(name, [evaluate(argument, point, indices) for argument in arguments], point)
+            return _call(name, [evaluate(argument, point) for argument in arguments], point)
         case tree.Degrees(value):
-            return evaluate(value, point, indices) * mp.pi / 180
-        case tree.Series(kind, index, first, last, body):
-            count, start = series_length(first, last), rational(first)
-            if count is None or start is None:
-                return letter(repr(tree.canonical(node)), point)
-            if index not in tree.symbols(body):
-                once = evaluate(body, point, indices)
-                return once * count if kind == "sum" else once**count
-            values = [evaluate(body, point, {**indices, index: start.numerator + k}) for k in range(count)]
-            return mp.fsum(values) if kind == "sum" else mp.fprod(values)
+            return evaluate(value, point) * mp.pi / 180
+        case tree.Series():  # not evaluated: a letter named by its form
+            return letter(repr(tree.canonical(node)), point)
         case _:
             raise UndefinedError(f"{type(node).__name__} has no value")
 
 
-def _power(base: Any, exponent: tree.Node, point: int, indices: dict[str, int]) -> Any:
-    exact = rational(exponent, indices)
+def _power(base: Any, exponent: tree.Node, point: int) -> Any:
+    exact = rational(exponent)
     if exact is None:
-        return mp.power(base, evaluate(exponent, point, indices))
+        return mp.power(base, evaluate(exponent, point))
     if base == 0 and exact <= 0:
         raise UndefinedError("a power of zero")
     if exact.denominator == 1:
@@ -154,18 +147,16 @@ _FUNCTIONS = {
     **{"csch": mp.csch, "arcsinh": mp.asinh, "arccosh": mp.acosh, "arctanh": mp.atanh},
     **{"ln": mp.log, "abs": abs, "factorial": mp.factorial, "binomial": mp.binomial},
 }
-_ON_REALS = {"floor": mp.floor, "ceil": mp.ceil, "min": min, "max": max}
+_ON_REALS = {"floor": mp.floor, "ceil": mp.ceil}
 _POLES = ("tan", "cot", "sec", "csc")
 
 
 def _call(name: str, values: list[Any], point: int) -> Any:
     if name in _ON_REALS:
-        if not all(_is_real(value) for value in values):
+        if not _is_real(values[0]):
             raise UndefinedError(f"{name} of a complex number")
-        reals = [mp.re(value) for value in values]
-        if name in ("floor", "ceil") and abs(reals[0] - mp.nint(reals[0])) < mpf(10) ** -20:
-            return mp.nint(reals[0])
-        return _ON_REALS[name](*reals) if name in ("floor", "ceil") else _ON_REALS[name](reals)
+        real = mp.re(values[0])
+        return mp.nint(real) if abs(real - mp.nint(real)) < mpf(10) ** -20 else _ON_REALS[name](real)
     if name in _FUNCTIONS:
         result = _FUNCTIONS[name](*values)
         if name in _POLES and abs(result) > mpf(10) ** 20:

@@ -20,7 +20,7 @@ _FUNCTIONS: dict[str, Any] = {
     **{"sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec, "csc": sympy.csc},
     **{"arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh},
     **{"tanh": sympy.tanh, "ln": sympy.log, "abs": sympy.Abs, "factorial": sympy.factorial, "floor": sympy.floor},
-    **{"ceil": sympy.ceiling, "binomial": sympy.binomial, "min": sympy.Min, "max": sympy.Max},
+    **{"ceil": sympy.ceiling, "binomial": sympy.binomial},
 }
 
 
@@ -64,8 +64,6 @@ def _sympy(node: tree.Node) -> Any:
         case tree.Degrees(value):
             inside = _sympy(value)
             return None if inside is None else inside * sympy.pi / 180
-        case tree.Series():
-            return None
         case _:
             return None
 

@@ -14,23 +14,12 @@ GREEK = words(
 INVERSES = {name: "arc" + name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")}
 FUNCTIONS = frozenset([*INVERSES, *INVERSES.values(), "ln", "log", "lg", "exp", "det", "coth", "sech", "csch", "cis"])
 """Functions of one argument that need no brackets."""
-BRACKETED = {
-    "abs": 1,
-    "floor": 1,
-    "ceil": 1,
-    "sqrt": 1,
-    "cbrt": 1,
-    "gcd": 0,
-    "lcm": 0,
-    "min": 0,
-    "max": 0,
-    "binomial": 2,
-}
-"""Functions whose arguments are in brackets, and how many they take (0: any number)."""
+BRACKETED = {"abs": 1, "floor": 1, "ceil": 1, "sqrt": 1, "binomial": 2}
+"""Functions whose arguments are in brackets, and how many they take."""
 SPELLINGS = {
     **{"a" + name: inverse for name, inverse in INVERSES.items()},
-    **{"ceiling": "ceil", "Abs": "abs", "tg": "tan", "ctg": "cot", "arctg": "arctan", "Log": "log", "Max": "max"},
-    **{"binom": "binomial", "Min": "min"},
+    **{"ceiling": "ceil", "Abs": "abs", "tg": "tan", "ctg": "cot", "arctg": "arctan", "Log": "log"},
+    **{"binom": "binomial"},
 }
 WORDS = {"pi": Constant("pi"), "infty": Constant("oo"), "infinity": Constant("oo"), "inf": Constant("oo")}
 WORDS["oo"] = Constant("oo")

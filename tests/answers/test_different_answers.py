@@ -17,7 +17,7 @@ DIFFERENT = {
         (r"\sin x", r"\cos x"), (r"\sqrt{x^2}", "x"), ("x^2", "x"), ("X", "x"), ("x + C", "x"), ("x_1", "x"),
         (r"\overline{z}", "z"), ("(a+5)(b+2)", "(+5)(b+2)"), ("f(x)", "f(y)"), (r"10\sqrt{2}", "5*[1+sqrt(2)]"),
         (r"\frac{dy}{dx}", r"\frac{y}{x}"), (r"\int_0^1 x dx", r"\frac12"), (r"\lim_{x\to0} \frac{\sin x}{x}", "1"),
-        (r"(x+1)^{100}", r"(x+1)^{101}"), ("2x2y", "4xy"),
+        (r"(x+1)^{100}", r"(x+1)^{101}"), ("2x2y", "4xy"), (r"\sum_{k=1}^{100} k", "5050"),
     ],
     "units, percent, degrees": [
         (r"5\text{ cm}", r"5\text{ m}"), (r"5\text{ apples}", r"5\text{ oranges}"), ("10m", "10"), ("5 million", "5"),
@@ -41,6 +41,7 @@ DIFFERENT = {
     "matrices": [
         (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
         (r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+        (r"\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}1\\1\end{pmatrix}", "3"),
         (
             r"\begin{pmatrix}1&2\\3&4\end{pmatrix} + \begin{pmatrix}1\end{pmatrix}",
             r"\begin{pmatrix}2&3\\4&5\end{pmatrix}",

@@ -12,8 +12,7 @@ EQUAL = {
         ("1 1/2", "1.5"), ("3½", "7/2"), ("1,234,567", "1234567"), (r"1{,}234", "1234"), (r"12\,345", "12345"),
         ("1 000 000", "1000000"), ("3.0e-05", r"3 \times 10^{-5}"), ("6.02e23", r"6.02 \cdot 10^{23}"),
         (r"0.\overline{3}", "1/3"), (r"0.1\overline{6}", r"\frac{1}{6}"), ("2^{10}", "1024"), ("5!", "120"),
-        (r"\binom{5}{2}", "10"), (r"{5 \choose 2}", "10"), (r"\sum_{k=1}^{100} k", "5050"),
-        (r"\prod_{i=1}^{4} i", "24"), (r"\lfloor 3.7 \rfloor", "3"), (r"\gcd(12, 18)", "6"), ("|-3|", "3"),
+        (r"\binom{5}{2}", "10"), (r"{5 \choose 2}", "10"), (r"\lfloor 3.7 \rfloor", "3"), ("|-3|", "3"),
         ("-(-3)", "3"), (r"\sqrt[3]{-8}", "-2"), ("−4", "-4"), ("0.1000000000000000055", "0.1"), ("$42$.", "42"),
         ("٤٢", "42"), ("3,5", "3.5"), ("= 5", "5"), ("`42`", "42"), (r"\mathbf{42}", "42"), (r"\text{42}", "42"),
     ],
@@ -81,8 +80,6 @@ EQUAL = {
             r"\begin{pmatrix}6&8\\10&12\end{pmatrix}",
         ),
         (r"2\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\4\end{pmatrix}"),
-        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}1\\1\end{pmatrix}", r"\begin{pmatrix}3\\7\end{pmatrix}"),
-        (r"\begin{vmatrix}2&1\\1&2\end{vmatrix}", "3"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)"),
         ("[[1,2],[3,4]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         (r"\begin{pmatrix}\frac{x^2}{x}\\0.5\end{pmatrix}", r"\begin{pmatrix}x\\\frac12\end{pmatrix}"),
@@ -113,10 +110,10 @@ EQUAL = {
         ("x < 1 and x > 2", r"(-\infty,1) \cup (2,\infty)"), (r"x \le -1 \cup x \ge 1", r"(-\infty,-1]\cup[1,\infty)"),
         ("(-oo, 3)", r"(-\infty, 3)"), ("all real numbers", r"\mathbb{R}"), ("5 = x", "5"), ("a + b = 5", "5"),
     ],
-    "choices with their text, numbers in words": [
+    "choices with their text, words": [
         ("Option A", "A"), ("choice (B)", "(B)"), ("(A) 12", "12"), (r"\textbf{(E)}\ 12", "12"),
-        (r"\textbf{(E)}\ 12", "E"), ("three", "3"), (r"\text{Twenty-five}", "25"),
-        ("No solutions", r"\text{no solution}"), ("DNE", "does not exist"), ("2020-01-05", "2020-01-05"),
+        (r"\textbf{(E)}\ 12", "E"), ("No solutions", r"\text{no solution}"), ("DNE", "does not exist"),
+        ("2020-01-05", "2020-01-05"),
     ],
 }  # fmt: skip
 

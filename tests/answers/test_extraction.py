@@ -92,11 +92,7 @@ def test_an_answer_longer_than_the_limit_is_none():
         ("He pays $5 and gets $3.\nA: 8", "8"),
         ("**A:** 8 apples", "8 apples"),
         ("Q: how many?\nA: The answer is 8.", "8"),
-        # the last line's conclusion
-        ("So 5 + 3 = 8", "8"),
-        ("He has $x$ apples. Therefore he pays $5 + $3 = $8.", "$8"),
         ("First 3 hours.\nSo he walks 5*7=<<5*7=35>>35 hours a week", "35"),
-        ("Thus x = a+1.", "a+1"),
         ("So $x = 5$.", "x = 5"),
         # amounts of money are no formulas, numbers in formulas are
         ("The first one pays $5 and gets $3 in all of the shops", "$3"),

@@ -1,8 +1,6 @@
 import pytest
 
-from dapo_lit.rewards.verifier import Reference, Verifier
-
-JUDGE = "model_judge.reward"
+from dapo_lit.rewards.functions import RewardProblem, call_function, load_function, needed_memory_mb
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +19,10 @@ def judge(tmp_path_factory):
     return folder
 
 
-def test_a_model_adds_its_value_to_the_rule_and_leaves_correctness_alone(judge, monkeypatch):
+def test_a_judge_is_loaded_as_a_worker_loads_it_and_its_odds_of_yes_are_the_value(judge, monkeypatch):
     monkeypatch.setenv("DAPO_LIT_JUDGE", str(judge))
-    settings = {"weights": {"correctness": 1.0, JUDGE: 0.2}, "workers": 1, "deadline_s": 60.0}
-    with Verifier(rule="numeric", extraction="number", **settings) as verifier:
-        right, wrong = verifier.score([(Reference("a", "42", "?"), "42"), (Reference("a", "42", "?"), "41")])
-    assert right.correct
-    assert not wrong.correct
-    assert right.error is None
-    assert 0 < abs(right.parts[JUDGE]) <= 0.2
-    assert right.value == pytest.approx(1.0 + right.parts[JUDGE])
+    function = load_function("model_judge.reward")
+    assert needed_memory_mb(function) == 32 * 1024
+    scores = call_function(function, [RewardProblem("a", "?", "42")] * 2, ["42", "41"], None)
+    assert [score.error for score in scores] == [None, None]
+    assert all(0 < abs(score.value) <= 1 and score.correct == (score.value > 0) for score in scores)

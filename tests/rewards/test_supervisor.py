@@ -58,7 +58,7 @@ def test_a_reward_function_sees_problems_and_completions_and_its_scores_come_bac
     assert not other.correct
 
 
-@pytest.mark.parametrize("order", ["sleep", "multiply", "cancel the alarm and sleep"])
+@pytest.mark.parametrize("order", ["multiply", "cancel the alarm and sleep"])
 def test_a_task_that_does_not_end_is_killed_at_its_deadline_and_the_next_ones_are_scored(obeying, order):
     scores = obeying.score([(QUESTION, text) for text in ("a", order, "b", order, "c")])
     assert [score.timed_out for score in scores] == [False, True, False, True, False]
@@ -81,20 +81,14 @@ def test_workers_that_are_late_at_once_are_all_replaced(monkeypatch):
     assert [score.timed_out for score in scores] == [True] * 96
 
 
-@pytest.mark.parametrize("order", ["start a process and wait", "start a session and wait"])
-def test_what_a_late_function_has_started_dies_with_it(obeying, order):
-    scores = obeying.score([(QUESTION, order), (QUESTION, "a")])
+def test_what_a_late_function_has_started_dies_with_it_even_in_a_session_of_its_own(obeying):
+    scores = obeying.score([(QUESTION, "start a session and wait"), (QUESTION, "a")])
     assert [score.timed_out for score in scores] == [True, False]
     assert gone(SLEEP)
 
 
 @pytest.mark.parametrize(
-    ("order", "end"),
-    [
-        ("start a process and wait", "close"),
-        ("start a session and wait", "close"),
-        ("start a process and wait", "kill the supervisor"),
-    ],
+    ("order", "end"), [("start a session and wait", "close"), ("start a process and wait", "kill the supervisor")]
 )
 def test_what_a_function_has_started_dies_with_the_verifier_and_with_a_killed_supervisor(monkeypatch, order, end):
     monkeypatch.syspath_prepend(HERE)
