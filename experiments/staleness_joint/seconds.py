@@ -59,7 +59,7 @@ accuracy = scores(runs, primary_metric(runs, None))
 speeds = rates(runs)
 print(f"{speeds[0]:.0f} tokens sampled, {speeds[1]:.0f} trained a second\n")
 print(
-    "| arm | n | accuracy, % | against k = 0 | simulated s | training accuracy at equal s | times the s to k = 0's level |"
+    "| arm | n | accuracy, % | against k = 0 | simulated s | training acc. at equal s | times the s to k = 0's level |"
 )
 print("|---|---:|---:|---:|---:|---:|---:|")
 controls = {run.seed: run for run in runs.of(CONTROL)}
