@@ -107,14 +107,10 @@ class Entropy(Section):
 class KL(Section):
     beta: Annotated[float, Field(ge=0)]
     """Weight of the divergence from the initial policy; 0: no KL term and no reference model."""
-    estimator: Literal["k1", "k2", "k3", "full"]
-    """Estimator of the divergence from the sampled token; full: exact, over the vocabulary."""
+    estimator: Literal["k1", "k2", "k3"]
+    """Estimator of the divergence from the sampled token."""
     where: Literal["loss", "reward"]
     """Added to each token's loss (GRPO), or subtracted from its reward (PPO, REINFORCE++, RLOO)."""
-
-    def faults(self) -> Iterator[str]:
-        if self.estimator == "full" and self.where == "reward":
-            yield "estimator=full is a term of the loss: set where=loss, or estimator=k1"
 
 
 class Critic(Section):

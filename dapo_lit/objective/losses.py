@@ -154,20 +154,6 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
             return torch.expm1(-difference) + difference
 
 
-def full_kl(log_distribution: Tensor, ref_log_distribution: Tensor) -> Tensor:
-    """KL(policy || reference) over the whole vocabulary: `sum_v p_v (log p_v - log ref_v)`, in nats.
-
-    Both arguments are [..., V] normalised log-probabilities. Tokens that the policy never samples (-inf) add 0;
-    infinite where the policy samples one that the reference never does.
-    """
-    log_p = at_least_float32(log_distribution)
-    log_ref = at_least_float32(ref_log_distribution)
-    # 0 * (-inf) is NaN, in the gradient too: both sides are replaced before the product is formed.
-    never = log_p == -torch.inf
-    log_p, log_ref = log_p.masked_fill(never, 0.0), log_ref.masked_fill(never, 0.0)
-    return (log_p.exp() * (log_p - log_ref)).sum(dim=-1)
-
-
 def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     """GSPO (arXiv 2507.18071, Eq. 5 and 7): `-min(s A, clip(s, 1 - low, 1 + high) A)` with
 

@@ -55,9 +55,6 @@ class Head:
         softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
         return cls(layer.weight, getattr(layer, "bias", None), float(scale), softcap)
 
-    def detach(self) -> Self:
-        return replace(self, weight=self.weight.detach(), bias=None if self.bias is None else self.bias.detach())
-
     def widened(self) -> Self:
         """In float32 or wider."""
         return replace(self, weight=_widened(self.weight), bias=None if self.bias is None else _widened(self.bias))

@@ -18,7 +18,6 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-from dapo_lit.policy.head import Head
 from dapo_lit.policy.load import NO_CODE, check_headers, damage, files_of_tensors, opened
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 from dapo_lit.policy.wrap import decoder_layers, gather_in_run
@@ -61,15 +60,6 @@ def _sum_gradients(model: nn.Module) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-
-
-def gathered_head(model: PreTrainedModel) -> Head:
-    """The head without gradient; a sharded head stays gathered until the model is resharded."""
-    head = model.get_output_embeddings()
-    for module in (model, head):
-        if isinstance(module, FSDPModule):
-            module.unshard()
-    return Head.of(model).detach()
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:

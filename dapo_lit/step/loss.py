@@ -7,7 +7,6 @@ The policy loss is one function of objective/, and the weights hold the whole de
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -89,7 +88,7 @@ class Objective:
     """A token's loss is lowered by this times the policy's entropy (nats) at the token."""
     kl_beta: float
     """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
-    kl_estimator: KLEstimator | Literal["full"]
+    kl_estimator: KLEstimator
     recomputes_old_logprobs: bool
     """pi_old comes from a forward pass of the trainer; False: from the engine that sampled."""
     credit: Callable[[TokenBatch, TokenAxis], TokenAxis]
@@ -101,12 +100,11 @@ class Objective:
 
 
 def weighted_loss(
-    objective: Objective, known: TokenAxis, exact_kl: Tensor | None, logprobs: Tensor, entropy: Tensor
+    objective: Objective, known: TokenAxis, logprobs: Tensor, entropy: Tensor
 ) -> tuple[Tensor, Statistics]:
     """[n] each token's part of the loss of its mini-batch, and what is measured of these tokens.
 
     known: of these tokens, with weights.
-    exact_kl: [n] divergence from the reference, with gradient; None: not in the loss, or estimated here.
     logprobs: [n] nats under the policy, with gradient.
     entropy: [n] nats, with gradient if there is a bonus.
     """
@@ -124,20 +122,16 @@ def weighted_loss(
         losses, statistics = known.losses, token_statistics(tokens, objective.bounds)
     if known.ref_logprobs is not None:
         statistics = merge(statistics, reference_statistics(logprobs.detach(), known.ref_logprobs))
-    weighted = (losses + _regularisation(objective, known, exact_kl, logprobs, entropy)) * known.weights
+    weighted = (losses + _regularisation(objective, known, logprobs, entropy)) * known.weights
     if known.slopes is not None:  # adds 0 to the value, and to the gradient what `linearised` found
         weighted = weighted + known.slopes * (logprobs - logprobs.detach())
     return weighted, statistics
 
 
-def _regularisation(
-    objective: Objective, known: TokenAxis, exact_kl: Tensor | None, logprobs: Tensor, entropy: Tensor
-) -> Tensor:
+def _regularisation(objective: Objective, known: TokenAxis, logprobs: Tensor, entropy: Tensor) -> Tensor:
     """[n] the divergence from the reference and the entropy bonus."""
     terms = torch.zeros_like(logprobs)
-    if exact_kl is not None:
-        terms = terms + objective.kl_beta * exact_kl
-    elif objective.kl_beta and objective.kl_estimator != "full" and known.ref_logprobs is not None:
+    if objective.kl_beta and known.ref_logprobs is not None:
         terms = terms + objective.kl_beta * kl_penalty(logprobs, known.ref_logprobs, objective.kl_estimator)
     if objective.entropy_bonus:
         terms = terms - objective.entropy_bonus * entropy

@@ -14,8 +14,7 @@ from dapo_lit.objective.diagnostics import correction_statistics, mismatch_stati
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import hidden_states
 from dapo_lit.policy.head import LossOfTokens, fused_loss, token_logprobs
-from dapo_lit.policy.reference import Critic, Reference, token_full_kl
-from dapo_lit.policy.sharding import gathered_head
+from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
 from dapo_lit.step.balance import balance, balance_frac, cost_of
@@ -117,28 +116,7 @@ class PolicyForward:
     def values(self, micro: MicroBatch) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient."""
         assert self.critic is not None
-        return self.critic(_hidden_states(self.critic.backbone, micro))
-
-    def full_kl(self, micro: MicroBatch) -> Tensor:
-        """Exact divergence from the reference at each response token, with gradient."""
-        assert self.reference is not None
-        with self.reference.on(self.device) as reference, torch.no_grad():
-            hidden = _hidden_states(reference, micro)
-        return run(
-            self.policy,
-            token_full_kl,
-            micro.input_ids,
-            micro.packed,
-            micro.rows,
-            ref_hidden=hidden,
-            ref_head=None if self.reference.is_policy else gathered_head(self.reference.model),
-            temperature=self.temperature,
-        )
-
-
-def _hidden_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
-    """[n, hidden] before each response token."""
-    return run(model, hidden_states, micro.input_ids, micro.packed, micro.rows)
+        return self.critic(run(self.critic.backbone, hidden_states, micro.input_ids, micro.packed, micro.rows))
 
 
 def scored_by_first_update(

@@ -166,12 +166,11 @@ class StepUpdates:
         if self.steps.critic_only:
             return known.old_logprobs.new_zeros(())
         objective = self.objective
-        exact_kl = self.forward.full_kl(micro) if objective.kl_beta and objective.kl_estimator == "full" else None
 
         def loss_of_tokens(logprobs: Tensor, entropy: Tensor, part: slice) -> tuple[Tensor, Statistics]:
-            return weighted_loss(objective, known[part], exact_kl, logprobs, entropy)
+            return weighted_loss(objective, known[part], logprobs, entropy)
 
-        by_logprobs_only = exact_kl is None and not objective.entropy_bonus
+        by_logprobs_only = not objective.entropy_bonus
         loss, logprobs, measured = self.forward.loss(micro, loss_of_tokens, by_logprobs_only=by_logprobs_only)
         self.backward(loss)
         old = self._old_logprobs(micro, known, logprobs, fills_old, counts)

@@ -54,7 +54,6 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]
         lengths, penalty, returns = batch.response_lengths, None, None
         if beta:
             assert tokens.ref_logprobs is not None
-            assert kl.estimator != "full"  # the config refuses it
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:

@@ -55,7 +55,6 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all five": ("algorithm.techniques.overlong_filtering=true",),
     "naive grpo": ("algorithm=naive_grpo",),
     "reference model": ("algorithm=grpo", "algorithm.kl.beta=0.5"),
-    "exact divergence": ("algorithm.kl={beta: 0.5, where: loss, estimator: full}", "rollout.temperature=0.7"),
     "dr_grpo": ("algorithm=dr_grpo",),
     "rloo": ("algorithm=rloo",),
     "reinforce++": ("algorithm=reinforce_plus_plus",),

@@ -1,7 +1,5 @@
 """Every algorithm trains, and does with a batch what its paper says."""
 
-import math
-
 import pytest
 import torch
 from small_runs import Run, collected_step, rows, scored
@@ -32,35 +30,17 @@ def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoi
     assert {name.split(".")[0] for name in saved} == {"policy"}
 
 
-def test_reference_and_exact_divergence_are_of_the_whole_distributions_at_the_sampling_temperature(
-    compose, monkeypatch
-):
-    options = ("algorithm=grpo", "algorithm.kl.estimator=full", "budget.steps=1", "rollout.temperature=0.7")
-    module, step = collected_step(compose(*options), monkeypatch)
+def test_log_probs_of_the_reference_are_at_the_sampling_temperature(compose, monkeypatch):
+    module, step = collected_step(compose("algorithm=grpo", "budget.steps=1", "rollout.temperature=0.7"), monkeypatch)
     ((micro, _),) = module.policy_forward.micro_batches(step.tokens, [0, 3])
-    assert module.policy_forward.full_kl(micro).abs().max() < 1e-6
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.policy.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    found = module.policy_forward.full_kl(micro)
-    found.sum().backward()
-    assert module.policy.base_model.embed_tokens.weight.grad.abs().max() > 0
     reference = scored(module, step.tokens)[0].ref_logprobs[micro.tokens]
-    expected, taken = [], []
+    expected = []
     for completion in sorted(set(micro.completions.tolist()), key=micro.completions.tolist().index):
         ids = step.tokens.sequences[completion]
-        log_p, log_q = (
-            (m(ids[None]).logits[0].double() / 0.7).log_softmax(-1).tolist()
-            for m in (module.policy, module.reference.model)
-        )
+        log_q = (module.reference.model(ids[None]).logits[0].double() / 0.7).log_softmax(-1)
         begin = int(step.tokens.prompt_lengths[completion]) - 1
-        for p, q, token in zip(log_p[begin:-1], log_q[begin:-1], ids[begin + 1 :], strict=True):
-            expected.append(math.fsum(math.exp(a) * (a - b) for a, b in zip(p, q, strict=True)))
-            taken.append(q[token])
-    assert reference.tolist() == pytest.approx(taken, abs=1e-4)
-    assert found.tolist() == pytest.approx(expected, abs=1e-4)
-    assert max(expected) > 0.01
+        expected += log_q[begin:-1].gather(1, ids[begin + 1 :, None]).flatten().tolist()
+    assert reference.tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(compose):
@@ -79,7 +59,6 @@ def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(co
     [
         (["algorithm=ppo", "algorithm.critic=null"], "critic"),
         (["algorithm.advantage.estimator=gae"], "estimator"),
-        (["algorithm.kl.estimator=full", "algorithm.kl.where=reward"], "estimator=full"),
         (["algorithm=ppo", "algorithm.samples_per_prompt=1"], "dynamic_sampling=true"),
     ],
 )

@@ -17,7 +17,7 @@ from equivalence_case import ALGORITHMS, CLIP, WAYS
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
     "shared prefixes:dapo", "fsdp 2:reference model", "checkpointing:gspo", "fsdp 2:critic", "fsdp 2:lora",
-    "single:exact divergence", "fsdp 2:gmpo", "fsdp 2:entropy bonus", "16-bit copies:dapo",
+    "fsdp 2:gmpo", "fsdp 2:entropy bonus", "16-bit copies:dapo",
 ]  # fmt: skip
 CHANCE = {"16-bit copies:gspo"}
 """GSPO's bounds of 3e-4 are finer than 16-bit log-probs, so which completions are clipped is chance; with bounds of 0.5

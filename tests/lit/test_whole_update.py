@@ -51,7 +51,7 @@ def on_device(modules: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
         (torch.float32, ()),
         (torch.bfloat16, ()),
         (torch.bfloat16, ("algorithm.entropy.bonus=0.01",)),
-        (torch.bfloat16, ("algorithm=grpo", "algorithm.kl.estimator=full")),
+        (torch.bfloat16, ("algorithm=grpo",)),
         (torch.bfloat16, ("algorithm=ppo", "algorithm.critic.warmup_steps=0")),
     ],
 )

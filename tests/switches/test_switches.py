@@ -89,7 +89,7 @@ def consequences(config: Config) -> dict[str, object]:
     )  # fmt: skip
     zeros = torch.zeros_like(old)
     known = replace(tokens, advantages=fixed, weights=torch.ones_like(old), losses=zeros, slopes=zeros)
-    terms, statistics = weighted_loss(settled, known, None, logprobs, entropy)
+    terms, statistics = weighted_loss(settled, known, logprobs, entropy)
     metrics = finish(statistics)
     return {
         "rewards": [c.reward_shaped for g in groups for c in g.completions],
