@@ -11,6 +11,7 @@ from dapo_lit.errors import RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.loggers import Loggers
@@ -34,6 +35,7 @@ class Recorder(Callback):
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
+        self.first_rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         selection = trainer.datamodule.selection
@@ -62,6 +64,10 @@ class Recorder(Callback):
             rollouts = write_rollouts(self.folder.path, collected)
             if self.loggers is not None:
                 self.loggers.rollouts(batch.step, rollouts)
+        if self.ranks.rank == 0 and batch.step <= FIRST_STEPS:
+            self.first_rows.append({"step": batch.step} | row)
+            for line in idle_techniques(self.config.algorithm, self.first_rows) if batch.step == FIRST_STEPS else ():
+                print(f"warning: {line}", flush=True)
         self._end(trainer, module)
         self._write_last(trainer, module)
         if any(group.missing for group in collected.counted):

@@ -1,11 +1,12 @@
 """Settings that can have no effect in a run, or hardly the one that was meant, reported at its start so that nobody
 compares two arms that are the same.
 
-What only the run itself can show, such as a penalty that never fires, is for `dapo_lit.advise` and the report.
+What only the run can show is reported after its first steps: techniques that had next to nothing to act on.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.preflight.table import Finding
@@ -24,6 +25,24 @@ def idle_settings(config: Config, bound: Objective) -> list[str]:
         )
     if algorithm.critic is not None and algorithm.critic.warmup_steps >= config.budget.steps:
         lines.append("the policy is not trained: critic.warmup_steps reaches budget.steps")
+    return lines
+
+
+FIRST_STEPS = 5
+"""Rollout steps after which a run says what its techniques had to act on."""
+
+
+def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each technique that is on and had next to nothing to act on in these rows of metrics."""
+    lines = []
+    for switch, technique in REGISTER.items():
+        mean = technique.regime.mean(rows, on=True) if getattr(algorithm.techniques, switch) else None
+        acts, measured = (True, "") if mean is None else technique.regime.measured(mean)
+        if not acts:
+            steps = f"in the first {len(rows)} steps"
+            lines.append(
+                f"techniques.{switch} had next to nothing to act on {steps}: {measured}. {technique.regime.lever}"
+            )
     return lines
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
+from dapo_lit.preflight.idle_settings import idle_techniques
 from dapo_lit.preflight.training import check_policy_parts, check_run
 
 ROWS = [
@@ -59,3 +60,13 @@ def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
     parts = Parts(compose(*settings))
     with pytest.raises(ConfigError, match="16-bit weights"):
         check_run(parts)
+
+
+def test_after_the_first_steps_a_technique_that_is_on_and_had_next_to_nothing_to_act_on_is_named(compose):
+    rows = [
+        {"step": n, "rollout/groups_mixed_frac": mixed, "rollout/length_cv": 0.7} for n, mixed in ((1, 1.0), (2, 0.9))
+    ]
+    (line,) = idle_techniques(compose().algorithm, rows)
+    assert "techniques.dynamic_sampling" in line
+    assert "5.0% (needs 10.0%)" in line
+    assert idle_techniques(compose("algorithm.techniques.dynamic_sampling=false").algorithm, rows) == []
