@@ -6,8 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import deduplicate
@@ -103,10 +101,3 @@ def test_duplicates_and_conflicts_by_hand(rows, kept, repeated, restated, confli
     assert counts == {
         "rows": len(rows), "repeated": repeated, "restated": restated, "conflicting": conflicting
     }  # fmt: skip
-
-
-@given(st.lists(st.tuples(st.sampled_from(["x", "X", "x ", "y", "Y y", "z"]), st.sampled_from("12")), max_size=12))
-def test_deduplication_accounts_for_every_row_and_leaves_nothing_to_do(pairs):
-    kept, counts = deduplicate([Problem(str(i), text, answer) for i, (text, answer) in enumerate(pairs)])
-    assert counts["rows"] == len(kept) + counts["repeated"] + counts["restated"] + counts["conflicting"]
-    assert deduplicate(kept) == (kept, {"rows": len(kept), "repeated": 0, "restated": 0, "conflicting": 0})

@@ -4,14 +4,11 @@ import csv
 import json
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError, load_problems
@@ -136,21 +133,6 @@ def test_a_row_of_parquet_is_named_by_its_number_and_an_id_by_both_places(tmp_pa
     assert "rows.jsonl, line 3" in message
     assert "'x'" in message
     assert "rows.jsonl, line 1" in message
-
-
-texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40).filter(str.strip)
-
-
-@settings(max_examples=30)
-@given(st.lists(st.fixed_dictionaries({"problem": texts, "answer": texts | st.integers()}), min_size=1, max_size=6))
-def test_any_text_survives_jsonl_and_parquet(tmp_path_factory, rows):
-    folder: Path = tmp_path_factory.mktemp("rows")
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    columns = {key: [str(row[key]) for row in rows] for key in ("problem", "answer")}
-    pq.write_table(pa.table(columns), folder / "rows.parquet")
-    expected = [(row["problem"], str(row["answer"]).strip()) for row in rows]
-    for name in ("rows.jsonl", "rows.parquet"):
-        assert [(p.problem, p.answer) for p in load_problems(str(folder / name))] == expected
 
 
 def test_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_count(write_jsonl):

@@ -3,13 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dapo_lit.data.templates import PromptTemplate, check_agreement, shipped_templates
+from dapo_lit.data.templates import PromptTemplate, check_agreement
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES
-
-SHIPPED = [PromptTemplate.load(name) for name in shipped_templates()]
 
 
 def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
@@ -100,11 +96,3 @@ def test_a_faulty_template_is_refused_with_its_name_and_the_reason(tmp_path, con
         PromptTemplate.load(str(file))
     assert "mine.yaml" in str(caught.value)
     assert reason in str(caught.value)
-
-
-@given(st.text(st.characters(codec="utf-8"), max_size=60))
-def test_the_text_around_the_problem_and_the_problem_make_up_the_prompt(problem):
-    for template in SHIPPED:
-        before, after = template.around_problem()
-        prompt = template.render(problem)
-        assert before + problem + after == (prompt if isinstance(prompt, str) else prompt[-1]["content"])

@@ -41,12 +41,6 @@ def test_an_impossible_token_is_never_drawn(seed, vocab, uniform):
         assert logits[tokens].min() > -torch.inf
 
 
-def test_temperature_flattens_before_the_softmax():
-    # Odds of 4 to 1 at temperature 2 are odds of 2 to 1.
-    logits = torch.tensor([4.0, 1.0]).log()
-    assert draw_at(logits, [0.6, 0.7], temperature=2.0) == ([0, 1], pytest.approx([2 / 3, 1 / 3]))
-
-
 @pytest.mark.parametrize(("top_p", "kept"), [(0.39, [1]), (0.41, [1, 3]), (0.69, [1, 3]), (0.71, [1, 2, 3])])
 def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises(top_p, kept):
     probs = torch.tensor([0.1, 0.4, 0.2, 0.3])

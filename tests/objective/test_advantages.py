@@ -20,11 +20,6 @@ def reward_batches(draw: st.DrawFn) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_epsilon_is_added_to_the_std_and_not_to_the_variance() -> None:
-    rewards = torch.tensor([[1.0, -1.0, -1.0, -1.0]], dtype=torch.float64)
-    assert group_advantages(rewards, epsilon=0.5)[0].tolist() == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3])
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6])
 @pytest.mark.parametrize("scale_by_std", [True, False])
 @pytest.mark.parametrize("value", [1.0, -1.0, 0.0, 0.1, 1 / 3, 1e6])
@@ -46,14 +41,6 @@ def test_a_small_real_difference_is_not_taken_for_rounding() -> None:
     # One token of a cache of 4,096: a length penalty of 1 / 4096.
     rewards = torch.tensor([[1.0, 1.0 - 1 / 4096]])
     assert group_advantages(rewards, epsilon=0.0)[0].tolist() == pytest.approx([2**-0.5, -(2**-0.5)])
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
-def test_narrow_and_integer_rewards_are_computed_in_float32_or_better(dtype: torch.dtype) -> None:
-    rewards = torch.tensor([[1, -1, -1, -1, -1, -1, 1, 1]], dtype=dtype)
-    advantages = group_advantages(rewards)
-    assert advantages.dtype == torch.float32
-    torch.testing.assert_close(advantages, group_advantages(rewards.double()).float())
 
 
 @settings(max_examples=60, deadline=None)

@@ -37,12 +37,6 @@ def test_the_sequence_mask_goes_by_the_product_over_a_completion() -> None:
     assert high.tolist() == pytest.approx([1 / 0.6, 1 / 0.6, 0, 0, 1.0], rel=1e-14)
 
 
-def test_tokens_of_a_completion_need_not_stand_together() -> None:
-    order = torch.tensor([2, 0, 4, 3, 1])
-    mixed = sequence_mask_weights(OLD[order], MU[order], COMPLETIONS[order], low=0.5, high=2.0)
-    assert mixed.tolist() == sequence_mask_weights(OLD, MU, COMPLETIONS, low=0.5, high=2.0)[order].tolist()
-
-
 def all_three(old: Tensor, mu: Tensor, completions: Tensor) -> list[Tensor]:
     return [
         truncated_weights(old, mu, cap=2.0),

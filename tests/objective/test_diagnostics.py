@@ -59,15 +59,6 @@ def test_mismatch_by_hand() -> None:
     assert metrics["mismatch/prob_diff_max"] == pytest.approx(0.25)
 
 
-def test_sums_carry_no_gradient_and_are_float64_without_a_dimension() -> None:
-    ones = torch.ones(1, 3).requires_grad_()
-    statistics = policy_statistics(-ones, -ones, ones, ones.bool(), **CLIP, clip_dual=None, entropy=ones)
-    for value in [*statistics.sums.values(), *statistics.maxima.values()]:
-        assert value.dtype == torch.float64
-        assert value.shape == ()
-        assert not value.requires_grad
-
-
 def test_bfloat16_inputs_are_summed_at_full_precision() -> None:
     # The sum of 4,097 entropies of 1.0 is 4,096 in bfloat16.
     ones = torch.ones(1, 4097, dtype=torch.bfloat16)

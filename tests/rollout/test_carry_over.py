@@ -79,16 +79,6 @@ def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
     assert second.metrics["sampling/length_generated_p50"] is second.metrics["sampling/length_ks"] is None
 
 
-@pytest.mark.parametrize("carry_over", MODES)
-def test_the_keep_rate_goes_by_the_groups_that_a_step_submitted(carry_over):
-    made, steps, _ = five_steps(carry_over)
-    expected = KeepRate(kept=20.0, generated=60.0)
-    for step in steps:
-        expected.update(sum(group.mixed for group in step.counted), len(step.counted))
-        expected.end_step()
-    assert made.keep_rate == expected
-
-
 def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed():
     step = Admission(CollectionRules(num_prompts=4, max_rounds=25, margin=0.0), KeepRate(kept=1, generated=7))
     assert step.wanted == 16  # (1 + 1) / (7 + 1) = 1/4 are kept

@@ -26,18 +26,6 @@ def batch(groups: list[Group], version: int = 0) -> TokenBatch:
     return token_batch(groups, torch.ones(tokens, dtype=torch.bool), version)
 
 
-def test_two_completions_of_different_length_worked_by_hand():
-    made = batch([group(0, (5, 6), [(7,), (8, 9, 10)])])
-    (micro,) = made.micro_batches([0, 1], budget_tokens=100)
-    # the longer one comes first; the last token of each, 10 and 7, predicts nothing
-    assert micro.input_ids.tolist() == [5, 6, 8, 9, 5, 6]
-    assert micro.lengths == [4, 2]
-    assert micro.rows.tolist() == [1, 2, 3, 5]
-    assert micro.targets.tolist() == [8, 9, 10, 7]
-    assert micro.tokens.tolist() == [1, 2, 3, 0]
-    assert micro.completions.tolist() == [1, 1, 1, 0]
-
-
 def test_a_shared_prompt_worked_by_hand():
     made = batch([group(0, (5, 6), [(7,), (8, 9, 10)]), group(1, (4,), [(3, 2), (1, 0)])])
     assert made.shared_prompt_ratio == (3 + 0 + 2 + 1 + 1) / (2 + 4 + 2 + 2)
@@ -124,10 +112,3 @@ def test_of_a_response_that_went_on_with_newer_weights_the_first_tokens_alone_ar
     made = group(0, (1,), [(2, 3, 4)], version=5)
     made.completions[0].sample = replace(made.completions[0].sample, earlier_versions=((4, 2),))
     assert batch([made], version=5).fresh.tolist() == [False, False, True]
-
-
-def test_masked_tokens_are_no_loss_tokens_and_the_response_keeps_its_length():
-    groups = [group(0, (1,), [(2, 3), (4, 5, 6), (7,)])]
-    made = token_batch(groups, torch.tensor([True, True, False, True, False, False]), 0)
-    assert made.loss_tokens.tolist() == [2, 1, 0]
-    assert made.response_lengths.tolist() == [2, 3, 1]
