@@ -43,7 +43,7 @@ test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time:
 
 sweeps: $(READY)  ## the whole equivalence matrix; kill, stop and starve a run of seconds, 100 times (minutes; the full disks need root)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
-	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/preflight/test_policy_check.py
+	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/preflight/test_policy_check.py tests/test_one_file.py
 	$(BIN)/python tests/sweeps.py --out benchmarks/results/sweeps.json $(ARGS)
 
 $(PARITY)/.ready: requirements.lock tests_parity/requirements.lock

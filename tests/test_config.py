@@ -81,6 +81,7 @@ def test_the_regime_of_an_ablation_can_be_replaced_or_left_out(compose):
     assert compose(ablation, "regime=rambling", small=False).task.label == "rambling"
     alone = compose(ablation, "~regime", small=False)
     assert (alone.regime, alone.task.label, alone.study.bases) == (None, "chain_sum", ())
+    assert alone.study.metric == "eval/chain_sum/avg@2"  # in place of the outcome of the regime
     check_overrides([ablation, "regime=rambling"])
     with pytest.raises(ConfigError, match=r"\+regime"):
         check_overrides(["+experiment=dapo", "regime=rambling"])

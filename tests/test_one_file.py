@@ -1,6 +1,10 @@
-"""docs/examples/dapo_in_one_file.py has the package's metrics, and imports nothing of the package."""
+"""docs/examples/dapo_in_one_file.py has the package's metrics, and imports nothing of the package.
+
+`make test` toggles every switch on four_sums, `make sweeps` (DAPO_LIT_MATRIX=1) in joint too.
+"""
 
 import ast
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +88,7 @@ STAGES = (120, 40)
 """Updates of the base policy's stages: seconds, and right often enough."""
 
 
-@pytest.mark.parametrize("toggled", [None, *SWITCHES])
+@pytest.mark.parametrize("toggled", [None, *(SWITCHES if os.environ.get("DAPO_LIT_MATRIX") else ())])
 def test_joint_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled):
     settings = Settings(
         steps=STEPS, num_prompts=8, samples_per_prompt=8, minibatch_prompts=4, epochs=4, max_response_tokens=48,

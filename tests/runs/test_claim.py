@@ -50,10 +50,7 @@ def test_a_claim_that_another_process_took_over_is_neither_touched_nor_taken_bac
     "written",
     [
         "lightning.pytorch.Trainer.save_checkpoint",
-        "dapo_lit.runs.bind.write_manifest",
-        "dapo_lit.runs.checkpoint_files.put_in_place",
         "dapo_lit.runs.rollout_table.write_table",
-        "dapo_lit.evaluation.sample_store.write_table",
         "dapo_lit.runs.run_folder.append_row",
     ],
 )

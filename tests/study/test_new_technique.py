@@ -49,10 +49,8 @@ def test_it_joins_the_studies_that_vary_every_technique_and_no_other(name: str, 
         assert f"algorithm.techniques.{SIXTH}={str(SIXTH in arm.on).lower()}" in arm.overrides()
 
 
-@pytest.mark.parametrize("name", ["table1", "leave_one_out", "factorial"])
-def test_studies_that_were_run_before_are_read_as_before(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    seeds = (0,) if name == "factorial" else (0, 1, 2)
-    folder = write_study(tmp_path, name, seeds, **SMALL)
+def test_studies_that_were_run_before_are_read_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = write_study(tmp_path, "factorial_half", (0,), **SMALL)  # its families are made of the register
 
     def outcome() -> Any:
         runs = load(folder)
@@ -66,7 +64,7 @@ def test_studies_that_were_run_before_are_read_as_before(name: str, tmp_path: Pa
 
 
 def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, sixth: Technique):
-    folder = write_study(tmp_path, "leave_one_out", (0, 1, 2), seed_sd=0.001, **SMALL)
+    folder = write_study(tmp_path, "leave_one_out", (0, 1), seed_sd=0.001, **SMALL)
     assert status([str(folder)]) == 0
     assert report([str(folder)]) == 0
     results = json.loads((folder / "report" / "report.json").read_text())
