@@ -22,7 +22,7 @@ SLOW = {
     "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_docs.py", "test_equivalence_matrix.py",
     "test_evaluate.py", "test_evidence.py", "test_examples.py", "test_exceptions.py", "test_export.py", "test_fork.py",
     "test_host_memory.py", "test_hostile.py", "test_identity.py", "test_incomplete_studies.py",
-    "test_library.py", "test_lora_runs.py", "test_mismatch_alarm.py", "test_module.py",
+    "test_library.py", "test_lora_runs.py", "test_module.py",
     "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",
     "test_own_data.py", "test_parts.py", "test_plan.py", "test_policy_check.py", "test_rank_watch.py", "test_ranks.py",
     "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_report_page.py", "test_resume.py",

@@ -40,8 +40,8 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     small = ["algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2", "logger.progress=none"]
     learns = ["+experiment=four_sums", "budget.steps=2", *small]
     empty = [
-        "policy=micro", "policy.architecture.max_position_embeddings=128", "algorithm.samples_per_prompt=2",
-        "budget.steps=1", "task.num_heldout=2", "reward.extraction=boxed", *small,
+        "policy=micro", "policy.architecture.max_position_embeddings=128", "task.base=null",
+        "algorithm.samples_per_prompt=2", "budget.steps=1", "task.num_heldout=2", "reward.extraction=boxed", *small,
     ]  # fmt: skip
     found = []
     for name, overrides in (("learns", learns), ("empty", empty)):

@@ -128,9 +128,11 @@ def findings(statements: Judged) -> str:
             continue
         runs = load_once(DOCS.parent / "experiments" / test.study["folder"] / "runs").usable
         without = [r for r in runs if not r.techniques[technique.switch] and "@" not in r.arm]
-        steps = [run.metrics.reset_index().to_dict("records") for run in without]
+        keys = (technique.regime.metric, *technique.regime.like)
+        columns = {"step", *(part for key in keys for part in key.split(":"))}
+        steps = [run.metrics.reset_index().filter(columns).to_dict("records") for run in without]
         measured = {}
-        for key in (technique.regime.metric, *technique.regime.like):
+        for key in keys:
             means = [mean for rows_of_run in steps if (mean := step_mean(rows_of_run, key)) is not None]
             measured[key] = round(sum(means) / len(means), 4)
         effect = [round(100 * float(value), 1) for value in (estimate.mean, estimate.low, estimate.high, estimate.sd)]

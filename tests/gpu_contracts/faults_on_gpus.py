@@ -57,7 +57,7 @@ FAULTS_ON_GPUS = (
     Fault("the plan leaves out the engine that stays on the GPU", "forecast/memory.py",
         " + sum(self.engine.values())", "", ("tests/test_plan.py", "-k", "48_gb")),
     Fault("the mismatch alarm goes by the dtype of the shards", "lit/callbacks.py",
-        "if config.compute_dtype ==", "if config.policy.dtype ==", ("tests/lit/test_mismatch_alarm.py",)),
+        "if config.compute_dtype ==", "if config.policy.dtype ==", ("tests/lit/test_measured.py",)),
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,10 +1,18 @@
-"""What a row measures of the updates and of memory: which epoch, and which device."""
+"""What a row measures: the updates, carried groups left out, and whether the engine samples from old weights."""
 
+import math
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import torch
 from small_runs import Run, rows
 
+from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.lit import datamodule
+from dapo_lit.lit.callbacks import mismatch_alarm
 from dapo_lit.objective.losses import importance_ratio
+from dapo_lit.switches.algorithm import collection_rules
 
 
 class Tokens:
@@ -55,3 +63,60 @@ def test_the_diagnostics_are_of_the_first_epoch_and_three_clip_metrics_of_the_la
     for key in CLIP:
         assert row[f"{key}_last_epoch"] == pytest.approx(last[key])
         assert last[key] > first[key]
+
+
+def test_a_row_leaves_out_what_was_carried_into_its_step(compose, monkeypatch):
+    def many_ahead(algorithm):
+        return replace(collection_rules(algorithm), margin=6.0, window=8.0)
+
+    monkeypatch.setattr(datamodule, "collection_rules", many_ahead)
+    run = Run(compose("algorithm.dynamic_sampling.carry_over=all", "budget.steps=6", "logger.rollouts_every=1"))
+    run.fit()
+    carried_in = 0
+    for row in rows(run.folder.path)[1:]:
+        file = run.folder.path / "rollouts" / f"step_{row['step']:06d}.parquet"
+        rollouts = pd.read_parquet(file)
+        counted = rollouts[rollouts.examined & (rollouts.submitted_step == row["step"])]
+        carried_in += rollouts.examined.sum() - len(counted)
+        for key, column in (("rollout/accuracy", "correct"), ("reward/correctness", "reward")):
+            assert row[key] == (pytest.approx(counted[column].mean()) if len(counted) else None)
+    assert carried_in > 0
+
+
+FAST = ("budget.steps=3", "algorithm.optimizer.lr=0.01", "algorithm.optimizer.warmup_steps=0")
+
+
+@pytest.mark.parametrize("old_logprobs", ["recompute", "rollout"])
+def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, monkeypatch, capsys, old_logprobs):
+    original = TorchEngine.sync_weights
+
+    def stale(self, named_tensors, version):
+        if version == 0:
+            original(self, named_tensors, version)
+        else:
+            self.version = version  # claims to have the new weights and keeps the old
+
+    monkeypatch.setattr(TorchEngine, "sync_weights", stale)
+    run = Run(compose(*FAST, f"algorithm.old_logprobs={old_logprobs}"))
+    run.fit()
+    said = [line for line in capsys.readouterr().out.splitlines() if "mismatch/kl is" in line]
+    kl = [row["mismatch/kl"] for row in rows(run.folder.path)[1:]]
+    assert kl[0] < 1e-9
+    assert min(kl[1:]) > 1e-3
+    assert len(said) == 2
+    for step, line in enumerate(said, start=2):
+        assert line.startswith(f"step {step}: mismatch/kl is {kl[step - 1]:.3g} nats a token, above")
+        assert "above 0.0001" in line
+        assert "stale or broken" in line
+
+
+def test_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
+    config = compose()
+    assert mismatch_alarm(config, 3, 1e-4) is None
+    assert "above 0.0001" in (mismatch_alarm(config, 3, 1.01e-4) or "")
+    assert mismatch_alarm(compose("policy.dtype=bfloat16"), 3, 1e-2) is None
+    bf16 = ("trainer.sharding.dtype=bfloat16", "trainer.accelerator=cpu")
+    assert mismatch_alarm(compose("trainer=fsdp", *bf16), 3, 1e-3) is None  # float32 shards, bfloat16 products
+    assert mismatch_alarm(compose(*bf16), 3, 1e-3) is None  # one process computes in 16 bits as well
+    assert mismatch_alarm(config, 3, None) is None
+    assert "step 3" in (mismatch_alarm(config, 3, math.nan) or "")

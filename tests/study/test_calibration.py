@@ -23,7 +23,7 @@ REGIME: dict[str, Any] = {
 
 def write(folder: Path, regime: dict[str, Any], steps_of: dict[str, float]) -> Path:
     """Six pairs, each on a base policy of its own; arm -> the step at which written steps take over."""
-    kind: dict[str, Any] = {"study": "calibrate", "keys": {"regime": regime}}
+    kind: dict[str, Any] = {"study": "calibrate", "keys": {"regime": regime}, "steps": 20, "every": 5}
     for arm, step in steps_of.items():
         for seed in range(6):
             emergence = step + (seed % 2 if arm != FREE else 0)

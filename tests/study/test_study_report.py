@@ -84,9 +84,14 @@ def effects_of(folder: Path, plan: Plan | None) -> list[dict[str, str]]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "pair", seeds=range(8), steps=12, every=3)
-    bare = effects_of(folder, None)
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of eight pairs."""
+    return write_study(tmp_path_factory.mktemp("eight"), "pair", seeds=range(8), steps=12, every=3)
+
+
+def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(eight: Path) -> None:
+    bare = effects_of(eight, None)
     assert {row["verdict"] for row in bare} == {""}
     assert all(row["kind"].startswith("exploratory") for row in bare)
     assert bare[0]["p"] == "0.00781"  # 2 of 256 flips, and still no verdict
@@ -99,22 +104,21 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
         steps=(4, 9),
     )
     plan = Plan("pair", metric="eval/chain_sum/avg@4", families=(Family("mine", 0.025, (contrast,), 0.5),))
-    first, *others = effects_of(folder, plan)
+    first, *others = effects_of(eight, plan)
     assert (first["outcome"], first["n"], first["verdict"]) == ("entropy, steps 4 to 9", "8", "up")
     assert first["kind"] == "registered, mine, alpha 0.025"
     assert {row["verdict"] for row in others} == {""}
-    runs = load(folder)
+    runs = load(eight)
     means = [[run.series("rollout/entropy").loc[4:9].mean() for run in runs.of(arm)] for arm in contrast.weights]
     assert first["difference"] == f"{sum(means[0]) / 8 - sum(means[1]) / 8:+.3g} nats"
 
 
-def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "pair", seeds=range(8), steps=12, every=3)
+def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(eight: Path) -> None:
     plan = Plan("pair", metric="eval/chain_sum/avg@4", family="left out of DAPO")
-    assert effects_of(folder, replace(plan, stopping={"pairs": 12}))[0]["verdict"] == "at 8 of 12"
-    first = effects_of(folder, replace(plan, stopping={"pairs": 5}))[0]
+    assert effects_of(eight, replace(plan, stopping={"pairs": 12}))[0]["verdict"] == "at 8 of 12"
+    first = effects_of(eight, replace(plan, stopping={"pairs": 5}))[0]
     assert (first["n"], first["p"], first["verdict"]) == ("5", "0.0625", "undecided")
-    looked = effects_of(folder, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
+    looked = effects_of(eight, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
     assert looked["verdict"] == "up at 8 of 10"  # 2 of 64 flips are more than alpha * 6 / 10
     assert looked["adjusted p"] == "–"
 

@@ -11,6 +11,7 @@ Packed cells are three tables for a study (packed_cells.py).
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +70,7 @@ class Runs:
         recorded = {switch for run in self.runs for switch in run.recorded_techniques}
         return tuple(switch for switch in REGISTER if switch in recorded)
 
-    @property
+    @cached_property
     def usable(self) -> "Runs":
         return Runs(tuple(run for run in self.runs if run.usable))
 
