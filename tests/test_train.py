@@ -64,10 +64,10 @@ def test_rollouts_hold_every_completion_with_what_became_of_it(whole):
     assert (rollouts.rollout_logprobs.map(len) == rollouts.response_ids.map(len)).all()
 
 
-def test_a_kill_and_a_hangup_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
-    """`make sweeps` does so a hundred times; Ctrl-C and SIGTERM at chosen moments: tests/lit/test_exceptions.py."""
+def test_a_kill_and_sigterm_at_any_moment_lose_no_row_and_change_no_bit(whole, tmp_path):
+    """`make sweeps` does so a hundred times, and hangs up; Ctrl-C at chosen moments: tests/lit/test_exceptions.py."""
     run_s = float((whole / "processor_s.txt").read_text())
-    numbers = [signal.SIGKILL, signal.SIGKILL, signal.SIGHUP]
+    numbers = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]
     cases = signal_sweep(
         tmp_path, whole, (*SMALL, *LONG), [int(n) for n in numbers], seed=int(time.time()), run_s=0.7 * run_s
     )

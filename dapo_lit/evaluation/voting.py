@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb
-
-import numpy as np
 
 Equivalent = Callable[[list[tuple[str, str]]], list[bool]]
 """Verdicts on pairs of answers."""
@@ -79,31 +76,3 @@ def consensus(problem: VoteCounts) -> float:
     if not problem.right or problem.right < most:
         return 0.0
     return 1 / (1 + sum(votes == most for votes in problem.wrong)) if problem.right == most else 1.0
-
-
-def consensus_curve(problem: VoteCounts) -> list[float]:
-    """cons@k for k = 1..n: the exact mean of `consensus` over all subsets of k of the n samples.
-
-    The result for a subset depends on its number r of right samples and on the numbers of each wrong class. For each r,
-    the subsets in which no wrong class has more than r are counted by a polynomial in x (samples) and y (wrong classes
-    with exactly r): (1 + x)^silent * prod_c (sum_{s<r} C(c, s) x^s + y C(c, r) x^r).
-
-    >>> consensus_curve(VoteCounts(right=1, wrong=(1,), silent=0))
-    [0.5, 0.5]
-    """
-    n = problem.num_samples
-    total = np.zeros(n + 1)
-    for r in range(1, problem.right + 1):
-        ties_max = sum(votes >= r for votes in problem.wrong)
-        counts = np.zeros((ties_max + 1, n + 1))  # [ties, samples]
-        counts[0, : problem.silent + 1] = [comb(problem.silent, s) for s in range(problem.silent + 1)]
-        for votes in problem.wrong:
-            after = np.zeros_like(counts)
-            for s in range(min(votes, r - 1) + 1):
-                after[:, s:] += comb(votes, s) * counts[:, : n + 1 - s]
-            if votes >= r:
-                after[1:, r:] += comb(votes, r) * counts[:-1, : n + 1 - r]
-            counts = after
-        shared = (counts / np.arange(1, ties_max + 2)[:, None]).sum(axis=0)
-        total[r:] += comb(problem.right, r) * shared[: n + 1 - r]
-    return [float(total[k] / comb(n, k)) for k in range(1, n + 1)]

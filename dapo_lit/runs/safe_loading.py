@@ -72,11 +72,6 @@ def _refusal(checkpoint: Path, message: str) -> str:
     if named is None:
         reason = message.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or "no state in it"
         return f"{checkpoint} cannot be read as a checkpoint ({reason}); choose another"
-    if named[1].startswith("dapo_lit."):
-        return (
-            f"{checkpoint} holds unfinished rollouts in the format of another version of dapo_lit ({named[1]}); "
-            "read it and finish the run with that version, or start anew with resume=false"
-        )
     return (
         f"{checkpoint} names {named[1]}, which is no part of a training state and could run any code; it was not "
         "loaded. Use a checkpoint from a source that you trust"

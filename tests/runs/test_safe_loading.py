@@ -5,22 +5,16 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from commands import evaluation, export_to
 from damages import resealed
 
-from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.replays.recorded_step import open_recording, replay
-from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights
-from dapo_lit.runs.safe_loading import load_file
 from dapo_lit.train import train
 
 
@@ -95,32 +89,6 @@ def test_no_part_of_a_poisoned_sharded_checkpoint_is_executed(tmp_path, part):
     with pytest.raises(DamagedError, match=r"step_000001\.ckpt.* names "):
         base_fingerprint(folder) if part == METADATA else policy_weights(folder)
     assert not made.exists()
-
-
-def test_all_that_a_training_state_holds_is_read_back(tmp_path):
-    problem = Problem("p", "", "")
-    sample = Sample(SampleKey(1, "p", 0, 0), [1, 2], [-0.5, -1.0], True, 3, ((2, 1),))
-    completion = Completion(sample, "2", Score(True, 1.0, parts={"a": np.float32(0.5)}), 1.0, 0.0, 1.0)
-    group = Group(1, 0, problem, 0, [5, 6], [completion])
-    partial = PartialSample([], [], ())
-    carried = [OpenGroup(group, 4, 2, {0: completion}, {1: partial})]
-    state = {
-        "carried": carried, "ahead": CollectedStep(2, 3, [group], [group], {"x": None}),
-        "random": np.random.get_state(), "number": np.int64(3), "torch": torch.get_rng_state(),
-    }  # fmt: skip
-    torch.save(state, tmp_path / "state.ckpt")
-    found = load_file(tmp_path / "state.ckpt")
-    assert (found["carried"], found["ahead"], found["number"]) == (carried, state["ahead"], 3)
-    assert np.array_equal(found["random"][1], state["random"][1])
-    assert torch.equal(found["torch"], state["torch"])
-
-
-def test_unfinished_rollouts_of_another_version_are_named(tmp_path, monkeypatch):
-    gone = type("Gone", (), {"__module__": "dapo_lit.rollout.records"})
-    monkeypatch.setattr("dapo_lit.rollout.records.Gone", gone, raising=False)
-    torch.save({"carried": gone()}, tmp_path / "old.ckpt")
-    with pytest.raises(DamagedError, match=r"old.ckpt .*rollouts"):
-        load_file(tmp_path / "old.ckpt")
 
 
 @pytest.mark.parametrize("state", [[1, 2], {"weights": {}}, {"state_dict": 3}, {"state_dict": {"critic.w": 1}}])

@@ -142,19 +142,6 @@ def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
     assert two["high"][0] - 2 == pytest.approx(12.7062, abs=1e-3)  # t(0.975, 1) * 1.41421 / sqrt(2)
 
 
-def test_on_an_axis_of_tokens_every_place_of_the_mean_is_over_all_seeds_even_where_tokens_are_whole_numbers(
-    table1: Path,
-) -> None:
-    runs = load(table1)
-    for run in runs.of("dapo"):
-        run.metrics["tokens_generated"] = (
-            run.metrics["tokens_generated"].astype(int) + run.seed
-        )  # no two seeds share one
-    table = band([curve(run, "rollout/entropy", "tokens_generated") for run in runs.of("dapo")])
-    assert set(table["n"]) == {4}
-    assert (table["mean"].diff().dropna() < 0.02).all()  # the synthetic entropy falls; a zigzag between seeds would not
-
-
 def test_on_another_axis_rows_without_a_place_are_left_out_and_the_last_row_at_a_place_counts() -> None:
     metrics = pd.DataFrame(
         {"entropy": [0.5, 0.4, np.nan, 0.2, 0.1], "tokens_generated": [10, 20, 30, 20, np.nan]},

@@ -14,8 +14,6 @@ from dapo_lit.study.compare.statistics import Array
 
 EXACT = 12
 """All sign flips are counted up to this number of values, a group of 2^12 beyond it."""
-POWER = 1.0
-"""Of alpha, (n / N) ** POWER is spent by n of N values; docs/studies.md compares it with others."""
 
 
 def planned_looks(most: int) -> tuple[int, ...]:
@@ -27,7 +25,7 @@ def planned_looks(most: int) -> tuple[int, ...]:
     return (*range(8, most, 4), most)
 
 
-def rejections(values: Array, looks: Sequence[int], level: float, power: float = POWER) -> Array:
+def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
     """The look at which each row's mean differs from 0 at `level`; 0 at none of those reached.
 
     values: differences [studies, base policies], bases in the order in which they were made.
@@ -40,7 +38,7 @@ def rejections(values: Array, looks: Sequence[int], level: float, power: float =
     signs = _signs(reached[-1])
     stopped = np.zeros((len(values), len(signs)), dtype=bool)
     for look in reached:
-        allowed = int(level * (look / looks[-1]) ** power * len(signs) + 1e-9) - stopped.sum(axis=1)
+        allowed = int(level * look / looks[-1] * len(signs) + 1e-9) - stopped.sum(axis=1)
         sizes = np.abs(values[:, :look] @ signs[:, :look].T)
         over = ~stopped & (sizes > _bounds(np.where(stopped, -np.inf, sizes), allowed)[:, None])
         found[(found == 0) & over[:, 0]] = look
