@@ -128,7 +128,6 @@ CHANGES = {
     "task.eval_path": Change("OTHER_PROBLEMS", "first evaluation", OWN),
     "task.columns": Change({"problem": "other"}, "prompts", OWN),
     "task.deduplicate": Change(True, "problems", OWN),
-    "task.exclude_overlap_with": Change(["HELD_OUT"], "problems", OWN),
     "task.template": Change("TEMPLATE", "first evaluation", OWN),
     "task.num_problems": Change(2, "problems", OWN),
     "task.num_heldout": Change(1, "first evaluation", OWN),

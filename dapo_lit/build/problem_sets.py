@@ -41,7 +41,6 @@ def problems(config: Config) -> Problems:
         found.train,
         found.selection,
         drops_duplicates=task.deduplicate,
-        evaluations={path: load_heldout(path, key="task.exclude_overlap_with") for path in task.exclude_overlap_with},
         num_problems=task.num_problems,
     )
     return replace(found, train=train)

@@ -35,6 +35,7 @@ RETIRED_CONSTANTS: dict[str, Any] = {
     "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
     "algorithm.advantage.unbiased_std": True, "algorithm.dynamic_sampling.max_empty_steps": 3,
     "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
+    "task.exclude_overlap_with": [],
     "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate",
     "logger.progress": "auto",
     "policy.lora.target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],

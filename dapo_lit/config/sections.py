@@ -97,8 +97,6 @@ class Task(Section):
     """Your names of the columns of `path` and `eval_path`, where they differ; null: problem, answer, id."""
     deduplicate: bool
     """Keep each training statement once, and drop those with conflicting answers."""
-    exclude_overlap_with: tuple[str, ...]
-    """Evaluation sets, as in eval_path; training problems that quote more than half of one of theirs are dropped."""
     template: str
     """A shipped prompt template or a path to one."""
     num_problems: PositiveInt | None

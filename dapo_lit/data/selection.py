@@ -1,15 +1,11 @@
 """Selects the training problems of a data set and accounts for the others, for the run's output and run.json.
 
-Filters in this order: duplicates, overlap with evaluation sets, number of problems.
+Filters in this order: duplicates, number of problems.
 
 Each statement is kept once. One that is given with different answers is dropped: which is right is unknown, and a wrong
-reference answer rewards wrong responses. Overlap is n-gram containment: the share of an evaluation problem's distinct
-n-grams of words that occur in a training problem, 1 where it is quoted in full. Case, punctuation and LaTeX commands
-are ignored (`\\dfrac` or `\\frac`, `$...$` or `\\(...\\)`); rewordings and translations are not found.
+reference answer rewards wrong responses.
 """
 
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,44 +43,6 @@ def deduplicate(problems: Sequence[Problem]) -> tuple[list[Problem], dict[str, i
     return kept, counts
 
 
-# Letters and digits, or one character of a script written without blanks (Chinese, Japanese).
-WORD = re.compile(r"[぀-ヿ一-鿿]|[^\W_぀-ヿ一-鿿]+")
-# Not part of a word: a LaTeX command, and the comma in 1,760.
-NOISE = re.compile(r"\\[a-zA-Z]+|(?<=\d),(?=\d{3}(?!\d))")
-
-
-def find_overlaps(
-    train: Sequence[Problem], evaluation: Sequence[Problem], *, n: int = 10, threshold: float = 0.5
-) -> tuple[set[str], set[str]]:
-    """Ids of the training problems that contain more than `threshold` of an evaluation problem's n-grams, and ids of
-    the evaluation problems that are contained.
-
-    Only the evaluation set is indexed: time grows with the training set, memory with the evaluation set. A problem of
-    fewer than n words counts as a single n-gram.
-    """
-    grams = [ngram_hashes(problem.problem, n) for problem in evaluation]
-    index: dict[int, list[int]] = {}
-    for number, hashes in enumerate(grams):
-        for value in hashes:
-            index.setdefault(value, []).append(number)
-    excluded, covered = set[str](), set[str]()
-    for problem in train:
-        shared = Counter(number for value in ngram_hashes(problem.problem, n) for number in index.get(value, ()))
-        above = {evaluation[number].id for number, count in shared.items() if count / len(grams[number]) > threshold}
-        if above:
-            excluded.add(problem.id)
-            covered |= above
-    return excluded, covered
-
-
-def ngram_hashes(text: str, n: int) -> set[int]:
-    """Hashes of the distinct n-grams of words; comparable within one process only."""
-    words = WORD.findall(NOISE.sub(lambda match: "" if match[0] == "," else " ", text).lower())
-    if not words:
-        return set()
-    return {hash(tuple(words[start : start + n])) for start in range(max(1, len(words) - n + 1))}
-
-
 @dataclass
 class SelectionReport:
     """What became of the problems that were read: `counts` as JSON values, `lines` as text."""
@@ -115,12 +73,10 @@ def select(
     selection: SelectionReport,
     *,
     drops_duplicates: bool = False,
-    evaluations: Mapping[str, Sequence[Problem]] | None = None,
     num_problems: int | None = None,
 ) -> list[Problem]:
     """The problems to train on, in their order; what is dropped is added to `selection`.
 
-    evaluations: name -> evaluation problems; training problems that overlap one of them are dropped (find_overlaps).
     num_problems: keeps the first so many of the rest.
     Raises DataError if nothing is left, naming the filter that dropped the last problem.
     """
@@ -130,18 +86,4 @@ def select(
         selection.add_duplicates(counts)
         if not kept:
             raise DataError("task.deduplicate leaves no problem to train on: every statement has conflicting answers")
-    for name, evaluation in (evaluations or {}).items():
-        excluded, covered = find_overlaps(kept, evaluation)
-        selection.counts.setdefault("overlap", {})[name] = {
-            "dropped": len(excluded),
-            "evaluation_problems": len(evaluation),
-            "evaluation_problems_covered": len(covered),
-        }
-        selection.lines.append(
-            f"overlap with {name}: {len(covered)} of {len(evaluation)} evaluation problems are in the training set; "
-            f"{len(excluded)} of {len(kept)} training problems overlap and are left out"
-        )
-        kept = [problem for problem in kept if problem.id not in excluded]
-        if not kept:
-            raise DataError(f"task.exclude_overlap_with leaves no problem to train on: every problem overlaps {name}")
     return kept[:num_problems]

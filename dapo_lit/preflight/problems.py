@@ -58,8 +58,8 @@ def check_leakage(train: Sequence[Problem], evaluations: Mapping[str, Sequence[P
             continue
         message = (
             f"{key}: {len(leaked):,} of {len(problems):,} problems are trained on as well, such as {leaked[0].id}, so "
-            "their accuracy says nothing about others; evaluate on other problems, or task.exclude_overlap_with=[...] "
-            "keeps those of a file out of training"
+            "their accuracy says nothing about others; evaluate on other problems, or leave these out "
+            "of training (docs/tasks.md#choosing-problems)"
         )
         if len(leaked) > LEAKED * len(problems):
             raise ConfigError(message)

@@ -10,15 +10,11 @@ from dapo_lit.data.sources import DataError
 ROWS = '{"problem": "1+1?", "answer": "2"}\n'
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("task.eval_path", "{folder}/absent.jsonl"), ("task.exclude_overlap_with", "[{folder}/absent.jsonl]")],
-)
-def test_a_missing_evaluation_set_is_told_by_its_own_key(compose, tmp_path, key, value):
+def test_a_missing_evaluation_set_is_told_by_its_own_key(compose, tmp_path):
     (tmp_path / "train.jsonl").write_text(ROWS)
     overrides = [f"task.path={tmp_path / 'train.jsonl'}", "task.eval_path=null", "task.template=plain", "reward=math"]
-    config = compose("task=gsm8k", *overrides, f"{key}={value.format(folder=tmp_path)}", small=False)
-    with pytest.raises(DataError, match=rf"absent.jsonl.*{key}"):
+    config = compose("task=gsm8k", *overrides, f"task.eval_path={tmp_path}/absent.jsonl", small=False)
+    with pytest.raises(DataError, match=r"absent.jsonl.*task\.eval_path"):
         problems(config)
 
 

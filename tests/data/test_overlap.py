@@ -1,10 +1,10 @@
-"""Containment by n-grams of words, by hand and on the real sets."""
+"""docs/examples/without_overlap.py: containment by n-grams of words, by hand and on the real sets."""
 
 from hypothesis import given
 from hypothesis import strategies as st
+from without_overlap import find_overlaps
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.selection import find_overlaps
 from dapo_lit.data.sources import load_problems
 
 
