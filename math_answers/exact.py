@@ -15,32 +15,25 @@ def rational(node: tree.Node) -> Fraction | None:
     >>> rational(tree.Power(tree.Number(Fraction(9, 4)), tree.Number(Fraction(1, 2))))
     Fraction(3, 2)
     """
-    match node:
-        case tree.Number(value, _):
-            return value
-        case tree.Sum(parts) | tree.Product(parts):
-            known = _all_rational(parts)
-            if known is None:
-                return None
-            return sum(known, Fraction(0)) if isinstance(node, tree.Sum) else math.prod(known, start=Fraction(1))
-        case tree.Power(base, exponent):
-            known = _all_rational((base, exponent))
-            return None if known is None else _power(*known)
-        case tree.Call(name, arguments):
-            known = _all_rational(arguments)
-            return None if known is None else _call(name, known)
-        case _:
-            return None
-
-
-def _all_rational(nodes: tuple[tree.Node, ...]) -> list[Fraction] | None:
+    if isinstance(node, tree.Number):
+        return node.value
+    if not isinstance(node, tree.Sum | tree.Product | tree.Power | tree.Call):
+        return None
     values = []
-    for node in nodes:
-        value = rational(node)
+    for part in tree.children(node):
+        value = rational(part)
         if value is None:
             return None
         values.append(value)
-    return values
+    match node:
+        case tree.Sum():
+            return sum(values, Fraction(0))
+        case tree.Product():
+            return math.prod(values, start=Fraction(1))
+        case tree.Power():
+            return _power(*values)
+        case tree.Call(name, _):
+            return _call(name, values)
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction | None:

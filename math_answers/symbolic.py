@@ -39,6 +39,11 @@ def difference(a: tree.Node, b: tree.Node) -> bool | None:
 
 def _sympy(node: tree.Node) -> Any:
     """The sympy expression, None if a part has no counterpart here."""
+    if isinstance(node, tree.Series):
+        return None  # before its parts, whose size nobody has checked
+    parts = [_sympy(part) for part in tree.children(node)]
+    if any(part is None for part in parts):
+        return None
     match node:
         case tree.Number(value, _):
             return sympy.Rational(value.numerator, value.denominator)
@@ -46,24 +51,18 @@ def _sympy(node: tree.Node) -> Any:
             return sympy.Dummy() if name.startswith("_") else sympy.Symbol(name)
         case tree.Constant(name):
             return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "oo": sympy.oo}[name]
-        case tree.Sum(parts) | tree.Product(parts):
-            converted = [_sympy(part) for part in parts]
-            if any(part is None for part in converted):
-                return None
-            return sympy.Add(*converted) if isinstance(node, tree.Sum) else sympy.Mul(*converted)
-        case tree.Power(base, exponent):
-            below, above = _sympy(base), _sympy(exponent)
-            if below is None or above is None or (below.is_negative and not above.is_integer):
-                return None  # roots of negative numbers are real here and complex there
-            return sympy.Pow(below, above)
-        case tree.Call(name, arguments):
-            converted = [_sympy(argument) for argument in arguments]
-            if name not in _FUNCTIONS or any(part is None for part in converted):
-                return None
-            return _FUNCTIONS[name](*converted)
-        case tree.Degrees(value):
-            inside = _sympy(value)
-            return None if inside is None else inside * sympy.pi / 180
+        case tree.Sum():
+            return sympy.Add(*parts)
+        case tree.Product():
+            return sympy.Mul(*parts)
+        case tree.Power():
+            below, above = parts
+            # Roots of negative numbers are real here and complex there.
+            return None if below.is_negative and not above.is_integer else sympy.Pow(below, above)
+        case tree.Call(name, _) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*parts)
+        case tree.Degrees():
+            return parts[0] * sympy.pi / 180
         case _:
             return None
 
