@@ -190,17 +190,6 @@ def disk_case(folder: Path, whole: Path, arguments: tuple[str, ...], size: int) 
     return [Case("disk", f"{size / 2**20:.2f} MiB", at, outcome)]
 
 
-def killed_run(folder: Path, arguments: tuple[str, ...]) -> Path:
-    """A run that was killed after its seventh step."""
-    folder.mkdir()
-    process = Command(*arguments, cwd=folder)
-    while process.poll() is None and num_rows(folder) < 8:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    return folder
-
-
 def uninterrupted(folder: Path, arguments: tuple[str, ...]) -> tuple[str, float]:
     """Runs to the end; returns what it printed and its processor time."""
     folder.mkdir(exist_ok=True)
@@ -311,19 +300,3 @@ def takeover_case(folder: Path, whole: Path, arguments: tuple[str, ...], what: s
         second.wait(PATIENCE_S)
     first.send_signal(signal.SIGCONT)
     return [Case("takeover", what, "3 rows", judged([first.wait(PATIENCE_S), second.wait(PATIENCE_S)], folder, whole))]
-
-
-def clock_case(folder: Path, killed: Path, whole: Path, arguments: tuple[str, ...]) -> list[Case]:
-    """A run of another host that was killed, whose files are days ahead of the clock."""
-    shutil.copytree(killed, folder)
-    claim = folder / RUN / HEARTBEAT
-    claim.write_text(claim.read_text().replace(os.uname().nodename, "elsewhere"))
-    for file in (folder / RUN).iterdir():
-        os.utime(file, (time.time() + 10 * 86_400,) * 2)
-    again = run_cli(*arguments, "resume=auto", cwd=folder, timeout=PATIENCE_S)
-    if again.returncode or "skipping" in again.stdout:
-        outcome = f"exit code {again.returncode}: {again.stdout[-200:]} {again.stderr[-200:]}"
-    else:
-        differs = difference(folder, whole)
-        outcome = f"differs in {differs}" if differs else "resumed, equal"
-    return [Case("clock", "files ten days ahead", "", outcome)]

@@ -24,11 +24,9 @@ from disturbances import (
     HANDICAPS,
     RUN,
     Case,
-    clock_case,
     disk_case,
     folder_case,
     handicap_case,
-    killed_run,
     signal_sweep,
     starters_case,
     takeover_case,
@@ -74,8 +72,7 @@ def sweep(
         size = int(total * (number + 1) / (counted["disks"] + 1)) // 4096 * 4096
         works.append(partial(disk_case, folder / f"disk_{number}", whole, SWEPT, size))
     if counted["faults"]:
-        killed = killed_run(folder / "killed", SWEPT)
-        works += faults(folder, killed, whole)
+        works += faults(folder, whole)
     cases: list[Case] = []
     with ThreadPoolExecutor(workers) as pool:
         for done in as_completed([pool.submit(work) for work in works]):
@@ -85,7 +82,7 @@ def sweep(
     return cases
 
 
-def faults(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
+def faults(folder: Path, whole: Path) -> Iterator[Callable[[], list[Case]]]:
     """Everything but signals and full disks, once each."""
     kinds: list[tuple[Callable[..., list[Case]], Iterable[str]]] = [
         (handicap_case, HANDICAPS),
@@ -96,7 +93,6 @@ def faults(folder: Path, killed: Path, whole: Path) -> Iterator[Callable[[], lis
     for case, values in kinds:
         for what in values:
             yield partial(case, folder / f"{case.__name__}_{what}".replace(" ", "_"), whole, SWEPT, what)
-    yield partial(clock_case, folder / "clock", killed, whole, SWEPT)
 
 
 def counts(cases: list[Case]) -> dict[str, int]:

@@ -228,6 +228,7 @@ def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
         ({"run.json": 200, "heartbeat": 15}, False),
         ({"run.json": 1, "heartbeat": 200}, True),  # it has just been resumed
         ({"run.json": 200, "metrics.jsonl": 70}, False),
+        ({"run.json": 200, "heartbeat": -14_400}, False),  # its clock was days ahead
     ],
 )
 def test_a_cell_on_another_machine_is_left_alone_as_long_as_that_machine_writes(tmp_path, minutes, is_held):

@@ -142,6 +142,11 @@ def test_a_band_needs_two_seeds_and_is_a_t_interval() -> None:
     assert two["high"][0] - 2 == pytest.approx(12.7062, abs=1e-3)  # t(0.975, 1) * 1.41421 / sqrt(2)
 
 
+def test_on_an_axis_of_tokens_the_kth_points_of_all_seeds_are_averaged() -> None:
+    table = band([pd_series([4.0, 2.0], index=[10.0, 30.0]), pd_series([2.0, 0.0], index=[12.0, 31.0])])
+    assert table[["x", "mean", "n"]].to_numpy().tolist() == [[11, 3, 2], [30.5, 1, 2]]
+
+
 def test_on_another_axis_rows_without_a_place_are_left_out_and_the_last_row_at_a_place_counts() -> None:
     metrics = pd.DataFrame(
         {"entropy": [0.5, 0.4, np.nan, 0.2, 0.1], "tokens_generated": [10, 20, 30, 20, np.nan]},
