@@ -25,7 +25,7 @@ FLIPS = 100_000
 EXACT_QUESTIONS = 44
 
 
-def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
+def share_interval(values: Sequence[float] | Array) -> Estimate:
     """Mean of question values in [0, 1], and its interval with two pseudo-questions (0 and 1), cut to [0, 1].
 
     The mean is that of the questions alone. One question gives [0, 1].
@@ -38,14 +38,14 @@ def share_interval(values: Sequence[float] | Array, level: float = 0.95) -> Esti
     x = np.asarray(values, dtype=float)
     if len(x) == 0 or not np.all((x >= 0) & (x <= 1)):
         raise ValueError(f"an interval of a share needs values in [0, 1], got {x.tolist()}")
-    wide = t_interval(np.concatenate([x, [0.0, 1.0]]), level)
+    wide = t_interval(np.concatenate([x, [0.0, 1.0]]))
     assert wide.low is not None
     assert wide.high is not None
     sd = float(np.std(x, ddof=1)) if len(x) > 1 else None
     return Estimate(float(np.mean(x)), max(0.0, wide.low), min(1.0, wide.high), len(x), sd)
 
 
-def difference_interval(differences: Sequence[float] | Array, level: float = 0.95) -> Estimate:
+def difference_interval(differences: Sequence[float] | Array) -> Estimate:
     """Mean of paired differences of shares, in [-1, 1], and its interval.
 
     Pseudo-questions with the weight of two are added, half of that at 0, a quarter at each of -1 and 1: Agresti and
@@ -59,7 +59,7 @@ def difference_interval(differences: Sequence[float] | Array, level: float = 0.9
     n = len(d) + 2
     mean = float(np.sum(d)) / n
     variance = (float(np.sum(d**2)) + 1.0 - n * mean**2) / (n - 1)  # the quarters give 0.5 * 1 + 0.5 * 1
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * (variance / n) ** 0.5
+    half = float(stats.t.ppf(0.975, n - 1)) * (variance / n) ** 0.5
     sd = float(np.std(d, ddof=1)) if len(d) > 1 else None
     return Estimate(float(np.mean(d)), max(-1.0, mean - half), min(1.0, mean + half), len(d), sd)
 

@@ -97,8 +97,8 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
     return found
 
 
-def interval(values: Sequence[float] | Array, looks: Sequence[int], level: float = 0.95) -> tuple[float, float] | None:
-    """The effects that no look so far has rejected, valid whenever a study stops. None before the first look."""
+def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
+    """The effects that no look so far has rejected at 5 %, valid whenever a study stops. None before the first look."""
     reached = [look for look in looks if look <= len(values)]
     if not reached:
         return None
@@ -109,7 +109,7 @@ def interval(values: Sequence[float] | Array, looks: Sequence[int], level: float
         inside, outside = 0.0, width
         for _ in range(25):
             middle = (inside + outside) / 2
-            rejected = first_rejection(x - center - sign * middle, looks, 1 - level)
+            rejected = first_rejection(x - center - sign * middle, looks, 0.05)
             inside, outside = (inside, middle) if rejected else (middle, outside)
         ends.append(center + sign * (outside if outside < width else np.inf))
     return ends[0], ends[1]

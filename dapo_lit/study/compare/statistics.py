@@ -70,13 +70,13 @@ def per_base(values: Sequence[float] | Array, bases: Sequence[str]) -> Array:
 _gauss_legendre = functools.cache(np.polynomial.legendre.leggauss)
 
 
-def paired_t_power(effect_sd: float, n: int, alpha: float = 0.05) -> float:
-    """Power of the two-sided paired t-test at an effect given in standard deviations of the paired difference.
+def paired_t_power(effect_sd: float, n: int) -> float:
+    """Power of the two-sided paired t-test at 5 %, at an effect given in standard deviations of the paired difference.
 
     Integrates the normal tail over the distribution of the estimated standard deviation; scipy's noncentral t is NaN
     for some large effects.
     """
-    critical = stats.t.ppf(1 - alpha / 2, n - 1)
+    critical = stats.t.ppf(0.975, n - 1)
     shift = effect_sd * n**0.5
 
     last = 1 + 8 / (n - 1) ** 0.5
@@ -86,21 +86,25 @@ def paired_t_power(effect_sd: float, n: int, alpha: float = 0.05) -> float:
     return float(np.sum(weights * tail * stats.chi.pdf(s * (n - 1) ** 0.5, n - 1)) * (n - 1) ** 0.5)
 
 
-def smallest_effect(n: int, power: float = 0.8, alpha: float = 0.05) -> float | None:
+POWER = 0.8
+"""Of an effect that a number of seeds can show."""
+
+
+def smallest_effect(n: int) -> float | None:
     """The smallest effect (in standard deviations of the paired difference) that n seeds find with this power.
 
     None at n = 1, where no effect can be found.
     """
     if n < 2:
         return None
-    return float(optimize.brentq(lambda effect: paired_t_power(effect, n, alpha) - power, 0.0, 100.0))
+    return float(optimize.brentq(lambda effect: paired_t_power(effect, n) - POWER, 0.0, 100.0))
 
 
-def seeds_needed(effect_sd: float, power: float = 0.8, alpha: float = 0.05, limit: int = 500) -> int | None:
-    """The fewest seeds that find such an effect with this power; None beyond `limit`."""
-    if effect_sd == 0 or paired_t_power(abs(effect_sd), limit, alpha) < power:
+def seeds_needed(effect_sd: float) -> int | None:
+    """The fewest seeds that find such an effect with this power; None beyond 500."""
+    if effect_sd == 0 or paired_t_power(abs(effect_sd), 500) < POWER:
         return None
-    return bisect_left(range(limit), power, lo=2, key=lambda n: paired_t_power(abs(effect_sd), n, alpha))
+    return bisect_left(range(500), POWER, lo=2, key=lambda n: paired_t_power(abs(effect_sd), n))
 
 
 def sign_flip_p(differences: Sequence[float] | Array) -> float:
