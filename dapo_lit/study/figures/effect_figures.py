@@ -32,9 +32,11 @@ def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing 
         return None
     switches = [effect.contrast.technique for effect in shown]
     colours = [REGISTER[switch].colour if switch else PETROFF6[0] for switch in switches]
+    labels = [effect.contrast.label for effect in shown]
+    names = [label.replace(s, REGISTER[s].label) if s else label for label, s in zip(labels, switches, strict=True)]
     dots = [
-        (effect.contrast.label.replace("_", " "), effect.differences, colour, effect.estimate)
-        for effect, colour in zip(shown, colours, strict=True)
+        (name, effect.differences, colour, effect.estimate)
+        for name, effect, colour in zip(names, shown, colours, strict=True)
     ]
     words = in_words(key).partition(" (")[0]
     figure = _dot_rows(dots, key, f"difference in {words}" + (f" ({unit(key)})" if unit(key) else ""))
@@ -44,7 +46,7 @@ def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing 
         f"Effects on {key}, {family}: dots are differences paired by seed (n = {', '.join(map(str, n))}), "
         "the diamond their mean over base policies, the bar its 95 % t-interval."
     )
-    words = ", ".join(f"{e.contrast.label} {amount(key, e.estimate.mean, signed=True)}" for e in shown)
+    words = ", ".join(f"{n} {amount(key, e.estimate.mean, signed=True)}" for n, e in zip(names, shown, strict=True))
     name = "effects_" + family.replace(" ", "_").replace("=", "_")
     return Drawing(name, caption, f"Mean differences: {words}.", figure)
 
