@@ -17,7 +17,7 @@ from disturbances import folder_case, signal_sweep, uninterrupted
 from small_runs import untimed
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
-LONG = ("budget.steps=8", "algorithm.dynamic_sampling.carry_over=finished")
+LONG = ("budget.steps=8", "algorithm.dynamic_sampling.carry_over=finished", "preflight=false")
 
 
 @pytest.fixture(scope="module")

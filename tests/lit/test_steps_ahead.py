@@ -77,7 +77,7 @@ def test_the_old_policy_of_an_overlapped_step_is_the_one_that_sampled_it(compose
 
 
 def test_a_run_that_is_stopped_while_it_trains_goes_on_bit_for_bit(compose, tmp_path, monkeypatch):
-    settings = ("rollout.steps_ahead=2", "budget.steps=6")
+    settings = ("rollout.steps_ahead=2", "budget.steps=6", "preflight=false")
     train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
     step = DAPOModule.training_step
 

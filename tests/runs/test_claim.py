@@ -55,7 +55,7 @@ def test_a_claim_that_another_process_took_over_is_neither_touched_nor_taken_bac
     ],
 )
 def test_a_folder_that_is_moved_at_the_moment_of_a_write_is_not_made_again(compose, monkeypatch, tmp_path, written):
-    config = compose("trainer.checkpoint_every=1", "evaluation.every=1", "budget.steps=4")
+    config = compose("trainer.checkpoint_every=1", "evaluation.every=1", "budget.steps=4", "preflight=false")
     run, write = run_path(config, arm_of(config)), pkgutil.resolve_name(written)
 
     def moved_first(*arguments, **options):

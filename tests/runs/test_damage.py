@@ -17,7 +17,7 @@ from dapo_lit.status import main as status
 from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
 
-OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1")
+OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1", "preflight=false")
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +96,9 @@ def test_no_run_is_read_or_continued_whose_files_are_not_as_they_were(compose, r
         assert status([str(run.parent.parent)]) == 2
         assert f"seed_0/{name} " in capsys.readouterr().err or name == "config.yaml"
         with pytest.raises(DamagedError, match=re.escape(name)):
-            train(compose(*OVERRIDES, "budget.steps=3", "resume=auto", "preflight=false"), [])
+            train(compose(*OVERRIDES, "budget.steps=3", "resume=auto"), [])
         (run / name).write_bytes(whole)
-    train(compose(*OVERRIDES, "budget.steps=3", "resume=auto", "preflight=false"), [])
+    train(compose(*OVERRIDES, "budget.steps=3", "resume=auto"), [])
 
 
 def test_a_run_without_its_record_is_moved_aside_and_not_continued(compose, run):
@@ -116,7 +116,7 @@ def test_a_table_that_was_altered_or_lost_is_named_by_who_reads_it(compose, run,
     assert f"{table.name} " in capsys.readouterr().err
     table.unlink()
     assert any(f"{table.name} is missing" in fault for fault in load(study).runs[0].faults)
-    train(compose(*OVERRIDES, "budget.steps=3", "resume=true", "preflight=false"), [])
+    train(compose(*OVERRIDES, "budget.steps=3", "resume=true"), [])
     assert f"{table.name} is missing" in capsys.readouterr().out
     table.write_bytes(whole)
     assert load(study).runs[0].faults == ()

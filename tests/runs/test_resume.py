@@ -13,7 +13,7 @@ from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.train import arm_of, train
 
-QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1")
+QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1", "preflight=false")
 
 
 @pytest.fixture
