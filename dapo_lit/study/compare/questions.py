@@ -10,15 +10,20 @@ A table of samples has one row per sample (`problem_id`, `sample_index`, `correc
 same number of samples of every question.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.study.compare.statistics import Array, Estimate, sign_flip_p, t_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FLIPS = 100_000
 """Random sign flips where there are too many questions for all of them."""
