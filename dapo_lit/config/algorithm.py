@@ -129,7 +129,7 @@ class Algorithm(Section):
     """Name of the run's folder: `dapo` to name it from its switches, else the algorithm's name."""
     techniques: Techniques
     loss: str
-    """`clip`, `reinforce`, `cispo`, `gspo`, `gspo_token`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
+    """`clip`, `reinforce`, `cispo`, `gspo`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
     loss_options: dict[str, Any]
     """Further arguments of the loss."""
     clip: Clip

@@ -169,19 +169,6 @@ def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     return losses, token_statistics(tokens, bounds)
 
 
-def gspo_token_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
-    """GSPO-token (arXiv 2507.18071, Eq. 13 and 14): `s_it = sg(s_i) pi(y_it) / sg(pi(y_it))` in place of s_i.
-
-    Equal in value to s_i, but each token keeps an advantage of its own. With one advantage a completion and the
-    completion's tokens weighing the same, value and gradient are those of GSPO.
-    """
-    logprobs = at_least_float32(tokens.logprobs)
-    log_ratio = _mean(logprobs.detach() - at_least_float32(tokens.old_logprobs), tokens)
-    ratio = (log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) + logprobs - logprobs.detach()).exp()
-    losses = clipped_surrogate(ratio, at_least_float32(tokens.advantages), Bounds(bounds.low, bounds.high))
-    return losses, token_statistics(tokens, bounds)
-
-
 def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     """GMPO (arXiv 2507.20673): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
 

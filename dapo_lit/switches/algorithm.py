@@ -30,7 +30,6 @@ from dapo_lit.objective.losses import (
     completion_weights,
     gmpo_loss,
     gspo_loss,
-    gspo_token_loss,
     kl_penalty,
     reinforce_loss,
 )
@@ -110,7 +109,6 @@ BUILT_IN_LOSSES = {
     "reinforce": _BuiltIn(reinforce_loss, ()),
     "cispo": _BuiltIn(cispo_loss),
     "gspo": _BuiltIn(gspo_loss, whole_minibatch=True),
-    "gspo_token": _BuiltIn(gspo_token_loss, whole_minibatch=True),
     "gmpo": _BuiltIn(gmpo_loss, whole_minibatch=True),
     "clip_cov": _BuiltIn(clip_cov_loss, options=("frac", "cov_low", "cov_high"), whole_minibatch=True),
     "kl_cov": _BuiltIn(kl_cov_loss, (), ("frac", "coefficient"), whole_minibatch=True),

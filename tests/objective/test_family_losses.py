@@ -15,7 +15,6 @@ from dapo_lit.objective.losses import (
     clipped_policy_loss,
     gmpo_loss,
     gspo_loss,
-    gspo_token_loss,
     reinforce_loss,
 )
 
@@ -44,7 +43,6 @@ def test_every_loss_has_the_gradient_of_reinforce_on_policy() -> None:
         losses_of(clipped_policy_loss, logprobs, old, advantages, clip_low=0.2, clip_high=0.28),
         losses_of(cispo_loss, logprobs, old, advantages, clip_low=1, clip_high=4),
         losses_of(gspo_loss, logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
-        losses_of(gspo_token_loss, logprobs, old, advantages, completions=completions, clip_low=3e-4, clip_high=4e-4),
         losses_of(gmpo_loss, logprobs, old, advantages, completions=completions, clip_low=0.4, clip_high=0.4),
     ):
         torch.testing.assert_close(gradient(loss, logprobs, weights), expected)
@@ -110,7 +108,6 @@ def slow_gmpo(logprobs: list[float], old: list[float], advantage: float) -> floa
     ("fast", "slow"),
     [
         (partial(losses_of, gspo_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
-        (partial(losses_of, gspo_token_loss, clip_low=0.1, clip_high=0.15), slow_gspo),
         (partial(losses_of, gmpo_loss, clip_low=0.3, clip_high=0.2), slow_gmpo),
     ],
 )
@@ -122,24 +119,7 @@ def test_a_sequence_loss_equals_a_loop_over_completions(fast: Callable[..., Tens
         assert loss == pytest.approx([slow(new, before, advantage[0])] * len(loss))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_token_variant_of_gspo_has_its_gradient_with_one_advantage_a_completion(seed: int) -> None:
-    lengths, logprobs, old, advantages = random_batch(seed)
-    completions = completions_of(lengths)
-    weights = 1 / torch.tensor(lengths, dtype=torch.float64)[completions]
-    sequence, token = (
-        gradient(
-            losses_of(f, logprobs, old, advantages, completions=completions, clip_low=0.1, clip_high=0.15),
-            logprobs,
-            weights,
-        )
-        for f in (gspo_loss, gspo_token_loss)
-    )
-    assert 0 < (sequence == 0).sum() < len(sequence)  # some completions are clipped, or the test says little
-    torch.testing.assert_close(token, sequence)
-
-
-@pytest.mark.parametrize("loss", [gspo_loss, gspo_token_loss, gmpo_loss])
+@pytest.mark.parametrize("loss", [gspo_loss, gmpo_loss])
 def test_extreme_ratios_stay_finite(loss: Callable[..., Tensor]) -> None:
     logprobs = torch.tensor([0.0, -500.0, 0.0, -300.0], requires_grad=True)
     old, completions = torch.tensor([-500.0, 0.0, -400.0, 0.0]), torch.tensor([0, 1, 2, 3])
