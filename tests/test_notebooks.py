@@ -8,7 +8,8 @@ import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-SHORT = {"tour": 'STEPS, EARLY, SEEDS, MORE = 2, 2, "0,1", ["study.underpowered=true"]'}
+SMALL = ["study.underpowered=true", "preflight=false", "algorithm.num_prompts=8"]
+SHORT = {"tour": f'STEPS, EARLY, SEEDS, MORE = 2, 2, "0,1", {SMALL}'}
 """What the cell tagged `parameters` becomes in the test: the tour trains."""
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
