@@ -54,8 +54,8 @@ def _generated_problems(task: Task) -> Problems:
             case "chain_sum":
                 sums = chain_sum.Sums(**task.options)
                 return Problems(
-                    chain_sum.train_problems(task.num_problems or 20_000, seed=0, sums=sums),
-                    chain_sum.held_out_problems(task.num_heldout, sums=sums),
+                    chain_sum.train_problems(task.num_problems or 20_000, sums),
+                    chain_sum.held_out_problems(task.num_heldout, sums),
                     {"task/steps_frac": chain_sum.has_written_steps},
                 )
             case "parity":
@@ -67,8 +67,8 @@ def _generated_problems(task: Task) -> Problems:
                 )
             case "arithmetic":
                 return Problems(
-                    arithmetic.arithmetic_problems("train", num_problems=task.num_problems),
-                    arithmetic.arithmetic_problems("held_out", num_problems=task.num_heldout),
+                    arithmetic.arithmetic_problems("train", task.num_problems),
+                    arithmetic.arithmetic_problems("held_out", task.num_heldout),
                 )
             case "string_programs":
                 programs = string_programs.Programs(**task.options)

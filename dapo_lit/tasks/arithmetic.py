@@ -1,7 +1,7 @@
 """The task arithmetic_chat: sums that a small chat model sometimes gets right.
 
 Two two-digit numbers: `What is 45 + 27?`. Whether a sum is held out depends only on the multiset of its terms: if
-45 + 27 is held out, so is 27 + 45, for every seed.
+45 + 27 is held out, so is 27 + 45.
 """
 
 from hashlib import blake2b
@@ -16,15 +16,10 @@ HELD_OUT_ONE_IN = 10
 WORKED_EXAMPLES = {(27, 45), (14, 38)}
 
 
-def arithmetic_problems(
-    split: Literal["train", "held_out"],
-    *,
-    num_problems: int | None = None,
-    seed: int = 0,
-) -> list[Problem]:
-    """Distinct sums in a seeded order; by default the whole split (about nine tenths or one tenth of 8,100 sums).
+def arithmetic_problems(split: Literal["train", "held_out"], num_problems: int | None = None) -> list[Problem]:
+    """Distinct sums in a fixed order; by default the whole split (about nine tenths or one tenth of 8,100 sums).
 
-    With the same seed, a shorter list is the start of a longer one. Raises ValueError if there are too few sums.
+    A shorter list is the start of a longer one. Raises ValueError if there are too few sums.
 
     >>> arithmetic_problems("train", num_problems=1)[0].problem
     'What is 85 + 97?'
@@ -37,7 +32,7 @@ def arithmetic_problems(
             f"{num_problems:,} {split} problems requested, but there are {len(sums):,} {split} sums; lower "
             "the number of problems"
         )
-    return [_problem(sums[index]) for index in epoch_permutation(len(sums), seed, epoch=0)[:num_problems]]
+    return [_problem(sums[index]) for index in epoch_permutation(len(sums), seed=0, epoch=0)[:num_problems]]
 
 
 def _split_of(terms: tuple[int, ...]) -> Literal["train", "held_out", "worked"]:

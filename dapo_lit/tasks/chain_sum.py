@@ -109,7 +109,7 @@ class Mixture:
             yield Demonstration(prompt_text(terms), response[: self.rambling_chars], ends)
 
 
-def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> list[Problem]:
+def train_problems(num_problems: int, sums: Sums | None = None) -> list[Problem]:
     """Different sums in random order, none of them held out. Raises ValueError if there are too few sums."""
     sums = sums or Sums()
     # A tenth of the longer sums is held out; half of all sums leaves a margin, so that drawing stays fast.
@@ -118,7 +118,7 @@ def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> li
             f"{num_problems:,} training problems requested, but at most {most:,} (half of the {sums.count():,} {sums}) "
             f"can be drawn; set num_problems to {most:,} or less, or raise max_terms or largest"
         )
-    rng = random.Random(f"chain_sum/train/{seed}")
+    rng = random.Random("chain_sum/train/0")
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < num_problems:
         terms = sums.draw(rng)
@@ -127,13 +127,13 @@ def train_problems(num_problems: int, seed: int, sums: Sums | None = None) -> li
     return [_problem(terms) for terms in chosen]
 
 
-def held_out_problems(num_problems: int, seed: int = 0, sums: Sums | None = None) -> list[Problem]:
+def held_out_problems(num_problems: int, sums: Sums | None = None) -> list[Problem]:
     """Held-out sums of three terms or more, different as multisets, for evaluation.
 
     Raises ValueError if 100 times as many draws do not contain so many.
     """
     sums = sums or Sums()
-    rng = random.Random(f"chain_sum/held_out/{seed}")
+    rng = random.Random("chain_sum/held_out/0")
     chosen: dict[tuple[int, ...], tuple[int, ...]] = {}
     for _ in range(1000 + 100 * num_problems):
         if len(chosen) == num_problems:

@@ -133,8 +133,3 @@ def likes_everything(problems, completions):
 
 def likes_nothing(problems, completions):
     return [-1.0 for _ in completions]
-
-
-def often_right(problems, completions):
-    """Nine texts of ten are right, so that some groups are all right."""
-    return [float(sum(map(ord, text)) % 10 > 0) for text in completions]

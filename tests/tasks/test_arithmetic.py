@@ -1,7 +1,5 @@
 """The sums of arithmetic_chat: right, distinct, and apart."""
 
-import pytest
-
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES, arithmetic_problems
 
 
@@ -22,15 +20,7 @@ def test_the_two_splits_are_apart_and_make_up_all_sums_but_the_worked_ones():
         assert 10 <= min(a, b) <= max(a, b) <= 99
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**40])
-def test_a_longer_list_starts_with_the_shorter_one_of_its_seed(seed):
-    longer = arithmetic_problems("train", num_problems=60, seed=seed)
+def test_a_longer_list_starts_with_the_shorter_one():
+    longer = arithmetic_problems("train", num_problems=60)
     assert len(longer) == 60
-    assert arithmetic_problems("train", num_problems=17, seed=seed) == longer[:17]
-
-
-def test_seeds_draw_different_lists_and_no_seed_trains_on_what_another_is_evaluated_on():
-    lists = [arithmetic_problems("train", num_problems=50, seed=seed) for seed in (0, 1)]
-    assert lists[0] != lists[1]
-    held_out = arithmetic_problems("held_out", num_problems=200, seed=7)
-    assert not multisets(lists[0] + lists[1]) & multisets(held_out)
+    assert arithmetic_problems("train", num_problems=17) == longer[:17]

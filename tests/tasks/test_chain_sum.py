@@ -49,7 +49,7 @@ def test_the_hash_that_holds_out_never_changes():
 
 
 def test_training_and_held_out_problems_share_no_multiset_of_terms():
-    train, held_out = train_problems(2000, 0), held_out_problems(200)
+    train, held_out = train_problems(2000), held_out_problems(200)
     of_train = {tuple(sorted(terms_of(p.problem))) for p in train}
     of_held_out = [tuple(sorted(terms_of(p.problem))) for p in held_out]
     assert len(set(of_held_out)) == 200
@@ -58,14 +58,14 @@ def test_training_and_held_out_problems_share_no_multiset_of_terms():
 
 
 def test_problems_say_their_sum_and_differ():
-    problems = train_problems(500, 0)
+    problems = train_problems(500)
     assert len({p.problem for p in problems}) == len({p.id for p in problems}) == 500
     for p in problems:
         terms = terms_of(p.problem)
         assert p.answer == str(sum(terms))
         assert p.meta["num_terms"] == len(terms)
         assert set(p.problem) <= set(CHARACTERS)
-    counts = Counter(p.meta["num_terms"] for p in train_problems(4096, 0))
+    counts = Counter(p.meta["num_terms"] for p in train_problems(4096))
     assert set(counts) == set(range(2, 9))
     assert counts[2] == 81  # all there are
 
