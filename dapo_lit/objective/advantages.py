@@ -13,27 +13,25 @@ _ROUNDING_STEPS = 4
 """Rewards that differ by at most this many units in the last place are equal: `1.0 - 0.7` against `0.3`."""
 
 
-def group_advantages(
-    rewards: Tensor, *, scale_by_std: bool = True, unbiased_std: bool = True, epsilon: float = 1e-6
-) -> Tensor:
+def group_advantages(rewards: Tensor, *, scale_by_std: bool = True, epsilon: float = 1e-6) -> Tensor:
     """DAPO Eq. 9: `A_i = (R_i - mean(R_1..R_G)) / (std(R_1..R_G) + epsilon)`, for each prompt on its own.
 
     rewards: [P, G] after shaping, one row per prompt, G >= 2; computed in float64. Returns [P, G], detached, float32 or
     the wider dtype of `rewards`. A group whose rewards are all equal, up to float rounding, gets exactly 0. Completions
     without loss belong in `rewards` too: leaving them out would move the mean and the std of the others.
 
-    `scale_by_std=False` leaves out the division (Dr. GRPO, arXiv 2503.20783). `unbiased_std` divides the squared
-    deviations by G - 1 (torch's default and the authors' code), not by G. `epsilon` is in the unit of the rewards; the
-    authors' code has 1e-6, the paper no number.
+    `scale_by_std=False` leaves out the division (Dr. GRPO, arXiv 2503.20783). The squared deviations
+    are divided by G - 1, as in torch and in the authors' code. `epsilon` is in the unit of the rewards; the authors'
+    code has 1e-6, the paper no number.
 
-    >>> group_advantages(torch.tensor([[1.0, 1.0, -1.0, -1.0]]), epsilon=0.0, unbiased_std=False)
-    tensor([[ 1.,  1., -1., -1.]])
+    >>> group_advantages(torch.tensor([[1.0, 0.0, -1.0]]), epsilon=0.0)
+    tensor([[ 1.,  0., -1.]])
     """
     result_dtype = at_least_float32(rewards).dtype
     values = rewards.detach().double()
     deviation = values - values.mean(dim=1, keepdim=True)
     if scale_by_std:
-        std = values.std(dim=1, keepdim=True, correction=1 if unbiased_std else 0)
+        std = values.std(dim=1, keepdim=True)
         advantages = deviation / (std + epsilon)
     else:
         advantages = deviation
