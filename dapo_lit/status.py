@@ -41,7 +41,7 @@ def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
     """The state of a cell, and the cell as a line of text; a run that did not go well with the file to read."""
     name = f"{f'{arm}/seed_{seed}':<{width}}"
     if run is None:
-        return "missing", f"{name}  {'missing':<9} {'0':>9}  asked for, no run folder"
+        return "missing", f"{name}  {'missing':<9} {'0':>5}  asked for, no run folder"
     (state, note), steps = state_of(run), (run.config.get("budget") or {}).get("steps")
     step = int(run.metrics.index.max()) if len(run.metrics) else 0
     left = seconds_left(run) if state == "running" else None
@@ -49,7 +49,7 @@ def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
     notes = ["" if left is None else f"{left / 60:.0f} min left", note]
     notes.append("" if state in ("done", "stopped") else str(logs[0]))
     progress = f"{step}/{steps}" if steps else f"{step}"
-    return state, f"{name}  {state:<9} {progress:>9}  {'  '.join(filter(None, notes))}".rstrip()
+    return state, f"{name}  {state:<9} {progress:>5}  {'  '.join(filter(None, notes))}".rstrip()
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

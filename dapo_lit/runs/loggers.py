@@ -78,7 +78,8 @@ class Display:
         line = [f"step {row['step']}/{self.budget.steps}", summary(row)]
         if (steps := remaining_steps(self.budget, self.first_row, row)) is not None:
             pace = (time.perf_counter() - self.started) / (row["step"] - self.first_row["step"])
-            line.append(f"eta {timedelta(seconds=round(pace * steps))}")
+            left = str(timedelta(seconds=round(pace * steps)))
+            line.append(f"eta {left.removeprefix('0:')}")  # the line fits a terminal of 80 columns
         line += [f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k]
         print("  ".join(filter(None, line)), flush=True)
 
@@ -104,12 +105,12 @@ def summary(row: Mapping[str, Any]) -> str:
     """Summarises one row: accuracy, entropy, length and speed.
 
     >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "perf/tokens_per_s": 900.0})
-    'accuracy 0.500  entropy 0.250  900 tokens/s'
+    'accuracy 0.500  entropy 0.250  900 tok/s'
     """
     parts = [("accuracy", "rollout/accuracy", ".3f"), ("entropy", "rollout/entropy", ".3f")]
     parts += [("length", "rollout/length_mean", ".1f")]
     texts = [f"{name} {row[key]:{form}}" for name, key, form in parts if row.get(key) is not None]
-    texts += [f"{row['perf/tokens_per_s']:.0f} tokens/s"] if row.get("perf/tokens_per_s") is not None else []
+    texts += [f"{row['perf/tokens_per_s']:.0f} tok/s"] if row.get("perf/tokens_per_s") is not None else []
     return "  ".join(texts)
 
 
