@@ -49,13 +49,13 @@ CASES = {
     "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
     "critic": (
         "+experiment=four_sums", "algorithm=ppo", "algorithm.critic.warmup_steps=0",
-        "algorithm.kl={beta: 0.1, where: loss, estimator: full}", "policy.architecture.tie_word_embeddings=false",
+        "algorithm.kl={beta: 0.1, where: loss, estimator: k2}", "policy.architecture.tie_word_embeddings=false",
         "trainer.activation_checkpointing=full",
     ),
     "lora": (
         "+experiment=four_sums",
         "policy.lora={rank: 4, alpha: 32}",
-        "algorithm.kl={beta: 0.1, where: loss, estimator: full}",
+        "algorithm.kl={beta: 0.1, where: loss, estimator: k2}",
     ),
     "verl": (
         "+experiment=verl_qwen2_5_32b",
