@@ -137,6 +137,7 @@ def test_what_an_engine_keeps_during_training_is_counted_and_sleep_gives_it_back
     assert kept == {
         "engine weights": pytest.approx(weights), "engine keys and values": 20.0, "engine CUDA graphs": GRAPHS_GIB,
     }  # fmt: skip
+    assert Memory({"gradients": 3.0}, 10, {"engine weights": 2.0}).peak == 5.0
     assert engine("rollout.vllm.sleep=true") == {"engine CUDA graphs": GRAPHS_GIB}
     served = ("rollout.vllm.placement=server", "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f")
     assert engine(*served) == {}

@@ -55,7 +55,7 @@ FAULTS_ON_GPUS = (
         '"seed": request_seed(sampling.seed, request.key, num_tokens),', '"seed": 1,',
         (SERVERS, "-k", "killed_one_returns")),
     Fault("the plan leaves out the engine that stays on the GPU", "forecast/memory.py",
-        " + sum(self.engine.values())", "", ("tests/test_plan.py", "-k", "48_gb")),
+        " + sum(self.engine.values())", "", ("tests/test_plan.py", "-k", "what_an_engine_keeps")),
     Fault("the mismatch alarm goes by the dtype of the shards", "lit/callbacks.py",
         "if config.compute_dtype ==", "if config.policy.dtype ==", ("tests/lit/test_measured.py",)),
 )  # fmt: skip
