@@ -207,7 +207,7 @@ def _with_progress(items: Iterable[T], count: int, doing: str) -> Iterator[T]:
     started = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()
-        if now - last > PROGRESS_S:
+        if done and now - last > PROGRESS_S:  # the first item alone may take longer
             last = now
             minutes = (now - started) / done * (count - done) / 60
             print(f"{done} of {count} {doing}, about {minutes:.0f} min left", flush=True)
