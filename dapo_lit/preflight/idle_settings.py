@@ -39,9 +39,9 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
         mean = technique.regime.mean(rows, on=True) if getattr(algorithm.techniques, switch) else None
         acts, measured = (True, "") if mean is None else technique.regime.measured(mean)
         if not acts:
-            steps = f"in the first {len(rows)} steps"
             lines.append(
-                f"techniques.{switch} had next to nothing to act on {steps}: {measured}. {technique.regime.lever}"
+                f"techniques.{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
+                f"{measured}. {technique.regime.lever}"
             )
     return lines
 
