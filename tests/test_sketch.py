@@ -1,13 +1,16 @@
 """The sketch of an update: directions, derivatives, and what they add up to."""
 
 import math
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from test_replay_page import recording  # noqa: F401
 
-from dapo_lit.replays.page import PolicyOfStep, _sketch
+from dapo_lit.errors import UserError
+from dapo_lit.replays.page import PolicyOfStep, _sketch, step_page
 from dapo_lit.replays.recorded_step import replay
 from dapo_lit.replays.sketch import MOST_ALONG, NUM_ACROSS, Directions, derivative
 from dapo_lit.replays.tables import token_table
@@ -88,3 +91,9 @@ def test_the_sketch_adds_up_to_the_recorded_update(recording, tmp_path):  # noqa
     assert found[0] == pytest.approx(norm, rel=1e-3)
     # Nothing lies across it.
     assert np.abs(found[1:]).max() < 0.02 * norm
+
+
+def test_a_disk_without_room_for_the_directions_is_named(recording, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(UserError, match=re.escape(str(tmp_path.parent))):
+        step_page(recording, {}, [], str, tmp_path)

@@ -6,6 +6,7 @@ Between the combinations it sketches the gradient (sketch.py); replays at other 
 """
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
-from dapo_lit.replays.sketch import Directions, derivative
+from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative
 from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
@@ -79,11 +81,14 @@ def step_page(
     checks: configs with other bounds, buffers and denominators, which are replayed to show the error of the sketch.
     text_of: decodes token ids.
     folder: for files of the weights' size, up to 16 directions and one for each update; not needed afterwards.
+
+    Raises UserError if its disk has too little space for the directions.
     """
     check_computed(recording.config)
     own = recording.config
     recorded = replay(recording, own, weights_in=folder)
     recorded.log.first = None  # as large as the weights
+    _check_space(folder, MOST_ALONG * sum(g.nbytes for g in recorded.log.summed or ()))
     groups = recorded.generated
     directions = Directions(folder)
     if recorded.log.summed:
@@ -200,6 +205,15 @@ def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) ->
             row[epoch] += derivative(policy.weights, direction, partial(policy.forward, completions))[0]
         found.append(row.flatten().numpy())
     return found
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"{folder.parent}: the page needs up to {needed / 1e9:.1f} GB of this disk while it is made, and "
+            f"{free / 1e9:.1f} GB are free; make room, or move the run to a larger disk"
+        )
 
 
 def _with_progress(items: Iterable[T], count: int, doing: str) -> Iterator[T]:
