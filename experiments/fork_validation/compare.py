@@ -51,7 +51,7 @@ def effects(runs: Runs) -> dict[str, dict[int, float]]:
         (technique,) = toggled
         sign = 1 if technique in read_arm(OWN).on else -1
         found[technique] = {s: sign * (own[s] - y) for s, y in last_steps(runs, arm).items() if s in own}
-    return {technique: found[technique] for technique in REGISTER}
+    return {technique: found[technique] for technique in REGISTER if technique in found}
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -80,7 +80,7 @@ def main(forks: Path, whole: Path) -> None:
                 rows.append(Row(technique, base, *interval(list(by_stream.values())), wholes[technique][base]))
             nulls.append(interval([own[stream] - own[stream + STREAMS] for stream in range(STREAMS)]))
         print(f"  placebo: {sum(abs(mean) > half for mean, half in nulls)} of {len(nulls)} decided, nominal 5 %")
-        for technique in (*REGISTER, "all"):
+        for technique in (*wholes, "all"):
             report(technique, [row for row in rows if technique in (row.technique, "all")])
 
 
