@@ -16,6 +16,15 @@ import pytest
 CODES = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 """Of the keys on which the browser itself acts, not only the page."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<!--<script>",
+    "\u2028window.hacked = 1\u2029",
+    "\u202eevil \x1b[31m ${window.hacked = 1} ]]>",
+    "&lt;script&gt; javascript:window.hacked=1 {{ step }} {{ data }} {% raw %} {{ scripts }} {{ allowed }}",
+]
+"""Text of models and files that must stay text."""
 
 
 class Browser:

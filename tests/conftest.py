@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import cache as kept
 from pathlib import Path
@@ -21,15 +22,14 @@ SLOW = {
     "test_bounded_work.py", "test_calibration.py", "test_check_rewards.py", "test_checkpoints.py",
     "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_docs.py", "test_equivalence_matrix.py",
     "test_evaluate.py", "test_evidence.py", "test_examples.py", "test_exceptions.py", "test_export.py", "test_fork.py",
-    "test_host_memory.py", "test_hostile.py", "test_identity.py", "test_incomplete_studies.py",
-    "test_library.py", "test_lora_runs.py", "test_module.py",
+    "test_hostile.py", "test_identity.py", "test_library.py", "test_lora_runs.py", "test_module.py",
     "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",
     "test_own_data.py", "test_parts.py", "test_plan.py", "test_policy_check.py", "test_rank_watch.py", "test_ranks.py",
     "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_report_page.py", "test_resume.py",
-    "test_reward_check.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py", "test_steps_ahead.py",
-    "test_study_configs.py", "test_study_launch.py", "test_study_report.py", "test_study_statistics.py",
-    "test_supervisor.py", "test_switches.py", "test_train.py", "test_whole_update.py", "test_wiring.py",
-    "test_wrong_inputs.py",
+    "test_reward_check.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py", "test_sketch.py",
+    "test_steps_ahead.py", "test_study_configs.py", "test_study_launch.py", "test_study_report.py",
+    "test_study_statistics.py", "test_supervisor.py", "test_switches.py", "test_train.py", "test_whole_update.py",
+    "test_wiring.py", "test_wrong_inputs.py",
 }  # fmt: skip
 """Files of tests that take some seconds or more; `make test-fast` leaves them out."""
 
@@ -104,6 +104,34 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(given) if given else tmp_path_factory.getbasetemp().parent / "dapo_lit_cache"
     os.environ["DAPO_LIT_CACHE"] = str(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`made_once(name, make)`: a folder that all workers share; the first that asks for it makes what is in it."""
+    from filelock import FileLock
+
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(base / f"{name}.lock"):
+            if not (base / f"{name}.made").exists():
+                shutil.rmtree(base / name, ignore_errors=True)
+                (base / name).mkdir()
+                make(base / name)
+                (base / f"{name}.made").touch()
+        return base / name
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorded_run(cache: Path, made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """The run of recorded_step.py."""
+    from recorded_step import RUN, make
+
+    return made_once("recorded", make) / RUN
 
 
 @pytest.fixture

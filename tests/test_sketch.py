@@ -7,22 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from test_replay_page import recording  # noqa: F401
 
 from dapo_lit.errors import UserError
 from dapo_lit.replays.page import PolicyOfStep, _sketch, step_page
-from dapo_lit.replays.recorded_step import replay
-from dapo_lit.replays.sketch import MOST_ALONG, NUM_ACROSS, Directions, derivative
+from dapo_lit.replays.recorded_step import open_recording, replay
+from dapo_lit.replays.sketch import Directions, derivative
 from dapo_lit.replays.tables import token_table
-
-
-def gradients(count: int, seed: int = 1) -> list[list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [[torch.randn(3, 50, generator=generator), torch.randn(70, generator=generator)] for _ in range(count)]
-
-
-def flat(direction: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([x.flatten() for x in direction]).double()
 
 
 def test_directions_by_hand(tmp_path):
@@ -38,26 +28,6 @@ def test_directions_by_hand(tmp_path):
     assert directions.add([torch.tensor([1.0, 2.0, 3.0])]) == pytest.approx([2.2, -0.4, 3.0], abs=1e-6)
 
 
-def test_random_directions_lie_across_and_give_the_squared_length_of_the_rest(tmp_path):
-    directions, (first, second, other) = Directions(tmp_path), gradients(3)
-    directions.add(first)
-    directions.add(second)
-    along, across = list(directions)[:2], list(directions)[2:]
-    assert len(across) == NUM_ACROSS
-    assert all(abs(flat(a) @ flat(b)) < 1e-4 for a in along for b in across)
-    length = flat(other) @ flat(other) - sum((flat(other) @ flat(a)) ** 2 for a in along)
-    estimate = sum((flat(other) @ flat(b)) ** 2 for b in across) / NUM_ACROSS
-    assert float(estimate / length) == pytest.approx(1, abs=4 * math.sqrt(2 / NUM_ACROSS))
-    assert all(torch.equal(flat(a), flat(b)) for a, b in zip(directions, directions, strict=True))
-
-
-def test_no_more_directions_than_space_is_planned_for(tmp_path):
-    directions = Directions(tmp_path)
-    for gradient in gradients(MOST_ALONG + 3):
-        directions.add(gradient)
-    assert directions.num_along == MOST_ALONG
-
-
 def test_a_derivative_is_that_of_autograd_and_leaves_the_weights_as_they_were():
     w, x = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     before, direction = w.clone(), torch.randn(4, 3, dtype=torch.float64)
@@ -67,8 +37,9 @@ def test_a_derivative_is_that_of_autograd_and_leaves_the_weights_as_they_were():
     assert torch.equal(w, before)
 
 
-def test_the_sketch_adds_up_to_the_recorded_update(recording, tmp_path):  # noqa: F811
+def test_the_sketch_adds_up_to_the_recorded_update(recorded_run, tmp_path):
     """Over all tokens, slope times derivative along the update's own direction is its norm."""
+    recording = open_recording(recorded_run, 3)
     arm = replay(recording, recording.config, weights_in=tmp_path)
     directions = Directions(tmp_path)
     directions.add(arm.log.summed)
@@ -93,7 +64,8 @@ def test_the_sketch_adds_up_to_the_recorded_update(recording, tmp_path):  # noqa
     assert np.abs(found[1:]).max() < 0.02 * norm
 
 
-def test_a_disk_without_room_for_the_directions_is_named(recording, tmp_path, monkeypatch):  # noqa: F811
+def test_a_disk_without_room_for_the_directions_is_named(recorded_run, tmp_path, monkeypatch):
+    recording = open_recording(recorded_run, 3)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
     with pytest.raises(UserError, match=re.escape(str(tmp_path.parent))):
         step_page(recording, {}, [], str, tmp_path)
