@@ -80,10 +80,10 @@ def test_four_sums_with_every_switch_toggled(compose, tmp_path, monkeypatch, tog
 
 
 JOINT = (
-    *SMALLER, "policy.architecture.num_hidden_layers=2",
-    "policy.architecture.hidden_size=64",
+    *SMALLER, "policy.architecture.num_hidden_layers=2", "policy.architecture.hidden_size=64",
+    "algorithm.samples_per_prompt=4", "algorithm.epochs=2",
 )  # fmt: skip
-"""An eighth of the regime's prompts, and a smaller policy that has seen fewer demonstrations."""
+"""A sixteenth of the regime's samples, and a smaller policy that has seen fewer demonstrations."""
 STAGES = (120, 40)
 """Updates of the base policy's stages: seconds, and right often enough."""
 
@@ -91,7 +91,7 @@ STAGES = (120, 40)
 @pytest.mark.parametrize("toggled", [None, *(SWITCHES if os.environ.get("DAPO_LIT_MATRIX") else ())])
 def test_joint_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled):
     settings = Settings(
-        steps=STEPS, num_prompts=8, samples_per_prompt=8, minibatch_prompts=4, epochs=4, max_response_tokens=48,
+        steps=STEPS, num_prompts=8, samples_per_prompt=4, minibatch_prompts=4, epochs=2, max_response_tokens=48,
         cache_tokens=10, lr=2e-4, eps=EPS, answer_mark="#",
     )  # fmt: skip
     config, settings = switched(compose, ("+experiment=dapo", "+regime=joint", *JOINT), settings, toggled)

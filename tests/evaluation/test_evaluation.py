@@ -20,7 +20,6 @@ from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import reflects
 from dapo_lit.study.compare.questions import compare_questions, share_interval
 
 SAMPLING = Sampling(max_response_tokens=64)
@@ -111,7 +110,7 @@ def test_with_more_samples_than_k_avg_and_pass_use_all_of_them_and_cons_the_firs
 
 
 def run(prompts, n, engine, verifier, files: SampleFiles) -> None:
-    """Saves each sample; a kill in the middle: tests/test_evaluate.py."""
+    """Saves each sample."""
     for sample in evaluated_samples(prompts, n, engine, verifier, decode, SAMPLING, files.read().keys()):
         files.append([sample])
     files.merge()
@@ -163,27 +162,3 @@ def test_a_paired_comparison_counts_questions_and_tests_the_mean_difference():
     half = 2.5706 * (0.275 / 6) ** 0.5
     assert paired.difference.low == pytest.approx(0.25 - half, abs=1e-4)
     assert paired.difference.high == pytest.approx(0.25 + half, abs=1e-4)
-
-
-def test_with_many_questions_the_p_value_is_that_of_the_exact_distribution_but_for_its_draws():
-    a = np.zeros(60)
-    b = np.zeros(60)
-    a[:20], b[20:] = 1, 1
-    # 40 up and 20 down, all by one: two-sided binomial, 2 P(Binomial(60, 1/2) >= 40) = 0.01349
-    assert compare_questions(a, b).p == pytest.approx(0.01349, abs=0.0015)
-    even = compare_questions(np.tile([0.0, 1.0], 50), np.tile([1.0, 0.0], 50))
-    assert even.p == 1.0
-
-
-# --- reflection ------------------------------------------------------------------------------------------------------
-
-PAPER = (
-    "Therefore the distance is 4. However, wait a moment, let's rethink about the dihedral angle",
-    "It seems that our current approach needs to be reconsidered.",
-)
-
-
-@pytest.mark.parametrize("text", PAPER)
-def test_both_passages_that_the_paper_quotes_reflect(text):
-    assert reflects(text)
-    assert reflects(text.upper().replace(" ", "\n").replace("'", "\u2019"))

@@ -157,13 +157,8 @@ def run_cases(out: Path, size: int, names: tuple[str, ...], resumes: int | None 
 
 if __name__ == "__main__":
     out = Path(sys.argv[1])
-    if len(sys.argv) > 2:  # some cases on 1 and 2 ranks, while one works on them
-        for size in SIZES:
-            run_cases(out, size, tuple(sys.argv[2:]))
-        run_cases(out, 1, tuple(sys.argv[2:]), resumes=2)
-        sys.exit()
     for size in SIZES:
         run_cases(out, size, ("tied", "ahead", *BESIDE))
     run_cases(out, 2, ("verl",))
     run_cases(out, 4, ("tied",))
-    run_cases(out, 1, ("tied", "critic", "lora"), resumes=2)
+    run_cases(out, 1, BESIDE, resumes=2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_runs import Run, collected_step, rows, scored
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
 
@@ -52,16 +52,3 @@ def test_a_critic_warms_up_without_the_policy_and_comes_to_predict_the_return(co
     assert written[0]["critic/value_mean"] == 0
     assert written[4]["critic/value_mean"] < -0.2
     assert written[4]["critic/loss"] < written[0]["critic/loss"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    [
-        (["algorithm=ppo", "algorithm.critic=null"], "critic"),
-        (["algorithm.advantage.estimator=gae"], "estimator"),
-        (["algorithm=ppo", "algorithm.samples_per_prompt=1"], "dynamic_sampling=true"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(compose, overrides, key):
-    with pytest.raises(ConfigError, match=key):
-        compose(*overrides, *(["algorithm.techniques.dynamic_sampling=true"] if "dynamic" in key else []))

@@ -1,7 +1,5 @@
 """Runs that train adapters: what the engine samples from, what is saved, resumed and exported."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from commands import export_to
@@ -61,27 +59,12 @@ def test_a_checkpoint_holds_adapters_alone_and_a_resumed_run_goes_on_bit_for_bit
     assert untimed(run_path(whole, "dapo"))[-2:] == untimed(run_path(halves, "dapo"))[-2:]
 
 
-def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose, tmp_path):
-    options = (*LORA, "budget.steps=2")
-    config = compose(*options)
+def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose, tmp_path, monkeypatch):
+    config = compose(*LORA, "budget.steps=1")
     train(config, [])
-    saved = Path(policy_folder(config.policy, config.task))
-    model = load_model(saved)
-    with torch.no_grad():
-        model.base_model.norm.weight += 0.1
-    moved = saved.with_name("moved")
-    saved.rename(moved)
-    try:
-        model.save_pretrained(saved)
-        for file in moved.iterdir():
-            if not (saved / file.name).exists():
-                (saved / file.name).write_bytes(file.read_bytes())
-        with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
-            train(compose(*LORA, "budget.steps=3", "resume=true"), [])
-        with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
-            export_to(tmp_path / "out", run_path(config, "dapo"))
-    finally:
-        for file in saved.iterdir():
-            file.unlink()
-        saved.rmdir()
-        moved.rename(saved)
+    for reader in ("dapo_lit.lit.module", "dapo_lit.evaluation.model_source"):
+        monkeypatch.setattr(f"{reader}.fingerprint", lambda model: 7)
+    with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
+        train(compose(*LORA, "budget.steps=2", "resume=true"), [])
+    with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
+        export_to(tmp_path / "out", run_path(config, "dapo"))

@@ -1,6 +1,5 @@
 """The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import ConfigError
 from dapo_lit.preflight.idle_settings import idle_techniques
-from dapo_lit.preflight.training import check_policy_parts, check_run
+from dapo_lit.preflight.training import check_run
 
 ROWS = [
     "weights", "device", "problems", "policy", "tokenizer", "prompts", "evaluation", "rewards", "switches", "engine",
@@ -36,18 +35,6 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     assert rows["switches"].endswith("; 1 to look at")
     assert rows["engine"] == "torch, float32"
     assert warning.startswith("    warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
-
-
-def test_a_policy_whose_layers_are_not_found_is_refused_where_they_are_needed(compose, monkeypatch):
-    for overrides, said in (
-        ((), None),
-        (("trainer.activation_checkpointing=full",), r"'qwen2'.*activation_checkpointing"),
-    ):
-        parts = Parts(compose(*overrides))
-        with parts.verifier:
-            monkeypatch.setattr(parts.policy.config, "num_hidden_layers", 7)
-            with nullcontext() if said is None else pytest.raises(ConfigError, match=said):
-                check_policy_parts(parts)
 
 
 def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):

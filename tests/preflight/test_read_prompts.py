@@ -13,7 +13,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.errors import UserError
 from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.load import save_policy
-from dapo_lit.preflight.problems import check_labels, check_leakage
+from dapo_lit.preflight.problems import check_labels
 from dapo_lit.preflight.training import check_run
 
 CHAT = (
@@ -104,12 +104,3 @@ def test_labels_are_compared_under_the_rule_and_a_few_contradictions_are_a_warni
     assert "2 of 100" in check_labels([*problems("5", "6"), *many], numbers)[0]
     chats = [Problem("a", "yes", "1"), Problem("b", "yes", "2", before=({"role": "user", "content": "2?"},))]
     assert check_labels(chats, numbers) == ()  # other conversations
-
-
-def test_leaked_problems_are_counted_by_statement():
-    train = problems("1", "2", texts="ab")
-    assert check_leakage(train, {"task.eval_path": problems("1", texts="c")}) == ()
-    (warning,) = check_leakage(train, {"task.eval_path": problems("1", "2", "3", texts="Acd")})
-    assert "1 of 3" in warning
-    with pytest.raises(UserError, match=r"aime: 2 of 3"):
-        check_leakage(train, {"aime": problems("1", "2", "3", texts="Abd")})

@@ -48,14 +48,6 @@ def test_a_flipped_byte_of_a_row_is_found_wherever_it_is(compose):
             assert list(found.table.columns) == ["rollout/accuracy", "optim/lr"]
 
 
-def test_an_older_run_is_moved_aside_and_kept(compose):
-    for content in ("first", "second", "third"):
-        folder = open_run(compose(), [], "dapo")
-        (folder.path / "metrics.jsonl").write_text(content)
-    kept = [(folder.path.parent / f"seed_0.replaced_{i}" / "metrics.jsonl").read_text() for i in (1, 2)]
-    assert kept == ["first", "second"]
-
-
 def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

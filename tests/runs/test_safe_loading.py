@@ -69,12 +69,6 @@ def sharded(folder: Path) -> Path:
     return folder
 
 
-def test_the_weights_of_a_sharded_checkpoint_are_read(tmp_path):
-    folder = sharded(tmp_path / "step_000001.ckpt")
-    assert {name: w.tolist() for name, w in policy_weights(folder).items()} == {"weight": [0, 1, 2, 3]}
-    assert base_fingerprint(folder) == 7
-
-
 @pytest.mark.parametrize("part", ["the list of tensors", "an entry", METADATA])
 def test_no_part_of_a_poisoned_sharded_checkpoint_is_executed(tmp_path, part):
     folder, made = sharded(tmp_path / "step_000001.ckpt"), tmp_path / "made"

@@ -3,7 +3,7 @@
 import pytest
 
 from dapo_lit.study.compare.advice import Found, advice, findings, resembling, updates_of
-from dapo_lit.techniques import REGISTER, step_mean
+from dapo_lit.techniques import REGISTER
 
 SETTINGS = {
     "num_prompts": 8, "minibatch_prompts": 2, "epochs": 3, "old_logprobs": "recompute", "clip.low": 0.2,
@@ -24,14 +24,6 @@ def found(n=3, technique="dynamic_sampling", **measured):
 
 def of(technique, rows, settings=SETTINGS, known=()):
     return advice(technique, rows, settings, known)
-
-
-def test_a_mean_is_over_rollout_steps_that_have_the_metric_and_a_ratio_is_one_of_means():
-    table = [{"step": 0, "a": 50.0}, {"step": 1, "a": 2.0, "b": 1.0}, {"step": 2, "a": 4.0, "b": None}]
-    assert step_mean(table, "a") == 3.0
-    assert step_mean(table, "a:b") == 3.0
-    assert step_mean(table, "c") is None
-    assert step_mean(table, "a:c") is None
 
 
 @pytest.mark.parametrize(("mixed", "acts"), [(0.89, True), (0.91, False)])

@@ -145,10 +145,3 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed
-
-
-def test_a_metric_that_no_step_measures_is_refused() -> None:
-    study = Runs((run_of("dapo", lambda spent: spent, [1] * 5),))
-    assert per_step_metric(study, "eval/parity/length_mean") is None
-    study.runs[0].metrics.loc[3, TRAINING_ACCURACY] = np.nan
-    assert per_step_metric(Runs((run_of("dapo", lambda spent: spent, [1, 1]),)), HELD_OUT) is None

@@ -11,10 +11,6 @@ from synthetic_runs import EFFECTS, write_study
 
 from dapo_lit.report import main as report
 from dapo_lit.status import main as status
-from dapo_lit.study.read.guard import config_differences
-from dapo_lit.study.read.runs import load
-from dapo_lit.study.report.report import as_json
-from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import REGISTER, Technique
 
 SIXTH = MASK.switch
@@ -47,20 +43,6 @@ def test_it_joins_the_studies_that_vary_every_technique_and_no_other(name: str, 
     assert (f"algorithm.techniques.{SIXTH}" in after.declared) == (name in added)
     for arm in after.arms:
         assert f"algorithm.techniques.{SIXTH}={str(SIXTH in arm.on).lower()}" in arm.overrides()
-
-
-def test_studies_that_were_run_before_are_read_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = write_study(tmp_path, "factorial_half", (0,), **SMALL)  # its families are made of the register
-
-    def outcome() -> Any:
-        runs = load(folder)
-        return as_json(analyse(runs)), config_differences(runs), runs.arms
-
-    before = outcome()
-    monkeypatch.setitem(REGISTER, SIXTH, MASK)
-    assert outcome() == before
-    assert status([str(folder)]) == 0
-    assert all(run.techniques[SIXTH] is False for run in load(folder))
 
 
 def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, sixth: Technique):

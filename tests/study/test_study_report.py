@@ -123,13 +123,21 @@ def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(eight: Path
     assert looked["adjusted p"] == "–"
 
 
-def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
-    write_run(tmp_path, Arm(DAPO), 0, study="x", steps=6, every=3)
-    write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
-    record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
-    assert report([str(tmp_path / "x")]) == 3
-    page = Page()
-    page.feed((tmp_path / "x" / "report" / "report.html").read_text())
-    assert page.tags.count("script") == 3
-    assert page.fetched == []
+def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, Arm(DAPO), seed, study="leave_one_out", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 0, study="leave_one_out", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}), 1, study="leave_one_out", steps=6, every=3, status="failed")
+    plan = {"study": "leave_one_out", "arms": ["dapo", "dapo-clip_higher", "dapo-dynamic_sampling"], "seeds": [0, 1, 2]}
+    entry = {"at": "2026-01-01T00:00:00+00:00", "plan": plan}
+    (tmp_path / "leave_one_out" / "study.json").write_text(json.dumps([entry]))
+    assert report([str(tmp_path / "leave_one_out")]) == 3
+    results = json.loads((tmp_path / "leave_one_out" / "report" / "report.json").read_text())
+    assert [(row["arm"], row["runs"]) for row in results["tables"]["outcomes"]] == [
+        ("dapo", "3"),
+        ("dapo-clip_higher", "1"),
+    ]
+    missing = {(row["arm"], row["seed"]): row["reason"] for row in results["missing"]}
+    assert missing["dapo-dynamic_sampling", 0] == "no run folder"
+    assert missing["dapo-clip_higher", 1] == "failed at step 6: RuntimeError: out of memory"
+    assert {row["run"] for row in results["tables"]["health"]} >= {f"{arm}/seed_{seed}" for arm, seed in missing}

@@ -17,19 +17,8 @@ from dapo_lit.status import main as status
 from dapo_lit.status import seconds_left, state_of
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.packed_cells import pack, packed_config
-from dapo_lit.study.read.runs import StudyError, load, load_first, read_run
+from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.techniques import NAIVE_GRPO
-
-
-def test_a_study_is_read_with_its_arms_in_the_order_of_the_design(tmp_path: Path) -> None:
-    folder = write_study(tmp_path, "add_one_in", seeds=(1, 0), steps=4, every=2)
-    runs = load(folder)
-    assert runs.arms[:3] == ("naive_grpo", "naive_grpo+overlong_filtering", "naive_grpo+clip_higher")
-    assert runs.seeds == (0, 1)
-    frame = runs.frame()
-    assert list(frame.columns[:4]) == ["study", "arm", "seed", "step"]
-    assert len(frame) == len(design("add_one_in").arms) * 2 * 5
-    assert runs.missing() == {}
 
 
 def without_a_step_and_with_nan(lines: list[str]) -> str:
@@ -74,14 +63,6 @@ def test_rows_that_were_damaged_are_reported_and_the_others_kept(tmp_path: Path,
     assert run.series("rollout/accuracy").notna().all()
     if damage == "a resume went back":
         assert run.metrics.loc[3, "rollout/accuracy"] == 0.125
-
-
-def test_a_single_run_folder_can_be_loaded_and_replaced_runs_are_passed_over(tmp_path: Path) -> None:
-    path = write_run(tmp_path, steps=2, every=1)
-    assert [run.name for run in load(path)] == ["dapo/seed_0"]
-    path.rename(path.with_name("seed_0.replaced_1"))
-    write_run(tmp_path, steps=4, every=2)
-    assert [len(run.metrics) for run in load(tmp_path)] == [5]
 
 
 def test_an_empty_or_absent_folder_is_refused_and_an_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -194,11 +175,3 @@ def test_completions_and_tokens_of_all_runs_stand_in_one_table_each(tmp_path: Pa
     assert (len(found), set(found["seed"]), set(found["step"])) == (2, {0}, {4})
     assert set(found["replayed"]) == {"dapo-clip_higher"}
     assert set(found["arm"]) == {"dapo"}
-
-
-def test_the_first_folder_with_a_finished_run_is_read(tmp_path: Path):
-    write_run(tmp_path / "own", status="failed", steps=4, every=2)
-    write_run(tmp_path / "shipped", steps=4, every=2, seed=7)
-    assert load_first(tmp_path / "none", tmp_path / "own", tmp_path / "shipped").seeds == (7,)
-    with pytest.raises(StudyError, match=r"none: .*own: "):
-        load_first(tmp_path / "none", tmp_path / "own")

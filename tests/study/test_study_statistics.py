@@ -18,7 +18,6 @@ from dapo_lit.study.compare.statistics import (
     t_interval,
 )
 
-STUDIES = 1500
 floats = st.lists(st.floats(-5, 5).map(lambda x: round(x, 3)), min_size=1, max_size=9)
 
 
@@ -42,11 +41,6 @@ def test_sign_flip_test_counts_every_assignment_of_signs(x: list[float]) -> None
     assert sign_flip_p(x) == pytest.approx(brute_force(x))
 
 
-def test_the_sign_flip_test_of_many_equal_values_and_of_zeros() -> None:
-    assert sign_flip_p(np.ones(20)) == 2 / 2**20
-    assert sign_flip_p(np.zeros(4)) == 1
-
-
 def test_ties_between_shares_survive_the_float32_of_packed_cells() -> None:
     """Shares of 3,840 answers tie as exact fractions do, wherever they are stored."""
     rng = np.random.default_rng(0)
@@ -64,7 +58,7 @@ def test_holm_never_lowers_a_p_value_and_keeps_their_order(p: list[float]) -> No
     assert min(adjusted) == pytest.approx(min(1, len(p) * min(p)))
 
 
-@pytest.mark.parametrize(("n", "effect"), [(3, 3.27), (4, 2.12), (5, 1.68), (8, 1.16), (10, 1.00)])
+@pytest.mark.parametrize(("n", "effect"), [(4, 2.12), (10, 1.00)])
 def test_smallest_effect_agrees_with_simulated_power(n: int, effect: float) -> None:
     assert smallest_effect(n) == pytest.approx(effect, abs=0.02)
     x = np.random.default_rng(0).normal(effect, 1, (20_000, n))
@@ -78,32 +72,6 @@ def test_seeds_needed_is_the_inverse_of_the_smallest_effect() -> None:
     assert seeds_needed(0.0) is None
 
 
-@pytest.mark.parametrize("n", [3, 5, 10])
-def test_the_t_interval_covers_the_truth_in_95_percent_of_normal_studies(n: int) -> None:
-    studies = np.random.default_rng(n).normal(0.1, 0.05, (STUDIES, n))
-    assert 0.93 <= np.mean([e.low <= 0.1 <= e.high for e in map(t_interval, studies)]) <= 0.97  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("outcomes", ["bistable", "rounded"])
-def test_a_placebo_is_rejected_in_at_most_6_percent_of_studies_whatever_its_distribution(outcomes: str) -> None:
-    rng = np.random.default_rng(7)
-    if outcomes == "bistable":  # runs take off or do not
-        ends = np.where(rng.random((2, STUDIES, 8)) < 0.5, 0.65, 0.42) + rng.normal(0, 0.02, (2, STUDIES, 8))
-        differences = ends[0] - ends[1]
-    else:
-        differences = np.round(rng.normal(0, 1, (STUDIES, 8)))
-    assert np.mean([sign_flip_p(x) <= 0.05 for x in differences]) <= 0.06
-
-
-def test_a_family_of_five_placebo_arms_is_rejected_in_at_most_6_percent_of_studies() -> None:
-    """The arms share their control, as in a report."""
-    rng = np.random.default_rng(8)
-    control = rng.normal(0, 1, (STUDIES, 1, 9))
-    differences = rng.normal(0, 1, (STUDIES, 5, 9)) - control
-    rejected = [min(holm([sign_flip_p(x) for x in study])) <= 0.05 for study in differences]
-    assert np.mean(rejected) <= 0.06
-
-
 def test_seeds_of_a_base_are_averaged_and_seeds_of_one_base_are_the_units() -> None:
     values, bases = [1.0, 3.0, 11.0, 13.0, 12.0], ["7", "7", "8", "8", "8"]
     assert per_base(values, bases) == pytest.approx([2, 12])
@@ -114,14 +82,11 @@ def test_seeds_of_a_base_are_averaged_and_seeds_of_one_base_are_the_units() -> N
     assert per_base(np.arange(6.0).reshape(3, 2), ["a", "b", "a"]).tolist() == [[2, 3], [2, 3]]
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_interval_over_bases_covers_the_population_where_the_effect_differs_between_bases(nested: bool) -> None:
+def test_the_interval_over_bases_covers_the_population_where_the_effect_differs_between_bases() -> None:
     rng = np.random.default_rng(3)
-    bases = [str(seed % 3 if nested else seed) for seed in range(12)]
-    effects = 0.5 + rng.normal(0, 1.5, (STUDIES, 3 if nested else 12))
-    studies = effects[:, [int(base) for base in bases]] + rng.normal(0, 1, (STUDIES, 12))
+    bases = [str(seed % 3) for seed in range(12)]
+    studies = rng.normal(0.5, 1.5, (1000, 3))[:, [int(base) for base in bases]] + rng.normal(0, 1, (1000, 12))
     found = [t_interval(per_base(x, bases)) for x in studies]
     assert 0.93 <= np.mean([e.low <= 0.5 <= e.high for e in found]) <= 0.97  # type: ignore[operator]
-    flat = [t_interval(x) for x in studies]  # twelve values, as if seeds were bases
-    covered = np.mean([e.low <= 0.5 <= e.high for e in flat])  # type: ignore[operator]
-    assert (covered < 0.8) == nested
+    as_if_bases = [t_interval(x) for x in studies]
+    assert np.mean([e.low <= 0.5 <= e.high for e in as_if_bases]) < 0.8  # type: ignore[operator]
