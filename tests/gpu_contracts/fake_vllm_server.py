@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ class FakeEngine:
         self.token_s = 0.0
         """Seconds that a token takes."""
         self.group = group
+        self.sent: Queue[torch.Tensor] = Queue()
         parallel = SimpleNamespace(world_size_across_dp=gpus, world_size=gpus)
         self.vllm_config = SimpleNamespace(parallel_config=parallel)
 
@@ -63,28 +65,26 @@ class FakeEngine:
         return True
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
-        info = NCCLWeightTransferInitInfo(**request.init_info)
         assert self.group is not None
-        await asyncio.to_thread(self.group.join, info)
+        await asyncio.to_thread(self.group.join, NCCLWeightTransferInitInfo(**request.init_info), self.sent)
         self.events.append("init")
 
     async def start_weight_update(self) -> None:
-        self.events.append("start")
+        pass
 
     async def update_weights(self, request: Any) -> None:
         info = NCCLWeightTransferUpdateInfo(**request.update_info)
-        assert self.group is not None
         for name, dtype, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
-            tensor = await asyncio.to_thread(self.group.receive, id(self))
+            tensor = await asyncio.to_thread(self.sent.get, timeout=20)
             assert (tensor.dtype, list(tensor.shape)) == (getattr(torch, dtype), shape), name
             self.loaded[name] = tensor
         self.events.append("update")
 
     async def finish_weight_update(self, version: str | None) -> None:
-        self.events.append("finish")
+        pass
 
     async def shutdown_weight_transfer_engine(self) -> None:
-        self.events.append("shutdown")
+        pass
 
 
 class FakeGroup:
@@ -93,15 +93,13 @@ class FakeGroup:
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.world: set[int] = set()
-        self.sent: list[torch.Tensor] = []
-        self.read: dict[int, int] = {}
+        self.members: list[Queue[torch.Tensor]] = []
         self.complete = threading.Event()
-        self.workers = 0
-        """Joined so far."""
 
-    def join(self, info: NCCLWeightTransferInitInfo) -> None:
+    def join(self, info: NCCLWeightTransferInitInfo, member: "Queue[torch.Tensor]") -> None:
         self.offsets.append(info.rank_offset)
         self.world.add(info.world_size)
+        self.members.append(member)
         assert self.complete.wait(20), "rank 0 never joined"
 
     def open_trainer_endpoint(self, place: NCCLTrainerInitInfo) -> "FakeGroup":
@@ -112,19 +110,11 @@ class FakeGroup:
     def broadcast(self, tensor: torch.Tensor, src: int, stream: object) -> None:
         assert src == 0
         assert tensor.is_contiguous()
-        self.sent.append(tensor.clone())
-
-    def receive(self, member: int) -> torch.Tensor:
-        index = self.read.get(member, 0)
-        until = time.monotonic() + 20
-        while len(self.sent) <= index:
-            assert time.monotonic() < until, "a tensor was announced and not sent"
-            time.sleep(0.005)
-        self.read[member] = index + 1
-        return self.sent[index]
+        for member in self.members:
+            member.put(tensor.clone())
 
     def destroy(self) -> None:
-        self.complete.clear()
+        pass
 
 
 class FakeServer:
@@ -134,7 +124,6 @@ class FakeServer:
         self,
         gpus: int = 1,
         group: FakeGroup | None = None,
-        guarded: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
         dtype: str = "bfloat16",
@@ -155,7 +144,7 @@ class FakeServer:
         app.add_api_route("/server_info", lambda: {"vllm_config": config})
         app.add_api_route("/inference/v1/generate", self._generate, methods=["POST"])
         app.add_api_route("/health", lambda: "")
-        if guarded:
+        if "VLLM_API_KEY" in os.environ:
             app.add_middleware(TokenGuard)
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that was killed a moment ago
@@ -204,7 +193,7 @@ class FakeServer:
                     "weight_versions": [{"version": engine.label}] if last else None,
                 }
                 yield f"data: {json.dumps({'choices': [choice]})}\n\n"
-                if last:
+                if stops:
                     break
             yield "data: [DONE]\n\n"
 
@@ -219,8 +208,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--dtype")
     given, _ = parser.parse_known_args()
-    guarded = "VLLM_API_KEY" in os.environ
-    server = FakeServer(guarded=guarded, host=given.host, port=given.port, dtype=given.dtype)
+    server = FakeServer(host=given.host, port=given.port, dtype=given.dtype)
     server.model, server.ends = str(given.model), True
     server.vocabulary = json.loads((given.model / "config.json").read_text())["vocab_size"]
     server.engine.token_s = 0.01

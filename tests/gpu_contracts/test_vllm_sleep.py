@@ -88,40 +88,24 @@ def gpu(monkeypatch):
     return made
 
 
-def engine(sleeps: bool) -> VllmEngine:
-    settings = VllmSettings(max_model_tokens=64, max_batch_size=4, kv_cache_gb=1.0, sleep=sleeps)
-    return VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
-
-
-def weights(made: VllmEngine) -> list[tuple[str, torch.Tensor]]:
-    return [(name, torch.zeros(1)) for name in sorted(made._model._names)]
-
-
 def test_weights_are_loaded_before_the_cache_takes_its_memory_and_the_scheduler_goes_on(gpu):
-    made = engine(sleeps=True)
-    made.sync_weights(weights(made), 0)
+    settings = VllmSettings(max_model_tokens=64, max_batch_size=4, kv_cache_gb=1.0, sleep=True)
+    made = VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
+    weights = [(name, torch.zeros(1)) for name in sorted(made._model._names)]
+    made.sync_weights(weights, 0)
+    made.open(Sampling(max_response_tokens=4))
+    made.rest()
     made.rest()
     assert gpu.mapped == set()
     assert gpu.core.is_scheduler_paused()
+    copied = {data.tag for data in gpu.allocator.pointer_to_data.values() if data.cpu_backup_tensor is not None}
+    assert copied == {"cudagraph", "runtime"}  # to host memory, not the weights: those that come are others
+    with pytest.raises(RuntimeError):
+        made.open(Sampling(max_response_tokens=4))
     gpu.events.clear()
-    made.sync_weights(weights(made), 1)
+    made.sync_weights(weights, 1)
     # The old weights, the new ones and the cache never exist at once.
     assert gpu.events == ["wake_up: weights", "reload_weights: weights", "wake_up: kv_cache, weights"]
     assert gpu.mapped == {"weights", "kv_cache", "cudagraph", "runtime"}
     assert not gpu.core.is_scheduler_paused()
-
-
-def test_an_engine_at_rest_has_no_weights_until_the_next_sync(gpu):
-    made = engine(sleeps=True)
-    for version in range(2):
-        made.sync_weights(weights(made), version)
-        assert made.version == version
-        made.open(Sampling(max_response_tokens=4))
-        made.rest()
-        made.rest()
-        assert gpu.mapped == set()
-        copied = {data.tag for data in gpu.allocator.pointer_to_data.values() if data.cpu_backup_tensor is not None}
-        assert copied == {"cudagraph", "runtime"}  # to host memory, not the weights: those that come are others
-        assert made.version is None
-        with pytest.raises(RuntimeError, match="sync_weights"):
-            made.open(Sampling(max_response_tokens=4))
+    assert made.version == 1

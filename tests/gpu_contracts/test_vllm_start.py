@@ -1,7 +1,6 @@
 """What vLLM is given on every rank of a node, checked with the classes of the installed vLLM; no engine starts."""
 
 import inspect
-import math
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,11 +63,9 @@ def start(monkeypatch: pytest.MonkeyPatch, settings: VllmSettings, host: Host, l
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: None)
     for call in ("get_rng_state", "set_rng_state"):
         monkeypatch.setattr(module.torch.cuda, call, lambda *state: torch.get_rng_state())
-    for name, value in (("RANK", host.rank), ("LOCAL_RANK", local_rank)):
-        if local_rank is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, str(value))
+    if local_rank is not None:
+        monkeypatch.setenv("RANK", str(host.rank))
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
     RecordingLLM.made = []
     VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
     [made] = RecordingLLM.made
@@ -76,7 +73,7 @@ def start(monkeypatch: pytest.MonkeyPatch, settings: VllmSettings, host: Host, l
 
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2, 4])
-@pytest.mark.parametrize("rank", [0, 3, 5, 8, 15])
+@pytest.mark.parametrize("rank", [0, 5, 15])
 def test_every_rank_of_two_nodes_takes_its_own_gpu_and_the_ranks_of_an_engine_one_seed(
     tensor_parallel, rank, monkeypatch
 ):
@@ -88,6 +85,7 @@ def test_every_rank_of_two_nodes_takes_its_own_gpu_and_the_ranks_of_an_engine_on
 
 
 def test_a_group_without_a_local_rank_is_refused(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(ValueError, match="LOCAL_RANK"):
         start(monkeypatch, SETTINGS, Host(gpu_bytes=80 * GIB, grouped=True), local_rank=None)
 
@@ -125,20 +123,15 @@ def free_enough(options: dict, total: int, used_by_trainer: int) -> bool:
     return True
 
 
-def test_an_engine_restarts_beside_a_trainer_that_leaves_room_for_it():
+def test_an_engine_restarts_beside_a_trainer_that_leaves_room_for_weights_cache_and_a_reserve():
     total = 80 * GIB
-    options = llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(total), SEVEN_B)
+    shared = replace(SETTINGS, tensor_parallel=4)
+    options = llm_options(Path("m"), torch.bfloat16, shared, Host(total), 4 * SEVEN_B)
+    assert options["gpu_memory_utilization"] == pytest.approx((SEVEN_B + 24 * GIB) / total)
     trainer = 31 * GIB
     assert free_enough(options, total, trainer)
     assert not free_enough({}, total, trainer)  # as vLLM's default has it
     assert not free_enough(options, total, total - SEVEN_B - 20 * GIB)  # nothing left for activations
-
-
-def test_the_memory_that_is_asked_for_is_weights_cache_and_a_reserve_of_one_gpu():
-    shared = replace(SETTINGS, tensor_parallel=4)
-    options = llm_options(Path("m"), torch.bfloat16, shared, Host(80 * GIB), 4 * SEVEN_B)
-    assert options["gpu_memory_utilization"] == pytest.approx((SEVEN_B + 24 * GIB) / (80 * GIB))
-    assert math.ceil(80 * GIB * options["gpu_memory_utilization"]) < 0.5 * 80 * GIB
     with pytest.raises(ValueError, match=r"rollout.vllm.kv_cache_gb.*rollout.vllm.tensor_parallel"):
         llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(24 * GIB), SEVEN_B)
 

@@ -2,111 +2,35 @@
 
 import pickle
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from threading import Condition, Semaphore
+from dataclasses import replace
+from threading import Semaphore
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedResponse, ScriptedStream
-from test_collect import END, RIGHT, RULES, WRONG, collector, indices, two_thirds_mixed
-from test_streaming import PROBLEMS, WORK, Forgetful, half_done, timed
+from scripted_engine import ScriptedStream
+from test_collect import RULES, collector, indices, two_thirds_mixed
+from test_streaming import PROBLEMS, WORK, half_done, timed
+from thread_ranks import ThreadRanks, on_ranks
 
-from dapo_lit.data.order import ProblemOrder
-from dapo_lit.engines.protocol import Sample, SampleKey
-from dapo_lit.ranks import Ranks
+from dapo_lit.engines.protocol import Sample, SampleRequest
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout import rank_sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.rollout.step_collection import LostSampleError
-
-
-class MeetingEndedError(Exception):
-    """Another rank has failed."""
-
-
-class Meeting:
-    """Where the threads of some ranks exchange values, in order; one that fails sends the others home."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.changed = Condition()
-        self.ended = False
-        self.rounds: defaultdict[int, dict[int, Any]] = defaultdict(dict)
-
-    def end(self) -> None:
-        with self.changed:
-            self.ended = True
-            self.changed.notify_all()
-
-
-@dataclass
-class Posted:
-    """A rank's n-th exchange: the stand-in for `Exchange`."""
-
-    meeting: Meeting
-    number: int
-
-    def done(self) -> bool:
-        return len(self.meeting.rounds[self.number]) == self.meeting.size
-
-    def wait(self) -> list[Any]:
-        with self.meeting.changed:
-            assert self.meeting.changed.wait_for(lambda: self.done() or self.meeting.ended, timeout=20)
-        if not self.done():
-            raise MeetingEndedError
-        return [value for _, value in sorted(self.meeting.rounds[self.number].items())]
-
-
-@dataclass(frozen=True)
-class Threads(Ranks):
-    meeting: Meeting = field(default_factory=lambda: Meeting(1))
-    of_engine: Meeting = field(default_factory=lambda: Meeting(1))
-    made: Counter[Meeting] = field(default_factory=Counter)
-
-    def post(self, meeting: Meeting, value: Any) -> Posted:
-        posted = Posted(meeting, self.made[meeting])
-        self.made[meeting] += 1
-        with meeting.changed:
-            meeting.rounds[posted.number][self.rank] = value
-            meeting.changed.notify_all()
-        return posted
-
-    def exchange(self, payload: bytes) -> Any:
-        assert self.made[self.meeting] == 0 or Posted(self.meeting, self.made[self.meeting] - 1).done(), "one at a time"
-        return self.post(self.meeting, payload)
-
-    def any_of_engine(self, value: bool) -> bool:
-        return any(self.post(self.of_engine, value).wait())
 
 
 def together(made: list[Collector], act: Callable[[Collector], Any], per_engine: int = 1) -> list[Any]:
-    """What `act` gives on every rank; raises the error of the rank that failed first."""
-    meeting, *of_engines = [Meeting(len(made))] + [Meeting(per_engine) for _ in range(len(made) // per_engine)]
+    """What `act` gives on every rank."""
 
-    def on_rank(rank: int) -> Any:
-        made[rank].setup.ranks = Threads(
-            rank, len(made), per_engine=per_engine, meeting=meeting, of_engine=of_engines[rank // per_engine]
-        )
-        try:
-            return act(made[rank])
-        except BaseException:
-            for each in (meeting, *of_engines):
-                each.end()
-            raise
+    def on_rank(ranks: ThreadRanks) -> Any:
+        made[ranks.rank].setup.ranks = ranks
+        return act(made[ranks.rank])
 
-    with ThreadPoolExecutor(len(made)) as threads:
-        futures = [threads.submit(on_rank, rank) for rank in range(len(made))]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, MeetingEndedError)):
-        raise error
-    return [future.result() for future in futures]
+    return on_ranks(len(made), on_rank, per_engine)
 
 
 def step_of(collected: CollectedStep) -> dict[str, Any]:
@@ -139,30 +63,44 @@ def test_every_token_counts_once_on_every_rank():
         assert together(made, lambda c: step_of(c.collect(1, 1)), per_engine) == alone * size
 
 
+class Forgetful(ScriptedStream):
+    """Loses what it is given of one problem."""
+
+    def submit(self, requests: list[SampleRequest]) -> None:
+        super().submit([r for r in requests if r.key.problem_id != "p3"])
+
+
+class Failing(ScriptedStream):
+    """Fails after the first sample."""
+
+    def step(self) -> list[Sample]:
+        if self._engine.yielded:
+            raise RuntimeError("out of memory")
+        return super().step()
+
+
+def error_of(one: Collector) -> tuple[str, str]:
+    before = one.state_dict()
+    with pytest.raises(RuntimeError) as raised:
+        one.collect(1, 0)
+    assert one.state_dict() == before
+    return type(raised.value).__name__, str(raised.value)
+
+
 def test_samples_that_one_ranks_engine_lost_are_named_by_all():
     made = [made_for(replace(RULES, num_prompts=8)) for _ in range(4)]
     for one in made:
         one.setup.engine.stream = Forgetful
-
-    def error_of(one: Collector) -> str:
-        with pytest.raises(LostSampleError) as raised:
-            one.collect(1, 0)
-        return str(raised.value)
-
-    said = set(together(made, error_of))
-    assert len(said) == 1
-    assert said.pop().endswith("lacks 1 prompt: p3")
+    [(kind, message)] = set(together(made, error_of))
+    assert kind == "LostSampleError"
+    assert message.endswith("p3")
 
 
-def mixed_but(unmixed: list[int], num_prompts: int) -> Collector:
-    """All problems are mixed, but those that the order has in these places."""
-    wrong = {f"p{number}" for place, number in enumerate(ProblemOrder(30, seed=0).next(30)) if place in unmixed}
-
-    def script(key: SampleKey) -> ScriptedResponse:
-        right = key.sample_index == 0 and key.problem_id not in wrong
-        return ScriptedResponse((END, RIGHT if right else WRONG), (-0.5, -0.5))
-
-    return collector(script, replace(RULES, num_prompts=num_prompts), problems=30)
+def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
+    made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
+    made[1].setup.engine.stream = Failing
+    of_others = ("EngineError", "rank 1: RuntimeError: out of memory")
+    assert together(made, error_of) == [of_others, ("RuntimeError", "out of memory"), of_others]
 
 
 def test_a_group_that_one_process_left_unfinished_goes_on_with_one_of_several():
@@ -196,43 +134,6 @@ def test_an_unfinished_response_is_carried_by_all_ranks_whichever_of_them_sample
     assert list(third.scored) == [0]
     assert len(third.partial[1].response_ids) == 3
     assert [step.tokens_generated for step in steps] == [2 * 4 + 2 * 4 + 4 + 3] * 2
-
-
-class Waiting(ScriptedStream):
-    """Gives a sample of the slow problem once there are nine samples of others."""
-
-    def step(self) -> list[Sample]:
-        assert self.pending, "an engine with nothing to do is asked for samples"
-        slow = [playing for playing in self._playing if playing.request.key.problem_id == SLOW]
-        others = [playing for playing in self._playing if playing not in slow]
-        assert time.monotonic() < self._engine.deadline, "the others wait for the slow answer"
-        if slow and not others and len(self._engine.ended) < 9:
-            return []
-        self._playing = others or slow
-        held_back = slow if others else []
-        samples = super().step()
-        self._playing += held_back
-        self._engine.ended.extend(sample for sample in samples if sample.key.problem_id != SLOW)
-        return samples
-
-
-SLOW = f"p{ProblemOrder(30, seed=0).next(1)[0]}"
-
-
-@pytest.mark.parametrize(("reproducible", "size"), [(True, 2), (False, 2), (True, 3)])
-def test_a_long_answer_of_one_rank_does_not_hold_up_the_groups_of_the_others(reproducible, size, monkeypatch):
-    """The first group ends only after nine samples of others, which no first batch of three groups has."""
-    monkeypatch.setattr(rank_sampling, "TICK_S", 0.001)
-    made, ended = [mixed_but([1, 2, 3], num_prompts=3) for _ in range(size)], []
-    for one in made:
-        engine = one.setup.engine
-        engine.stream, engine.reproducible = Waiting, reproducible
-        engine.ended, engine.deadline = ended, time.monotonic() + 20
-    steps = together(made, lambda c: step_of(c.collect(1, 0)))
-    alone = step_of(mixed_but([1, 2, 3], num_prompts=3).collect(1, 0))
-    for step in steps:
-        assert (step["groups"], step["generated"]) == (alone["groups"], alone["generated"])
-        assert step["groups"][0][2] == SLOW
 
 
 class Halting(ScriptedStream):
@@ -308,27 +209,3 @@ def pausing(decode: Callable[..., str]) -> Callable[..., str]:
         return decode(ids)
 
     return decoded
-
-
-class Failing(ScriptedStream):
-    """Fails after the first sample."""
-
-    def step(self) -> list[Sample]:
-        if self._engine.yielded:
-            raise RuntimeError("out of memory")
-        return super().step()
-
-
-def test_an_engine_that_fails_on_one_rank_ends_the_step_on_all_with_its_name():
-    made = [made_for(replace(RULES, num_prompts=8)) for _ in range(3)]
-    made[1].setup.engine.stream = Failing
-
-    def error_of(one: Collector) -> tuple[str, str]:
-        before = one.state_dict()
-        with pytest.raises(RuntimeError) as raised:
-            one.collect(1, 0)
-        assert one.state_dict() == before
-        return type(raised.value).__name__, str(raised.value)
-
-    of_others = ("EngineError", "rank 1: RuntimeError: out of memory")
-    assert together(made, error_of) == [of_others, ("RuntimeError", "out of memory"), of_others]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_engine import ScriptedResponse, ScriptedStream
+from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
-from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 
@@ -109,13 +109,6 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
     assert step.accepted[0].problem.id == waiting[0]
     assert step.accepted[0].step == 2
     assert step.metrics["sampling/staleness_max"] == 0
-
-
-class Forgetful(ScriptedStream):
-    """Loses what it is given of one problem."""
-
-    def submit(self, requests: list[SampleRequest]) -> None:
-        super().submit([r for r in requests if r.key.problem_id != "p3"])
 
 
 def test_a_step_that_takes_long_says_how_far_it_is(capsys):
