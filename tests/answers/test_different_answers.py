@@ -4,7 +4,7 @@ The rules are written down in docs/rewards.md; each row here is a case of one of
 """
 
 import pytest
-from judging import same
+from test_equivalence import same
 
 DIFFERENT = {
     "numbers": [

@@ -56,19 +56,19 @@ def test_any_text_is_decided_without_an_error(text):
     assert decide(text, "42", "dapo") in (True, False)
 
 
-def test_a_percent_sign_on_one_side_is_a_unit_or_a_hundredth():
-    assert decide("28%", "28", "numeric")
-    assert decide("28%", "0.28", "numeric")
-    assert decide("28%", r"28\%", "numeric")
-    assert not decide("28", "0.28", "numeric")
-    assert not decide("0.28%", r"28\%", "numeric")
-
-
-def test_nothing_is_rounded_but_printed_doubles():
-    assert not decide("5", "5.001", "numeric")
-    assert not decide("0.3333", "1/3", "numeric")
-    assert decide("0.3", "0.30000000000000004", "numeric")
-    assert not decide("0.3", "0.30000000000001", "numeric")
+@pytest.mark.parametrize(
+    ("prediction", "answer", "is_right"),
+    [
+        # a percent sign on one side is a unit or a hundredth
+        ("28%", "28", True), ("28%", "0.28", True), ("28%", r"28\%", True), ("28", "0.28", False),
+        ("0.28%", r"28\%", False),
+        # nothing is rounded but printed doubles
+        ("5", "5.001", False), ("0.3333", "1/3", False), ("0.3", "0.30000000000000004", True),
+        ("0.3", "0.30000000000001", False),
+    ],
+)  # fmt: skip
+def test_percent_signs_and_rounded_numbers(prediction, answer, is_right):
+    assert decide(prediction, answer, "numeric") == is_right
 
 
 def test_a_reference_that_is_no_number_is_refused_under_numeric():

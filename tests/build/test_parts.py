@@ -1,21 +1,9 @@
-"""What a run is made of is found before anything is spent, and a fault names the key that asked for it."""
+"""What a run is made of has room for its longest texts."""
 
 import pytest
 
 from dapo_lit.build.parts import Parts
-from dapo_lit.build.problem_sets import problems
 from dapo_lit.config import ConfigError
-from dapo_lit.data.sources import DataError
-
-ROWS = '{"problem": "1+1?", "answer": "2"}\n'
-
-
-def test_a_missing_evaluation_set_is_told_by_its_own_key(compose, tmp_path):
-    (tmp_path / "train.jsonl").write_text(ROWS)
-    overrides = [f"task.path={tmp_path / 'train.jsonl'}", "task.eval_path=null", "task.template=plain", "reward=math"]
-    config = compose("task=gsm8k", *overrides, f"task.eval_path={tmp_path}/absent.jsonl", small=False)
-    with pytest.raises(DataError, match=r"absent.jsonl.*task\.eval_path"):
-        problems(config)
 
 
 def test_the_engine_has_room_for_the_longest_prompt_and_response_of_every_benchmark(compose):

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
 import pytest
@@ -15,32 +14,13 @@ from dapo_lit.config.identity import (
     flatten,
     identity,
     kind_of,
-    kinds,
     same_experiment,
     with_defaults,
 )
-from dapo_lit.config.sections import BOOKKEEPING, EXECUTION, SCIENCE, Section
+from dapo_lit.config.sections import EXECUTION, SCIENCE
 from dapo_lit.config.shipped import default_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-def test_a_key_without_a_tag_takes_that_of_its_section_and_a_tag_of_its_own_wins():
-    class Inner(Section):
-        own: Annotated[int, BOOKKEEPING]
-        inherited: int
-
-    class Outer(Section):
-        inner: Annotated[Inner | None, EXECUTION]
-        untagged: int
-
-    found = {
-        "inner": EXECUTION,
-        "inner.own": BOOKKEEPING,
-        "inner.inherited": EXECUTION,
-        "untagged": SCIENCE,
-    }
-    assert kinds(Outer) == found
 
 
 def test_a_key_below_a_free_mapping_has_its_kind_and_an_unknown_key_is_science():

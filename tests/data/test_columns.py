@@ -1,8 +1,5 @@
 """Data with columns of other names, chats as problems, and files as `datasets` saves them."""
 
-import json
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -17,54 +14,34 @@ CHAT = [
 ]
 
 
-def written(file: Path, *rows: dict) -> str:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
-
-
 def problems(path: str, columns: dict | None = None):
     return load_with_selection(path, "train", columns=columns)[0]
 
 
-@pytest.mark.parametrize(
-    ("row", "columns", "expected"),
-    [
-        (
-            {"prompt": "2 + 3?", "solution": 5, "uid": "a", "level": 2},
-            {**COLUMNS, "id": "uid"},
-            Problem("a", "2 + 3?", "5", {"level": 2}),
-        ),
-        (
-            {"question": "2 + 3?", "target": {"value": "5"}},
-            {"answer": "target.value"},
-            Problem("sums-0", "2 + 3?", "5", {"target": {"value": "5"}}),
-        ),
-        ({"prompt": CHAT, "solution": "5"}, COLUMNS, Problem("sums-0", "2 + 3?", "5", before=tuple(CHAT[:1]))),
-    ],
-    ids=["renamed, the others kept", "a dot into an object", "a chat"],
-)
-def test_columns_are_read_under_their_names(tmp_path, row, columns, expected):
-    assert problems(written(tmp_path / "sums.jsonl", row), columns) == [expected]
+def test_columns_are_read_under_their_names_also_within_an_object_and_the_others_are_kept(write_jsonl):
+    path = write_jsonl({"prompt": CHAT, "target": {"value": 5}, "uid": "a", "level": 2})
+    found = problems(path, {"problem": "prompt", "answer": "target.value", "id": "uid"})
+    meta = {"target": {"value": 5}, "level": 2}
+    assert found == [Problem("a", "2 + 3?", "5", meta, before=tuple(CHAT[:1]))]
 
 
-def test_a_file_with_the_usual_names_is_read_whatever_the_columns_say(tmp_path):
-    path = written(tmp_path / "heldout.jsonl", {"problem": "2 + 3?", "answer": "5"})
-    assert load_heldout(path, COLUMNS)[0].answer == "5"
+def test_a_file_with_the_usual_names_is_read_whatever_the_columns_say(write_jsonl):
+    assert load_heldout(write_jsonl({"problem": "2 + 3?", "answer": "5"}), COLUMNS)[0].answer == "5"
 
 
 @pytest.mark.parametrize(
-    ("chat", "reason"),
+    "chat",
     [
-        ([*CHAT, {"role": "assistant", "content": "5"}], "must end with a message of the user"),
-        ([], "must end with a message of the user"),
-        (["2 + 3?"], "a list of {"),
-        ([{"role": "user", "content": ["2 + 3?"]}], "a list of {"),
-        ([{"role": "tool", "content": "5"}, *CHAT], "a list of {"),
+        [*CHAT, {"role": "assistant", "content": "5"}],
+        [],
+        ["2 + 3?"],
+        [{"role": "user", "content": ["2 + 3?"]}],
+        [{"role": "tool", "content": "5"}, *CHAT],
     ],
 )
-def test_a_chat_that_cannot_be_answered_is_refused(tmp_path, chat, reason):
-    with pytest.raises(DataError, match=reason):
-        problems(written(tmp_path / "chats.jsonl", {"problem": chat, "answer": "5"}))
+def test_a_chat_that_cannot_be_answered_is_refused(write_jsonl, chat):
+    with pytest.raises(DataError, match=r"line 1: .*problem"):
+        problems(write_jsonl({"problem": chat, "answer": "5"}))
 
 
 def test_arrow_files_are_read_as_datasets_saves_them(tmp_path):

@@ -39,41 +39,29 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
-def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_others(dapo_math):
-    problems = dapo_math
+def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_others(data_file):
+    problems = load_problems(str(data_file("dapo_math_17k.jsonl")))
     kept, counts = deduplicate(problems)
     marked = {p.id for p in problems if p.meta["dup_of"] or p.meta["conflict"]}
     assert {p.id for p in problems} - {p.id for p in kept} == marked
     assert counts["conflicting"] == sum(bool(p.meta["conflict"]) for p in problems)
 
 
-def test_aime_as_published_with_32_repeats_is_thirty_problems(data_file, tmp_path):
-    aime = load_problems(str(data_file("aime_2024.jsonl")))
-    rows = [published(p.problem, p.answer, index) for index, p in enumerate(aime)] * 32
-    for row in rows:
-        row["extra_info"] = {**row["extra_info"], "raw_problem": "...", "split": None}
-    problems = load_problems(write_parquet(tmp_path / "aime-2024.parquet", rows))
-    assert [(p.problem, p.answer) for p in problems] == [(p.problem, p.answer) for p in aime]
-    assert problems[7].id == "aime-2024-7", "an index is no id outside its data set"
-    assert problems[7].meta == {"raw_problem": "..."}
-
-
 def test_a_prompt_without_the_template_is_the_statement(tmp_path):
-    row = published("", 5, "u-1")
+    row = published("", 5, 7)
+    row["extra_info"]["raw_problem"] = "..."
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
     (problem,) = load_problems(write_parquet(tmp_path / "train.parquet", [row]))
-    assert (problem.problem, problem.answer) == ("What is 2 + 3?", "5")
+    # an index is no id outside its data set
+    assert problem == Problem("train-0", "What is 2 + 3?", "5", {"raw_problem": "..."}, before=problem.before)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
         ("prompt", "What is 2 + 3?", "`prompt`"),
-        ("prompt", [], "`prompt`"),
         ("prompt", [{"role": "assistant", "content": "5"}], "`prompt`"),
-        ("reward_model", "5", "`reward_model`"),
         ("reward_model", {"style": "rule"}, "`reward_model.ground_truth`"),
-        ("reward_model", {"ground_truth": ["5"]}, "`reward_model.ground_truth`"),
         ("extra_info", 3, "`extra_info`"),
         ("extra_info", {"index": "u-1"}, "'u-1'"),
     ],

@@ -1,7 +1,5 @@
 """Columns, prompt and reward that are proposed for data of one's own."""
 
-import json
-
 import pytest
 
 from dapo_lit.data.proposals import find_columns, propose_reward, propose_template
@@ -9,23 +7,9 @@ from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 
 
-def written(folder, row):
-    file = folder / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    return str(file)
-
-
-def test_columns_are_found_by_their_usual_names_in_any_case(tmp_path):
-    row = {"id": 3, "Solution": "1 + 1 = 2", "Answer": 2, "Question": "1 + 1?"}
-    assert find_columns(written(tmp_path, row)) == {"problem": "Question", "answer": "Answer"}
-    csv = tmp_path / "rows.csv"
-    csv.write_text("query,target\n1 + 1?,2\n")
-    assert find_columns(str(csv)) == {"problem": "query", "answer": "target"}
-
-
-def test_columns_without_a_usual_name_are_asked_for(tmp_path):
-    with pytest.raises(DataError, match=r"text, number.*task\.columns"):
-        find_columns(written(tmp_path, {"text": "1 + 1?", "number": 2}))
+def test_columns_without_a_usual_name_are_asked_for(write_jsonl):
+    with pytest.raises(DataError, match=r"task\.columns"):
+        find_columns(write_jsonl({"text": "1 + 1?", "number": 2}))
 
 
 @pytest.mark.parametrize("extraction", ["answer_line", "boxed", "hash", "number", "auto"])

@@ -1,28 +1,12 @@
 """What a run leaves out of its training problems, and how it reports that."""
 
-import json
-
 import pytest
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.selection import SelectionReport, select
 
-PROBLEMS = [
-    Problem("sum", "What is 2 + 3?", "5"),
-    Problem("sum-again", "what is  2 + 3?", "5"),
-    Problem("unclear", "How many?", "1"),
-    Problem("unclear-2", "How many?", "2"),
-    Problem("product", "What is 4 * 2?", "8"),
-]
-
-
-def test_duplicates_are_dropped_and_counted():
-    selection = SelectionReport()
-    assert [p.id for p in select(PROBLEMS, selection, drops_duplicates=True)] == ["sum", "product"]
-    assert selection.counts == {"duplicates": {"rows": 5, "repeated": 0, "restated": 1, "conflicting": 2}}
-    assert selection.lines[0].startswith("duplicates: 5 rows, 2 problems kept")
-    json.dumps(selection.counts)
+PROBLEMS = [Problem("unclear", "How many?", "1"), Problem("unclear-2", "How many?", "2")]
 
 
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():
@@ -35,4 +19,4 @@ def test_without_filters_nothing_is_dropped_and_nothing_is_said():
 
 def test_a_filter_that_leaves_nothing_is_refused_by_name():
     with pytest.raises(DataError, match=r"task\.deduplicate"):
-        select(PROBLEMS[2:4], SelectionReport(), drops_duplicates=True)
+        select(PROBLEMS, SelectionReport(), drops_duplicates=True)

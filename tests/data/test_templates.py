@@ -1,10 +1,14 @@
 """Templates: the exact prompt, its tokens, and the agreement with what the reward reads."""
 
 import json
+import string
 
 import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.policy.base import EOS, character_tokenizer
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES
 
 
@@ -15,13 +19,13 @@ def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
     assert PromptTemplate.load("dapo_base").render("What is 2 + 3?") == expected
 
 
-def test_a_template_that_is_not_there_or_does_not_fit_is_refused(base_tokenizer):
+def test_a_template_that_is_not_there_or_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="gsm8k_chat"):
         PromptTemplate.load("gsm8k_caht")
     with pytest.raises(ValueError, match=r"prompts/nowhere\.yaml"):
         PromptTemplate.load("prompts/nowhere.yaml")
     with pytest.raises(ValueError, match="dapo_base"):
-        PromptTemplate.load("dapo").encode("2 + 3", base_tokenizer)
+        PromptTemplate.load("dapo").encode("2 + 3", character_tokenizer("23 +"))
 
 
 @pytest.mark.parametrize(
@@ -50,41 +54,35 @@ def test_the_worked_sums_are_right_and_are_the_ones_the_task_leaves_out():
         assert answer["content"].splitlines()[-1] == f"Answer: {sum(terms)}"
 
 
-def test_a_text_template_is_encoded_with_the_tokenizers_own_bos(base_tokenizer):
-    ids = PromptTemplate.load("plain").encode("12 + 30", base_tokenizer)
-    assert ids[0] == base_tokenizer.bos_token_id
-    assert base_tokenizer.decode(ids[1:]) == "12 + 30"
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Puts a BOS token in front of a text, and has a chat template without one."""
+    made = character_tokenizer(string.printable[:95] + "\n")
+    made.backend_tokenizer.post_processor = TemplateProcessing(single=f"{EOS} $A", special_tokens=[(EOS, 1)])
+    made.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
+    return made
+
+
+def test_a_text_template_is_encoded_with_the_tokenizers_own_bos(tokenizer):
+    ids = PromptTemplate.load("plain").encode("12 + 30", tokenizer)
+    assert tokenizer.decode(ids) == f"{EOS}12 + 30"
     assert all(type(token) is int for token in ids)
 
 
-def test_a_chat_template_ends_with_the_generation_prompt_and_has_no_bos_of_its_own(chat_tokenizer):
-    ids = PromptTemplate("short", "none", messages=({"role": "user", "content": "Q: {problem}"},)).encode(
-        "2 + 3", chat_tokenizer
-    )
-    assert chat_tokenizer.decode(ids) == "<|im_start|>user\nQ: 2 + 3<|im_end|>\n<|im_start|>assistant\n"
-    assert ids[0] == chat_tokenizer.convert_tokens_to_ids("<|im_start|>")
+def test_a_chat_template_ends_with_the_generation_prompt_and_has_no_bos_of_its_own(tokenizer):
+    template = PromptTemplate("short", "none", messages=({"role": "user", "content": "Q: {problem}"},))
+    ids = template.encode("2 + 3", tokenizer)
+    assert tokenizer.decode(ids) == "<user>Q: 2 + 3\n<assistant>"
     assert all(type(token) is int for token in ids)
-
-
-def test_a_template_of_ones_own_is_loaded_by_its_path(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text('answer_format: boxed\ntext: "{problem} Put it in \\\\boxed{}."\n')
-    template = PromptTemplate.load(str(file))
-    assert template.answer_format == "boxed"
-    assert template.render("2 + 3") == "2 + 3 Put it in \\boxed{}."
-    assert template.around_problem() == ("", " Put it in \\boxed{}.")
 
 
 FAULTS = {
     "text: '{problem}'": "answer_format: Field required",
-    "{answer_format: latex, text: '{problem}'}": "answer_format: Input should be 'answer_line', 'boxed'",
     "{answer_format: none, text: '{problem}', messages: [{role: user, content: '{problem}'}]}": "exactly one of",
     "{answer_format: none, text: '{problem} {problem}'}": "must occur exactly once",
-    "{answer_format: none, text: 3}": "text: Input should be a valid string",
     "{answer_format: boxed, text: '{problem}'}": "does not contain",
     "{answer_format: none, messages: [{role: assistant, content: '{problem}'}]}": "must have the role user",
     "{answer_format: none, txt: '{problem}'}": "unknown key txt",
-    "text: {unclosed": "not valid YAML",
 }
 
 

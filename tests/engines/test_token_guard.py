@@ -34,10 +34,8 @@ def answers(scope: dict, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"type": "http", "path": "/health", "headers": []}, ["app"]),
         ({"type": "http", "path": "/v1/completions", "headers": TOKEN}, ["app"]),
         ({"type": "websocket", "path": "/v1/realtime", "headers": TOKEN}, ["app"]),
-        ({"type": "http", "path": "/v1/completions", "headers": []}, ["http.response.start", "http.response.body"]),
         ({"type": "http", "path": "/health/", "headers": []}, ["http.response.start", "http.response.body"]),
         ({"type": "websocket", "path": "/v1/realtime", "headers": []}, ["websocket.close"]),
-        ({"type": "websocket", "path": "/health", "headers": []}, ["websocket.close"]),
         ({"type": "websocket", "path": "/v1", "headers": [(b"authorization", b"Bearer")]}, ["websocket.close"]),
     ],
 )  # fmt: skip

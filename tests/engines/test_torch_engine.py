@@ -1,6 +1,8 @@
 """The torch sampler against transformers' own forward pass, and what an engine promises."""
 
 import dataclasses
+import random
+import re
 
 import numpy as np
 import pytest
@@ -93,8 +95,9 @@ def assert_logprobs_are_forced(model: PreTrainedModel, requests: list[SampleRequ
         torch.testing.assert_close(torch.from_numpy(sample.rollout_logprobs), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "tied"), [*((name, False) for name in ARCHITECTURES), ("llama", True), ("qwen2", True)]
+)
 def test_log_probs_equal_a_teacher_forced_pass_of_transformers(name, tied):
     # Ten places for 18 requests of unequal prompts: rows leave, others enter, the cache grows beyond its first slots.
     model = make_model(ARCHITECTURES[name], tied=tied)
@@ -144,15 +147,13 @@ def by_key(samples: list[Sample]) -> dict[SampleKey, Sample]:
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 3, 7])
-@pytest.mark.parametrize("order", ["as submitted", "reversed", "interleaved"])
-def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batch_size, order):
+def test_a_seed_fixes_the_samples_whatever_the_batch_size_and_the_order(max_batch_size):
     model = make_model(ARCHITECTURES["qwen2"])
     requests = make_requests(num_prompts=5, group=3)
     sampling = Sampling(max_response_tokens=40, seed=11)
     reference = by_key(list(make_engine(model).generate(requests, sampling)))
-    shuffled = {"as submitted": requests, "reversed": requests[::-1], "interleaved": requests[::2] + requests[1::2]}
-    engine = make_engine(model, max_batch_size=max_batch_size)
-    got = by_key(list(engine.generate(shuffled[order], sampling)))
+    random.Random(max_batch_size).shuffle(requests)
+    got = by_key(list(make_engine(model, max_batch_size=max_batch_size).generate(requests, sampling)))
     assert got.keys() == reference.keys()
     for key, sample in got.items():
         assert sample.response_ids.tolist() == reference[key].response_ids.tolist()
@@ -198,34 +199,20 @@ def test_samples_come_from_the_weights_synced_last_and_carry_their_version():
     assert_logprobs_are_forced(new, requests, after, 1.0)
 
 
-def broken(model: PreTrainedModel, change: str) -> list[tuple[str, torch.Tensor]]:
-    tensors = dict(model.state_dict())
-    match change:
-        case "missing":
-            del tensors["model.layers.1.self_attn.k_proj.bias"]
-        case "unexpected":
-            tensors["model.layers.2.mlp.up_proj.weight"] = torch.zeros(48, 32)
-        case "shape":
-            tensors["model.norm.weight"] = torch.zeros(31)
-        case "untied":
-            tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
-    return list(tensors.items())
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "tensor"),
     [
-        ("missing", r"model\.layers\.1\.self_attn\.k_proj\.bias is missing"),
-        ("unexpected", r"model\.layers\.2\.mlp\.up_proj\.weight is unexpected"),
-        ("shape", r"model\.norm\.weight has shape \[31\] instead of \[32\]"),
-        ("untied", r"lm_head\.weight differs from model\.embed_tokens\.weight"),
+        ("model.layers.1.self_attn.k_proj.bias", None),  # missing
+        ("model.layers.2.mlp.up_proj.weight", torch.zeros(48, 32)),  # of a third layer
+        ("model.norm.weight", torch.zeros(31)),
+        ("lm_head.weight", torch.zeros(VOCAB, 32)),  # the embedding is another one
     ],
 )
-def test_weights_that_do_not_fit_are_named_and_nothing_is_sampled_from_them(change, message):
+def test_weights_that_do_not_fit_are_named_and_nothing_is_sampled_from_them(name, tensor):
     model = make_model(ARCHITECTURES["qwen2"], tied=True)
-    engine = make_engine(model)
-    with pytest.raises(ValueError, match=message):
-        engine.sync_weights(broken(model, change), version=2)
+    engine, changed = make_engine(model), model.state_dict() | {name: tensor}
+    with pytest.raises(ValueError, match=re.escape(name)):
+        engine.sync_weights([(n, t) for n, t in changed.items() if t is not None], version=2)
     with pytest.raises(RuntimeError, match="sync_weights"):
         engine.generate(make_requests(1, 1), Sampling(4))
 
@@ -238,21 +225,38 @@ def test_weights_that_are_not_finite_end_the_sampling():
         list(make_engine(model).generate(make_requests(1, 2), Sampling(4)))
 
 
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+
+
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "named"),
     [
-        (GPT2Config(), "'gpt2' is none of .*choose another policy"),
-        (LlamaConfig(**SHAPE, hidden_act="gelu"), "'gelu'.*choose another policy"),
-        (
-            LlamaConfig(**SHAPE, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}),
-            "'llama' with rope type 'dynamic'.*choose another policy",
-        ),
+        (GPT2Config(), "gpt2"),
+        (LlamaConfig(**SHAPE, hidden_act="gelu"), "gelu"),
+        (LlamaConfig(**SHAPE, rope_parameters=DYNAMIC), "dynamic"),
     ],
-    ids=["gpt2", "gelu", "dynamic rope"],
 )
-def test_an_architecture_that_would_be_computed_wrongly_is_refused(config, message):
-    with pytest.raises(ValueError, match=message):
+def test_an_architecture_that_would_be_computed_wrongly_is_refused(config, named):
+    with pytest.raises(ValueError, match=named):
         TorchEngine(config, eos_ids=[EOS])
+
+
+def test_cache_memory_that_held_nan_gives_the_same_samples(monkeypatch):
+    """Longer prompts enter beside rows under way, so the cache is laid out anew with slots that no row has written."""
+    model, rng = make_model(ARCHITECTURES["qwen2"]), np.random.default_rng(0)
+    lengths = (2, 3, 2, 4, 40, 3, 60, 5, 2, 90, 7, 3)
+    requests = [
+        SampleRequest(SampleKey(0, f"p{i}", 0, 0), tuple(rng.integers(4, 40, length).tolist()))
+        for i, length in enumerate(lengths)
+    ]
+
+    def samples() -> dict[SampleKey, list[int]]:
+        engine = make_engine(model, max_batch_size=4)
+        return {s.key: s.response_ids.tolist() for s in engine.generate(requests, Sampling(20))}
+
+    expected, empty = samples(), torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *size: empty(like, *size).fill_(torch.nan))
+    assert samples() == expected
 
 
 def test_a_withdrawn_response_continues_as_if_never_interrupted():

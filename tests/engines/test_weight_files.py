@@ -1,4 +1,4 @@
-"""Weights that are handed over in a folder: in shards, in the reader's dtype, and whole or not there."""
+"""Weights that are handed over in a folder: in shards and in the reader's dtype."""
 
 import pytest
 import torch
@@ -40,17 +40,3 @@ def test_tensors_are_written_in_the_readers_dtype_as_they_were_when_they_were_se
         "t1.0": (torch.bfloat16, [1.0] * 3),
         "t2.0": (torch.bfloat16, [2.0] * 3),
     }
-
-
-def test_a_folder_has_its_name_only_when_all_of_it_is_there(tmp_path):
-    def breaks():
-        yield from tensors()
-        assert not (tmp_path / "w").exists()
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        write_weights(tmp_path / "w", breaks(), dtype=torch.float32)
-    assert not (tmp_path / "w").exists()
-    write_weights(tmp_path / "w", tensors()[:1], dtype=torch.float32)  # over what was left
-    assert set(read(tmp_path / "w")) == {"embed"}
-    assert [path.name for path in tmp_path.iterdir()] == ["w"]

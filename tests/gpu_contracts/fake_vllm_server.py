@@ -48,9 +48,6 @@ class FakeEngine:
     async def pause_generation(self, mode: str, clear_cache: bool) -> None:
         self.events.append(f"pause {mode}")
 
-    async def resume_generation(self) -> None:
-        self.events.append("resume")
-
     async def collective_rpc(self, method: str, timeout: float | None, args: tuple, kwargs: dict) -> None:
         self.events.append(method)
         if method == "reload_weights":
@@ -60,17 +57,10 @@ class FakeEngine:
         self.events.append("version")
         self.label = label
 
-    async def reset_prefix_cache(self, *options: bool) -> bool:
-        self.events.append("reset_prefix_cache")
-        return True
-
     async def init_weight_transfer_engine(self, request: Any) -> None:
         assert self.group is not None
         await asyncio.to_thread(self.group.join, NCCLWeightTransferInitInfo(**request.init_info), self.sent)
         self.events.append("init")
-
-    async def start_weight_update(self) -> None:
-        pass
 
     async def update_weights(self, request: Any) -> None:
         info = NCCLWeightTransferUpdateInfo(**request.update_info)
@@ -80,11 +70,14 @@ class FakeEngine:
             self.loaded[name] = tensor
         self.events.append("update")
 
-    async def finish_weight_update(self, version: str | None) -> None:
-        pass
+    def __getattr__(self, name: str) -> Any:
+        """Any other call of the routes, which does nothing and succeeds."""
 
-    async def shutdown_weight_transfer_engine(self) -> None:
-        pass
+        async def called(*_: Any, **__: Any) -> bool:
+            self.events.append(name)
+            return True
+
+        return called
 
 
 class FakeGroup:

@@ -37,7 +37,7 @@ FAULTS_ON_GPUS = (
         "    if has_wide_products(weight) and weight.dim() == 3:\n        return ",
         ("tests/gpu_contracts/test_wide_products.py",)),
     Fault("AdamW is not fused", "step/optimizer.py", 'return {"fused": True} if', "return {} if",
-        ("tests/gpu_contracts/test_update_kernel.py",)),
+        ("tests/gpu_contracts/test_kernels.py", "-k", "optimiser")),
     Fault("token weights stay on the host", "step/updates.py",
         "        weights = weights.to(self.forward.device)\n", "", ("tests/lit/test_whole_update.py",)),
     Fault("the workers of the second server get the ranks of the first", "engines/vllm_server/transfer.py",

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from thread_ranks import ThreadRanks, on_ranks
-from transformers import AutoModelForCausalLM, Qwen2Config
+from tiny_config import CONFIG
+from transformers import AutoModelForCausalLM
 
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
@@ -22,11 +23,7 @@ from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import Ranks
 
-CONFIG = Qwen2Config(
-    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=True,
-)  # fmt: skip
-SYNC = ["pause abort", "update_config", "reload_weights", "version", "resume", "reset_prefix_cache"]
+SYNC = ["pause abort", "update_config", "reload_weights", "version", "resume_generation", "reset_prefix_cache"]
 
 
 def engine(servers: list[FakeServer], folder, ranks: Ranks, **changes: Any) -> VllmServerEngine:

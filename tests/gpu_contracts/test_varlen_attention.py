@@ -5,23 +5,11 @@ import inspect
 import pytest
 import torch
 from test_attention import FAMILIES, LENGTHS, apart, build, gradient, shared_prompts, tokens
-from torch._subclasses.fake_tensor import FakeTensorMode
 from varlen_kernel import in_use
 
-from dapo_lit.policy.attention import has_variable_length_kernel, layout, packed_hidden
+from dapo_lit.policy.attention import layout, packed_hidden
 
 CASES = [name for name in FAMILIES if "capped" not in name]
-
-
-def test_a_gpu_in_half_precision_has_the_kernel_and_nothing_else_has():
-    with FakeTensorMode():
-        for dtype, device, expected in (
-            (torch.bfloat16, "cuda", True),
-            (torch.float16, "cuda", True),
-            (torch.float32, "cuda", False),
-            (torch.bfloat16, "cpu", False),
-        ):
-            assert has_variable_length_kernel(torch.empty(1, dtype=dtype, device=device)) == expected
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Qwen2Config
+from tiny_config import CONFIG
 
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
@@ -12,10 +12,6 @@ from dapo_lit.engines.vllm_engine.options import VllmSettings
 
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 cumem = pytest.importorskip("vllm.device_allocator.cumem")
-CONFIG = Qwen2Config(
-    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=1, max_position_embeddings=256,
-)  # fmt: skip
 
 
 class FakeGpu:
@@ -41,7 +37,7 @@ class FakeGpu:
         monkeypatch.setattr("vllm.device_allocator.get_mem_allocator_instance", lambda: self.allocator)
         executor = object.__new__(UniProcExecutor)
         executor.sleeping_tags = set()
-        executor.collective_rpc = self.on_worker
+        executor.collective_rpc = self.collective_rpc
         self.core = object.__new__(EngineCore)
         self.core.model_executor = executor
         self.core._finish_pause = lambda clear_cache: None
@@ -52,7 +48,7 @@ class FakeGpu:
         )
         self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda: None))
 
-    def on_worker(self, method: str, kwargs: dict) -> None:
+    def collective_rpc(self, method: str, kwargs: dict) -> None:
         from vllm.device_allocator.sleep_mode_backend import CuMemBackend
 
         match method:
@@ -65,10 +61,7 @@ class FakeGpu:
                 list(kwargs["weights_iterator"])
         self.events.append(f"{method}: {', '.join(sorted(self.mapped & {'weights', 'kv_cache'}))}")
 
-    # What dapo_lit calls of LLM.
-
-    def collective_rpc(self, method: str, kwargs: dict) -> None:
-        self.on_worker(method, kwargs)
+    # What else dapo_lit calls of LLM.
 
     def sleep(self, level: int) -> None:
         self.core.sleep(level)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from transformers import Qwen2Config
+from tiny_config import CONFIG
 
 from dapo_lit.engines.vllm_engine import engine as module
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
@@ -20,10 +20,6 @@ GIB = 2**30
 SETTINGS = VllmSettings(max_model_tokens=2048, max_batch_size=16, kv_cache_gb=20.0)
 SEVEN_B = int(14.2 * GIB)
 """Bytes of the weights of a 7B policy in bfloat16."""
-CONFIG = Qwen2Config(
-    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=1, max_position_embeddings=4096,
-)  # fmt: skip
 
 
 class RecordingLLM:

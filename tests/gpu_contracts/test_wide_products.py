@@ -4,9 +4,8 @@ import pytest
 import torch
 from test_head import LOSSES, TOKENS, Case, relative
 
-from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy import head
-from dapo_lit.policy.head import Head, has_wide_products, scores, token_loss
+from dapo_lit.policy.head import scores, token_loss
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +34,15 @@ def test_log_probs_and_gradients_of_bf16_weights_lose_nothing_to_rounded_logits(
     monkeypatch.setattr(head, "chunk_rows", lambda vocabulary, device: 7)
     monkeypatch.setattr(head, "has_wide_products", lambda tensor: tensor.dtype == torch.bfloat16)
     case, loss = Case(torch.bfloat16), LOSSES["clip"]
-    _, logprobs, of_hidden, of_weight = case.reference(loss)
-    leaves = [x.clone().requires_grad_() for x in (case.hidden, case.weight)]
+    _, logprobs, _, *gradients = case.reference(loss)
+    leaves = case.leaves()
     products.clear()
-    total, found, *_ = token_loss(
-        leaves[0],
-        Head(leaves[1]),
-        case.targets,
-        lambda new, _, s: (loss(new, case.old[s].float(), case.advantages[s]) * case.weights[s], NOTHING),
-        temperature=0.8,
-    )
-    total.backward()
+    total, found, *_ = token_loss(leaves[0], case.head(leaves), case.targets, case.weighted(loss), temperature=0.8)
+    of_leaves = torch.autograd.grad(total, leaves)
     chunks = -(-TOKENS // 7)
     assert products == ["mm", "addmm"] * chunks  # logits, gradient of the head; that of hidden states is bf16
     torch.testing.assert_close(found.double(), logprobs, rtol=0, atol=5e-6)  # with rounded logits: 1e-2
-    assert relative(leaves[0].grad, of_hidden) < 5e-3  # bf16 has 8 bits
-    assert relative(leaves[1].grad, of_weight) < 5e-3
-    again = scores(case.hidden, Head(case.weight), case.targets, temperature=0.8)[0]
+    for ours, theirs in zip(of_leaves, gradients, strict=True):
+        assert relative(ours, theirs) < 5e-3  # bf16 has 8 bits
+    again = scores(leaves[0], case.head(leaves), case.targets, temperature=0.8)[0]
     torch.testing.assert_close(again, found, rtol=0, atol=0)
-
-
-def test_the_products_of_a_gpu_in_16_bits_are_wide_and_no_others():
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        for dtype, device, expected in (
-            (torch.bfloat16, "cuda", True),
-            (torch.float32, "cuda", False),
-            (torch.bfloat16, "cpu", False),
-        ):
-            assert has_wide_products(torch.empty(1, 1, dtype=dtype, device=device)) == expected

@@ -1,9 +1,13 @@
-"""Random flat batches, and the slow references' view of them: one Python list a completion."""
+"""Flat batches, and the slow references' view of them: one Python list a completion."""
 
 import random
 
 import torch
 from torch import Tensor
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def split(values: Tensor, lengths: list[int]) -> list[list[float]]:

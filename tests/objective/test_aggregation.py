@@ -1,7 +1,7 @@
 """Completion weights: what weighs the same under which aggregation, and that no split of a mini-batch matters."""
 
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,12 +14,9 @@ AGGREGATIONS: tuple[Aggregation, ...] = tuple(name for name in get_args(Aggregat
 """Those that no split of a mini-batch changes."""
 
 
-def weights(
-    lengths: list[int], groups: list[int], aggregation: Aggregation, max_response_tokens: int = 100
-) -> list[float]:
-    result = completion_weights(
-        torch.tensor(lengths), torch.tensor(groups), aggregation=aggregation, max_response_tokens=max_response_tokens
-    )
+def weights(lengths: list[int], groups: list[int], micro_batch: list[int] | None = None, **options: Any) -> list[float]:
+    own = None if micro_batch is None else torch.tensor(micro_batch)
+    result = completion_weights(torch.tensor(lengths), torch.tensor(groups), own, **options)
     assert result.dtype == torch.float64
     return result.tolist()
 
@@ -39,30 +36,20 @@ def slow_weight(lengths: list[int], groups: list[int], b: int, aggregation: Aggr
     }[aggregation]
 
 
-def micro_batch_weights(lengths: list[int], micro_batch: list[int]) -> list[float]:
-    return completion_weights(
-        torch.tensor(lengths),
-        torch.zeros(len(lengths), dtype=torch.int64),
-        torch.tensor(micro_batch),
-        aggregation="microbatch",
-        max_response_tokens=100,
-    ).tolist()
-
-
-def test_the_mean_of_micro_batch_means_depends_on_the_split_as_it_says() -> None:
-    def loss(micro_batch: list[int]) -> float:
-        first, _ = micro_batch_weights([3, 100], micro_batch)
-        return 3 * first  # three tokens of loss 1, a hundred of loss 0
-
-    assert loss([0, 0]) == pytest.approx(3 / 103)
-    assert loss([0, 1]) == pytest.approx(1 / 2)
-
-
-def test_micro_batches_count_by_their_completions_with_loss() -> None:
-    # Micro-batch 4 has two completions of 3 and 7 tokens, micro-batch 9 one of 5 and a masked one.
-    found = micro_batch_weights([3, 5, 7, 0], [4, 9, 4, 9])
-    assert found == pytest.approx([2 / (3 * 10), 1 / (3 * 5), 2 / (3 * 10), 0])
-    assert sum(w * n for w, n in zip(found, [3, 5, 7, 0], strict=True)) == pytest.approx(1)
+@pytest.mark.parametrize(
+    ("lengths", "micro_batch", "expected"),
+    [
+        ([3, 100], [0, 0], [1 / 103, 1 / 103]),
+        ([3, 100], [0, 1], [1 / 6, 1 / 200]),  # depends on the split, as it says
+        # Micro-batch 4 has two completions of 3 and 7 tokens, micro-batch 9 one of 5 and a masked one.
+        ([3, 5, 7, 0], [4, 9, 4, 9], [2 / (3 * 10), 1 / (3 * 5), 2 / (3 * 10), 0]),
+    ],
+)
+def test_the_mean_of_micro_batch_means_counts_them_by_their_completions_with_loss(
+    lengths: list[int], micro_batch: list[int], expected: list[float]
+) -> None:
+    found = weights(lengths, [0] * len(lengths), micro_batch, aggregation="microbatch", max_response_tokens=100)
+    assert found == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,4 +58,5 @@ def test_weights_equal_the_definition_in_exact_fractions(drawn: list[tuple[int, 
     """Of completions with (loss tokens, group), some of them masked."""
     lengths, groups = [length for length, _ in drawn], [group for _, group in drawn]
     expected = [float(slow_weight(lengths, groups, b, name, 40)) for b in range(len(drawn))]
-    assert weights(lengths, groups, name, 40) == pytest.approx(expected, rel=1e-14)
+    found = weights(lengths, groups, aggregation=name, max_response_tokens=40)
+    assert found == pytest.approx(expected, rel=1e-14)

@@ -5,18 +5,13 @@ import statistics
 
 import pytest
 import torch
-from flat import random_batch
+from flat import random_batch, tensor
 from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss, token_covariance, top_entropy_mask
 from dapo_lit.objective.losses import clipped_policy_loss
 from dapo_lit.objective.tokens import Tokens
-
-
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2}
 

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from flat import tensor
 from torch import Tensor
 
 from dapo_lit.objective.critic import clipped_value_loss, finish_critic
 from dapo_lit.objective.tokens import NOTHING, merge
-
-
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

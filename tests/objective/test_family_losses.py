@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from flat import completions_of, random_batch, split
+from flat import completions_of, random_batch, split, tensor
 from plain_losses import losses_of
 from torch import Tensor
 
@@ -17,10 +17,6 @@ from dapo_lit.objective.losses import (
     gspo_loss,
     reinforce_loss,
 )
-
-
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def gradient(loss: Tensor, logprobs: Tensor, weights: Tensor | float = 1.0) -> Tensor:

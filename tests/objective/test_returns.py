@@ -4,16 +4,11 @@ import random
 
 import pytest
 import torch
-from flat import split
+from flat import split, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from dapo_lit.objective.advantages import discounted_returns, gae, token_rewards
-
-
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_the_outcome_falls_on_the_last_token_and_the_kl_on_each() -> None:

@@ -119,15 +119,6 @@ def test_every_token_has_one_place_and_similar_lengths_share_a_bucket(lengths):
     assert len(made.gather) <= 1.25 * total + len(lengths)
 
 
-def test_each_segment_attends_to_the_keys_of_its_prompt_and_its_own():
-    made = layout([2, 3, 1, 2], prompts=[-1, 0, 0, -1])
-    assert made.keys is not None
-    assert made.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 0, 1, 5, 6, 7]
-    assert made.cumulative_queries.tolist() == [0, 2, 5, 6, 8]
-    assert made.cumulative_keys.tolist() == [0, 2, 7, 10, 12]
-    assert (made.longest_query, made.longest_key) == (3, 5)
-
-
 def test_without_a_layout_the_model_heeds_a_mask_as_before():
     model = build(FAMILIES["qwen2"])
     ids = torch.stack(tokens([12, 12]))
@@ -137,11 +128,3 @@ def test_without_a_layout_the_model_heeds_a_mask_as_before():
     packed_hidden(model, ids[0], layout([12]))
     after = model(ids, attention_mask=mask).logits
     torch.testing.assert_close(after, before, rtol=0, atol=0)
-
-
-def test_without_a_layout_a_soft_cap_is_applied():
-    model = build(FAMILIES["gemma2, soft-capped scores and a window of 7"])
-    ids = torch.stack(tokens([12, 12]))
-    eager = model(ids).logits
-    model.set_attn_implementation("dapo_packed")
-    torch.testing.assert_close(model(ids).logits, eager, rtol=0, atol=5e-6)

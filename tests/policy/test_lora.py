@@ -1,6 +1,5 @@
 """Adapters: initial values, merging, and the fingerprint of their base."""
 
-import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
@@ -9,7 +8,6 @@ from dapo_lit.policy.lora import (
     add_adapters,
     fingerprint,
     first_values,
-    has_adapters,
     is_adapter,
     merge,
     merged_matrix,
@@ -61,20 +59,16 @@ def test_the_merged_matrix_is_the_hand_worked_one():
 
 
 def test_first_values_depend_on_the_seed_and_the_name_and_on_nothing_drawn_before():
-    one, two = adapted(), adapted()
+    one = adapted()
     torch.manual_seed(99)
-    again = adapted()
-    other = adapted(seed=1)
-    names = [name for name, _ in one.named_parameters() if ".lora_A." in name]
-    tensors = [{n: p.detach() for n, p in m.named_parameters()} for m in (one, two, again, other)]
-    for name in names:
-        bound = tensors[0][name].shape[1] ** -0.5
-        assert 0.8 * bound < tensors[0][name].abs().max() <= bound
-        assert torch.equal(tensors[0][name], tensors[1][name])
-        assert torch.equal(tensors[0][name], tensors[2][name])
-        assert not torch.equal(tensors[0][name], tensors[3][name])
-    q_layers = [tensors[0][name] for name in names if "q_proj" in name]
-    assert not torch.equal(*q_layers)
+    again, other = adapted(), adapted(seed=1)
+    tensors = [{n: p.detach() for n, p in m.named_parameters() if ".lora_A." in n} for m in (one, again, other)]
+    for name, first in tensors[0].items():
+        bound = first.shape[1] ** -0.5
+        assert 0.8 * bound < first.abs().max() <= bound
+        assert torch.equal(first, tensors[1][name])
+        assert not torch.equal(first, tensors[2][name])
+    assert not torch.equal(*(first for name, first in tensors[0].items() if "q_proj" in name))
 
 
 def test_what_is_sent_to_an_engine_has_the_names_of_the_base_and_the_adapted_policys_logits():
@@ -116,10 +110,3 @@ def test_the_fingerprint_is_that_of_the_base_with_or_without_adapters(tmp_path):
     with torch.no_grad():
         model.base_model.layers[1].mlp.up_proj.weight[0, 0] += 1e-3
     assert fingerprint(model) != fingerprint(base())
-
-
-def test_a_matrix_that_the_policy_lacks_is_named():
-    model = base()
-    with pytest.raises(ValueError, match=r"qkv_proj.*q_proj"):
-        add_adapters(model, rank=2, alpha=2.0, targets=["q_proj", "qkv_proj"])
-    assert not has_adapters(model)

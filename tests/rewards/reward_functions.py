@@ -10,17 +10,6 @@ import time
 from dapo_lit.rewards.score import Score
 
 
-def echo(problems, completions):
-    return [
-        Score(
-            correct=text == problem.answer,
-            value=float(len(completions)),
-            answer=f"{problem.id} {problem.meta['level']}",
-        )
-        for problem, text in zip(problems, completions, strict=True)
-    ]
-
-
 def obey(problems, completions):
     """Does what the completion says."""
     return [_obey(text) for text in completions]
@@ -87,19 +76,6 @@ def returns(problems, completions):
 
 def no_list(problems, completions):
     return 1.0
-
-
-def trl(prompts, completions, solution, level, **columns):
-    """As for TRL: everything by name, one number a completion."""
-    assert columns["answer"] == solution
-    assert prompts == ["?"] * len(completions)
-    return [
-        float(text == right and depth == 3) for text, right, depth in zip(completions, solution, level, strict=True)
-    ]
-
-
-def trl_short(completions, answer):
-    return [float(text == right) for text, right in zip(completions, answer, strict=True)]
 
 
 def needs_more(problems, completions):

@@ -12,14 +12,9 @@ QUESTIONS = [
 ANSWERS = ["#3"] * len(QUESTIONS)
 
 
-def test_half_of_the_coins_are_heads_in_every_problem_step_and_index():
+def test_half_of_the_coins_are_heads_in_every_problem_step_and_index_whatever_the_text():
     coins = reward(QUESTIONS, ANSWERS)
     assert abs(sum(coins) / len(coins) - 0.5) < 4 * 0.5 / len(coins) ** 0.5
     for part in (slice(0, 50), slice(0, None, 10), slice(1, None, 10)):
         assert 0.25 < sum(coins[part]) / len(coins[part]) < 0.75
-
-
-def test_a_coin_ignores_the_text_and_differs_between_samples_of_one_problem():
-    coins = reward(QUESTIONS, ANSWERS)
     assert coins == reward(QUESTIONS, ["wrong"] * len(QUESTIONS)) == reward(QUESTIONS, ANSWERS)
-    assert {True, False} == set(coins[:10])

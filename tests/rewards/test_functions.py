@@ -15,14 +15,14 @@ def _functions(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
 
 
-def verifier(name: str, **settings) -> Verifier:
-    return Verifier(rule="numeric", extraction="hash", function=f"reward_functions.{name}", workers=1, **settings)
+def verifier(**settings) -> Verifier:
+    return Verifier(rule="numeric", extraction="hash", function="reward_functions.returns", workers=1, **settings)
 
 
 @pytest.mark.parametrize("wrong_value", [-1.0, 0.0])
 def test_one_and_true_are_right_and_zero_false_and_the_wrong_value_are_wrong(wrong_value):
     texts = ["true", "one", "1.0", "false", "zero", "own"]
-    with verifier("returns", wrong_value=wrong_value) as made:
+    with verifier(wrong_value=wrong_value) as made:
         scores = made.score([(QUESTION, text) for text in texts])
         minus_one = made.score([(QUESTION, "minus one")])[0]
     assert [(score.correct, score.value) for score in scores] == [
@@ -35,32 +35,17 @@ def test_one_and_true_are_right_and_zero_false_and_the_wrong_value_are_wrong(wro
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("hundredth", "returned 0.01: a number is a verdict, 1 for right and 0 or reward.wrong_value=-1 for wrong"),
-        ("two", "returned 2: a number is a verdict"),
-        ("nan", "returned nan for a completion, not a finite number"),
-        ("none", "returned None for a completion"),
-        ("text", "returned '1' for a completion"),
-        ("list", "returned [1.0] for a completion"),
-    ],
+    ("text", "returned"),
+    [("hundredth", "0.01"), ("two", "2"), ("nan", "nan"), ("none", "None"), ("text", "'1'"), ("list", "[1.0]")],
 )
-def test_anything_else_is_an_error_that_says_what_was_returned_and_no_other_completion_suffers(text, said):
-    with verifier("returns") as made:
+def test_anything_else_is_an_error_that_says_what_was_returned_and_no_other_completion_suffers(text, returned):
+    with verifier() as made:
         good, bad = made.score([(QUESTION, "one"), (QUESTION, text)])
         assert made.first_error == bad.error
     assert good.correct
     assert good.error is None
     assert (bad.correct, bad.value) == (False, -1.0)
-    assert f"reward_functions.returns: {said}" in (bad.error or "")
-
-
-@pytest.mark.parametrize("name", ["trl", "trl_short"])
-def test_a_function_with_trls_signature_gets_its_columns_by_name(name):
-    with verifier(name) as made:
-        right, wrong = made.score([(QUESTION, "42"), (QUESTION, "41")])
-    assert (right.error, right.correct, right.value) == (None, True, 1.0)
-    assert (wrong.error, wrong.correct, wrong.value) == (None, False, -1.0)
+    assert f"reward_functions.returns: returned {returned}" in (bad.error or "")
 
 
 def test_an_addend_of_a_weighted_sum_may_be_any_number_but_no_other_thing():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,47 +16,41 @@ SLEEP = f"61.{os.getpid()}"
 QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})
 
 
-@pytest.fixture
-def obeying(monkeypatch):
+@pytest.fixture(autouse=True)
+def _functions(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     monkeypatch.setenv("SLEEP", SLEEP)
-    with Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=0.3, workers=2, memory_mb=1024
-    ) as verifier:
-        yield verifier
 
 
-def alive(pid: int) -> bool:
-    """Running or a zombie, as /proc sees it."""
-    return Path(f"/proc/{pid}").exists()
+def verifier(**settings: Any) -> Verifier:
+    return Verifier(rule="numeric", extraction="hash", function="reward_functions.obey", **settings)
+
+
+@pytest.fixture
+def obeying():
+    with verifier(deadline_s=0.3, workers=2, memory_mb=1024) as made:
+        yield made
 
 
 def pids(verifier: Verifier, count: int = 3) -> list[int]:
     """The supervisor and its workers, once it has reported them."""
     end = time.monotonic() + 20
-    while time.monotonic() < end:
+    while True:
         verifier.collect()
         assert verifier._supervisor is not None
         found = list(verifier._supervisor.pids())
         if len(found) == count:
             return found
+        assert time.monotonic() < end, "the workers did not start"
         time.sleep(0.01)
-    raise AssertionError("the workers did not start")
 
 
 def gone_within(seconds: float, processes: list[int]) -> bool:
-    end = time.monotonic() + seconds
-    while any(map(alive, processes)) and time.monotonic() < end:
+    """None of them runs or is a zombie."""
+    places, end = [Path(f"/proc/{pid}") for pid in processes], time.monotonic() + seconds
+    while any(place.exists() for place in places) and time.monotonic() < end:
         time.sleep(0.01)
-    return not any(map(alive, processes))
-
-
-def test_a_reward_function_sees_problems_and_completions_and_its_scores_come_back(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-    with Verifier(rule="numeric", extraction="hash", function="reward_functions.echo") as verifier:
-        score, other = verifier.score([(QUESTION, "42"), (QUESTION, "43")])
-    assert (score.correct, score.value, score.answer) == (True, 1.0, "p1 3")
-    assert not other.correct
+    return not any(place.exists() for place in places)
 
 
 @pytest.mark.parametrize("order", ["multiply", "cancel the alarm and sleep"])
@@ -66,19 +61,11 @@ def test_a_task_that_does_not_end_is_killed_at_its_deadline_and_the_next_ones_ar
     assert [score.value for score in scores] == [1.0, -1.0, 1.0, -1.0, 1.0]
 
 
-def test_a_function_may_start_processes_of_its_own(obeying):
-    score = obeying.score([(QUESTION, "start a process")])[0]
-    assert (score.correct, score.error) == (True, None)
-
-
-def test_workers_that_are_late_at_once_are_all_replaced(monkeypatch):
+def test_workers_that_are_late_at_once_are_all_replaced():
     """One that was just forked is no process that a dead worker left behind."""
-    monkeypatch.syspath_prepend(HERE)
-    with Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=0.02, workers=8
-    ) as verifier:
-        scores = verifier.score([(QUESTION, "sleep")] * 96)
-    assert [score.timed_out for score in scores] == [True] * 96
+    with verifier(deadline_s=0.02, workers=8) as hurried:
+        scores = hurried.score([(QUESTION, "sleep")] * 48)
+    assert [score.timed_out for score in scores] == [True] * 48
 
 
 def test_what_a_late_function_has_started_dies_with_it_even_in_a_session_of_its_own(obeying):
@@ -90,23 +77,19 @@ def test_what_a_late_function_has_started_dies_with_it_even_in_a_session_of_its_
 @pytest.mark.parametrize(
     ("order", "end"), [("start a session and wait", "close"), ("start a process and wait", "kill the supervisor")]
 )
-def test_what_a_function_has_started_dies_with_the_verifier_and_with_a_killed_supervisor(monkeypatch, order, end):
-    monkeypatch.syspath_prepend(HERE)
-    monkeypatch.setenv("SLEEP", SLEEP)
-    with Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=60.0, workers=1
-    ) as verifier:
-        verifier.submit(0, QUESTION, order)
+def test_what_a_function_has_started_dies_with_the_verifier_and_with_a_killed_supervisor(order, end):
+    with verifier(deadline_s=60.0, workers=1) as patient:
+        patient.submit(0, QUESTION, order)
         until = time.monotonic() + 20
         while gone(SLEEP, 0.0):
-            verifier.collect()
+            patient.collect()
             assert time.monotonic() < until
         if end == "kill the supervisor":
-            os.kill(pids(verifier, 2)[0], signal.SIGKILL)
-            assert verifier._supervisor is not None
-            verifier._supervisor._tasks.clear()  # or it starts again
+            os.kill(pids(patient, 2)[0], signal.SIGKILL)
+            assert patient._supervisor is not None
+            patient._supervisor._tasks.clear()  # or it starts again
             time.sleep(0.1)
-            verifier.collect()
+            patient.collect()
             assert gone(SLEEP)
     assert gone(SLEEP)
 
@@ -122,25 +105,14 @@ def gone(seconds: str, wait_s: float = 5.0) -> bool:
         time.sleep(0.05)
 
 
-def test_a_function_that_exits_as_if_all_were_well_is_not_called_again_without_end(obeying):
-    score = obeying.score([(QUESTION, "exit as if well")])[0]
-    assert (score.missing, score.timed_out) == (True, False)
-    assert "exit code 0" in (score.error or "")
-
-
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count the waiting time")
-def test_a_loaded_machine_makes_no_answer_late(monkeypatch):
+def test_a_loaded_machine_makes_no_answer_late():
     """Each task takes 0.6 s of a processor and, with four workers to a processor, 2.4 s of the clock."""
-    monkeypatch.syspath_prepend(HERE)
     workers = 4 * len(os.sched_getaffinity(0))
-    with Verifier(
-        rule="numeric", extraction="hash", function="reward_functions.obey", deadline_s=1.5, workers=workers
-    ) as verifier:
-        verifier.score([(QUESTION, str(number)) for number in range(workers)])  # they have started
-        for number in range(workers):
-            verifier.submit(number, QUESTION, "work")
-        scores = [score for _, score in verifier.drain()]
-        slowest = max(list(verifier.service_s)[-workers:])
+    with verifier(deadline_s=1.5, workers=workers) as loaded:
+        loaded.score([(QUESTION, str(number)) for number in range(workers)])  # they have started
+        scores = loaded.score([(QUESTION, "work")] * workers)
+        slowest = max(list(loaded.service_s)[-workers:])
     assert [score.missing for score in scores] == [False] * workers
     assert slowest > 1.5
 
@@ -153,23 +125,23 @@ def test_a_supervisor_that_is_stopped_is_replaced(obeying, monkeypatch):
 
 
 def test_a_function_that_raises_exits_or_has_no_memory_fails_alone(obeying):
-    orders = ["a", "raise", "exit", "allocate", "nan", "b"]
-    scores = obeying.score([(QUESTION, text) for text in orders])
-    assert [score.correct for score in scores] == [True, False, False, False, False, True]
-    assert (scores[1].error or "").startswith("reward_functions.obey: RuntimeError: no reward for this (")
-    assert "exit code 3" in (scores[2].error or "")
-    assert scores[3].error == "reward_functions.obey: out of memory"
-    assert "nan" in (scores[4].error or "")
+    """And one that exits as if all were well is not called again without end."""
+    faults = {
+        "raise": "no reward for this", "exit": "exit code 3", "exit as if well": "exit code 0",
+        "allocate": "out of memory", "nan": "nan",
+    }  # fmt: skip
+    scores = obeying.score([(QUESTION, text) for text in ("a", *faults, "b")])
+    assert [score.correct for score in scores] == [True, *[False] * len(faults), True]
+    for score, named in zip(scores[1:-1], faults.values(), strict=True):
+        assert named in (score.error or "")
+    assert scores[3].missing
     assert not any(score.timed_out for score in scores)
 
 
-def test_workers_import_no_torch_and_without_the_symbolic_rule_no_sympy(obeying):
-    assert obeying.score([(QUESTION, "modules")])[0].answer == ""
-
-
-def test_workers_ignore_an_interrupt(obeying):
-    before = obeying.score([(QUESTION, "interrupt")])
-    assert before[0].correct
+def test_a_function_may_start_processes_ignores_an_interrupt_and_its_worker_has_no_torch_and_no_sympy(obeying):
+    scores = obeying.score([(QUESTION, text) for text in ("start a process", "interrupt", "modules")])
+    assert [(score.correct, score.error) for score in scores] == [(True, None)] * 3
+    assert scores[2].answer == ""
 
 
 def test_killed_workers_leave_no_zombie_and_closing_leaves_no_process(obeying):
@@ -227,20 +199,10 @@ def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_
         obeying.score([(QUESTION, "kill the supervisor")])
 
 
-def test_a_deadline_passes_while_nobody_looks(obeying):
-    obeying.score([(QUESTION, "a")])
-    worker = set(pids(obeying))
-    obeying.submit("slow", QUESTION, "sleep")
-    time.sleep(0.5)
-    assert sum(map(alive, worker)) == len(worker) - 1
-    assert dict(obeying.drain())["slow"].timed_out
-
-
-def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
+def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw():
     weights = {"correctness": 1.0, "format": 0.5, "length": -0.3, "reward_functions.characters": 0.01}
-    with Verifier(rule="numeric", extraction="hash", weights=weights) as verifier:
-        right, wrong, none = verifier.score([(QUESTION, "x" * 397 + "#42"), (QUESTION, "#41"), (QUESTION, "41")])
+    with Verifier(rule="numeric", extraction="hash", weights=weights) as weighted:
+        right, wrong, none = weighted.score([(QUESTION, "x" * 397 + "#42"), (QUESTION, "#41"), (QUESTION, "41")])
     # 400 characters are a tenth of the 4,000 at which the length reward reaches 1
     assert right.parts == pytest.approx(
         {"correctness": 1, "format": 0.5, "length": -0.03, "reward_functions.characters": 4}
@@ -251,3 +213,16 @@ def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw(mon
     assert none.parts["format"] == 0.0
     assert not wrong.correct
     assert not none.correct
+
+
+def test_the_numeric_path_imports_neither_sympy_nor_torch_and_starts_no_process():
+    code = """
+import sys, subprocess
+from dapo_lit.rewards.verifier import Reference, Verifier
+def refuse(*args, **kwargs): raise AssertionError("a process was started")
+subprocess.Popen = refuse
+with Verifier(rule="numeric", extraction="hash") as verifier:
+    assert verifier.score([(Reference("a", "20"), "#20")])[0].correct
+assert not {"sympy", "torch", "math_verify", "mpmath"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

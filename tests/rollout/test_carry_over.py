@@ -70,12 +70,10 @@ def test_every_token_is_trained_on_or_wasted_or_waits_for_the_next_step(carry_ov
 def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
     made = collector(uneven, replace(RULES, num_prompts=1, max_rounds=9, carry_over="finished", margin=0.0), problems=3)
     made.keep_rate = KeepRate(kept=1.0, generated=5.0)
-    first = made.collect(1, policy_version=0)
-    assert first.metrics["sampling/groups_carried_out"] == 1
+    made.collect(1, policy_version=0)
     second = made.collect(2, policy_version=1)
     assert [group.step for group in second.accepted] == [1]
     assert set(rollout_metrics(second.counted).values()) == {None}
-    assert second.metrics["sampling/groups_generated"] == second.metrics["sampling/groups_kept"] == 0
     assert second.metrics["sampling/length_generated_p50"] is second.metrics["sampling/length_ks"] is None
 
 

@@ -5,61 +5,21 @@ advantage, and its slope is that times its weight.
 """
 
 from dataclasses import replace
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from dapo_lit.config import Config
-from dapo_lit.objective.tokens import Statistics
-from dapo_lit.ranks import Ranks
-from dapo_lit.step.batch import MicroBatch, TokenBatch
-from dapo_lit.step.loss import TokenAxis
+from dapo_lit.objective.tokens import NOTHING
+from dapo_lit.step.batch import TokenBatch
+from dapo_lit.step.loss import TokenAxis, weighted_loss
 from dapo_lit.step.optimizer import Counters
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.switches.algorithm import objective
 
 LENGTHS = torch.tensor([2, 3])
 ALL = [True, True, True, True, True]
-
-
-class FixedLogprobs:
-    """A forward pass whose log-probs are a parameter, one for each token."""
-
-    def __init__(self) -> None:
-        self.parameter = torch.full((5,), -1.0, requires_grad=True)
-        self.critic = self.reference = None
-        self.ranks, self.device = Ranks(), torch.device("cpu")
-
-    def micro_batches(self, batch: TokenBatch, completions: list[int]) -> list[tuple[MicroBatch, bool]]:
-        return [(micro, True) for micro in batch.micro_batches(completions, budget_tokens=1)]  # one completion each
-
-    def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        return self.parameter[micro.tokens], torch.ones(len(micro.tokens))
-
-    def loss(self, micro: MicroBatch, loss_of_tokens, **_) -> tuple[Tensor, Tensor, Statistics]:
-        logprobs, entropy = self.logprobs(micro)
-        losses, statistics = loss_of_tokens(logprobs, entropy, slice(None))
-        return losses.sum(), logprobs.detach(), statistics
-
-    def balance(self, batch: TokenBatch, completions: list[int]) -> float:
-        return 1.0
-
-
-class Steps:
-    """Keeps the loss and the gradient of each optimiser step."""
-
-    critic_only, observer = False, None
-
-    def __init__(self, forward: FixedLogprobs) -> None:
-        self.forward, self.counters, self.taken = forward, Counters(), []
-        self.optimizer = SimpleNamespace(zero_grad=lambda: None)
-
-    def take(self, loss: Tensor) -> bool:
-        self.taken.append((float(loss), self.forward.parameter.grad.tolist()))
-        self.forward.parameter.grad = None
-        return True
 
 
 def batch_with(mask: list[bool]) -> TokenBatch:
@@ -87,14 +47,6 @@ def tokens_of(batch: TokenBatch) -> TokenAxis:
     )
 
 
-def updated(config: Config, mask: list[bool]) -> tuple[StepUpdates, Steps]:
-    forward, batch = FixedLogprobs(), batch_with(mask)
-    steps, goal = Steps(forward), objective(config.algorithm, max_response_tokens=8)
-    updates = StepUpdates(config, goal, forward, steps, Tensor.backward, 1, batch, tokens_of(batch), Statistics({}, {}))
-    updates.run()
-    return updates, steps
-
-
 @pytest.mark.parametrize(
     ("switches", "mask", "loss", "slopes"),
     [
@@ -110,21 +62,23 @@ def updated(config: Config, mask: list[bool]) -> tuple[StepUpdates, Steps]:
         (["token_level_loss=false"], [False, False, True, False, True], 1.0, [0, 0, 1 / 2, 0, 1 / 2]),
     ],
 )
-@pytest.mark.parametrize("loss_name", ["clip", "gspo"])
-def test_a_masked_token_leaves_loss_gradient_and_denominator(compose, loss_name, switches, mask, loss, slopes):
-    techniques = [f"algorithm.techniques.{switch}" for switch in switches]
-    updates, steps = updated(compose(f"algorithm.loss={loss_name}", *techniques), mask)
-    ((found, gradient),) = steps.taken
-    assert found == pytest.approx(loss, abs=1e-7)
-    if loss_name == "clip":
-        assert gradient == pytest.approx(slopes, abs=1e-7)
-    assert steps.counters.tokens_trained == sum(mask)
-    assert updates.statistics.sums["response_tokens"] == 5  # metrics go over all response tokens
+def test_a_masked_token_leaves_loss_gradient_and_denominator(compose, switches, mask, loss, slopes):
+    goal = objective(compose(*(f"algorithm.techniques.{s}" for s in switches)).algorithm, max_response_tokens=8)
+    batch = batch_with(mask)
+    known = tokens_of(batch).weighted(goal.weights(batch.loss_tokens, batch.group_index).float())
+    logprobs = torch.full((5,), -1.0, requires_grad=True)
+    losses, statistics = weighted_loss(goal, known, logprobs, torch.ones(5))
+    assert losses.sum().item() == pytest.approx(loss, abs=1e-7)
+    assert torch.autograd.grad(losses.sum(), logprobs)[0].tolist() == pytest.approx(slopes, abs=1e-7)
+    assert statistics.sums["response_tokens"] == 5  # metrics go over all response tokens
 
 
-def test_a_mini_batch_without_loss_tokens_is_no_update(compose):
-    _, steps = updated(compose(), [False] * 5)
-    assert steps.taken == []
+def test_a_mini_batch_without_loss_tokens_is_no_update(compose, monkeypatch):
+    monkeypatch.setattr(StepUpdates, "accumulate_gradient", lambda *_: torch.tensor(0.0))
+    config, batch, steps = compose(), batch_with([False] * 5), Mock(counters=Counters())
+    goal, forward = objective(config.algorithm, max_response_tokens=8), Mock(device=torch.device("cpu"))
+    StepUpdates(config, goal, forward, steps, Tensor.backward, 1, batch, tokens_of(batch), NOTHING).run()
+    assert not steps.take.called
     assert steps.counters.tokens_trained == 0
 
 

@@ -18,9 +18,3 @@ def test_the_two_splits_are_apart_and_make_up_all_sums_but_the_worked_ones():
         a, b = problem.meta["terms"]
         assert (problem.problem, problem.answer) == (f"What is {a} + {b}?", str(a + b))
         assert 10 <= min(a, b) <= max(a, b) <= 99
-
-
-def test_a_longer_list_starts_with_the_shorter_one():
-    longer = arithmetic_problems("train", num_problems=60)
-    assert len(longer) == 60
-    assert arithmetic_problems("train", num_problems=17) == longer[:17]

