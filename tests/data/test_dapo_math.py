@@ -52,8 +52,8 @@ def test_a_prompt_without_the_template_is_the_statement(tmp_path):
     row["extra_info"]["raw_problem"] = "..."
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
     (problem,) = load_problems(write_parquet(tmp_path / "train.parquet", [row]))
-    # an index is no id outside its data set
-    assert problem == Problem("train-0", "What is 2 + 3?", "5", {"raw_problem": "..."}, before=problem.before)
+    # an index is no id of its own outside its data set
+    assert problem == Problem("train-7", "What is 2 + 3?", "5", {"raw_problem": "..."}, before=problem.before)
 
 
 @pytest.mark.parametrize(
