@@ -19,15 +19,6 @@ def test_the_dapo_template_is_the_authors_to_the_letter(data_file):
     assert PromptTemplate.load("dapo_base").render("What is 2 + 3?") == expected
 
 
-def test_a_template_that_is_not_there_or_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="gsm8k_chat"):
-        PromptTemplate.load("gsm8k_caht")
-    with pytest.raises(ValueError, match=r"prompts/nowhere\.yaml"):
-        PromptTemplate.load("prompts/nowhere.yaml")
-    with pytest.raises(ValueError, match="dapo_base"):
-        PromptTemplate.load("dapo").encode("2 + 3", character_tokenizer("23 +"))
-
-
 @pytest.mark.parametrize(
     ("name", "extraction", "agree"),
     [

@@ -14,7 +14,6 @@ from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
-from dapo_lit.rollout.metrics import rollout_metrics
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 
 MODES = ["none", "finished", "all"]
@@ -65,16 +64,6 @@ def test_every_token_is_trained_on_or_wasted_or_waits_for_the_next_step(carry_ov
     assert trained + wasted + waiting == pytest.approx(sum(step.tokens_generated for step in steps))
     expired = sum(step.metrics["sampling/groups_expired"] for step in steps)
     assert (expired > 0) == (max_staleness == 0 and carry_over != "none")
-
-
-def test_a_step_whose_batch_was_carried_in_whole_has_nothing_to_measure():
-    made = collector(uneven, replace(RULES, num_prompts=1, max_rounds=9, carry_over="finished", margin=0.0), problems=3)
-    made.keep_rate = KeepRate(kept=1.0, generated=5.0)
-    made.collect(1, policy_version=0)
-    second = made.collect(2, policy_version=1)
-    assert [group.step for group in second.accepted] == [1]
-    assert set(rollout_metrics(second.counted).values()) == {None}
-    assert second.metrics["sampling/length_generated_p50"] is second.metrics["sampling/length_ks"] is None
 
 
 def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed():

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
-from unittest.mock import Mock
 
 import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
@@ -16,7 +15,6 @@ from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Group, Prompt
-from dapo_lit.rollout.step_collection import StopRequestedError
 
 RULES = CollectionRules(
     num_prompts=3,
@@ -235,21 +233,6 @@ def test_a_problem_that_comes_twice_in_a_step_gets_other_noise_and_another_name_
     keys = [request.key for request in made.setup.engine.submitted]
     assert len(set(keys)) == len(set(names)) == len(keys) == 48
     assert max(key.attempt for key in keys) == 3
-
-
-@pytest.mark.parametrize(
-    ("asked", "ends"),
-    [({"return_value": True}, StopRequestedError), ({"side_effect": KeyboardInterrupt}, KeyboardInterrupt)],
-)
-def test_a_stop_or_ctrl_c_in_a_step_restores_the_position_and_what_was_carried_over(asked, ends):
-    made = surplus_after_one_step("finished")
-    made.collect(1, 0)
-    before = made.state_dict()
-    assert before["carried"]
-    made.setup.stop_requested = Mock(**asked)
-    with pytest.raises(ends):
-        made.collect(2, 1)
-    assert made.state_dict() == before
 
 
 def test_collection_continues_from_its_state_as_if_never_interrupted():
