@@ -1,6 +1,6 @@
 """A technique for tests to register beside the five: a mask on tokens of low entropy. Nothing implements it."""
 
-from dapo_lit.techniques import Idle, OwnSetting, Regime, Technique
+from dapo_lit.techniques import Regime, Technique
 
 MASK = Technique(
     "low_entropy_mask",
@@ -13,7 +13,4 @@ MASK = Technique(
     colour="#9c9ca1",
     regime=Regime("policy/entropy", "mean entropy of tokens", 0.1, share=False),
     never_acted=("loss/masked_frac", "it masked no token"),
-    idle=(Idle(lambda get: get("entropy.top_frac") == 1, "entropy.top_frac={entropy.top_frac} keeps every token"),),
-    loss_argument=("entropy", "entropy"),
-    settings=(OwnSetting("entropy.bonus", 0.0),),
 )

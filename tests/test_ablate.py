@@ -11,7 +11,7 @@ from dapo_lit.cli.command import compose
 SUMS = ((1, 2), (2, 2), (3, 1), (4, 3))
 SETTINGS = (
     "task.max_prompt_tokens=8", "task.max_response_tokens=4", "algorithm.num_prompts=4",
-    "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "budget.steps=3", "study.until=null",
+    "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "budget.steps=2", "study.until=null",
     "study.seeds=[0,1]", "study.underpowered=true", "evaluation.every=0", "logger.progress=none",
 )  # fmt: skip
 

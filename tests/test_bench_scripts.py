@@ -1,15 +1,11 @@
 """The benchmarks at a size of seconds: each writes its figures and its table. No measured speed is judged."""
 
-import argparse
 import importlib
 import json
 import multiprocessing
 import sys
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -60,31 +56,6 @@ def test_a_benchmark_writes_its_figures_and_its_table_and_what_it_compares_agree
     assert HOLDS[name](run(name, tmp_path, monkeypatch))
 
 
-@pytest.mark.parametrize(("ahead", "ends"), [(0, [4, 12, 16, 24]), (1, [4, 9, 12, 17]), (2, [4, 9, 12, 15])])
-def test_steps_sampled_ahead_even_out_steps_that_take_1_and_5_seconds_to_sample(monkeypatch, ahead, ends):
-    """Training takes 3 s. One ahead, step 4 waits for the weights after step 2, at 9 s; two ahead, not."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = importlib.import_module("steps_ahead")
-    monkeypatch.setattr(script, "trained_s", lambda gpus, tokens, squares: (3.0, 0.0))
-    found = script.steps_per_hour([(1.0, 0, 0), (5.0, 0, 0)] * 2, ahead, 64)
-    assert found == pytest.approx(2 * 3600 / (ends[3] - ends[1]))
-
-
-@pytest.mark.parametrize(
-    ("way", "seconds"), [("every 8 steps", 48), ("a tick later", 32), ("on arrival", 32), ("no exchange", 32)]
-)
-def test_only_engines_that_wait_for_each_other_add_up_their_slow_ticks(monkeypatch, way, seconds):
-    """Two engines have a response of 16 tokens each; their two ticks of 8 steps take 8 and 24 s, and 24 and 8 s."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = importlib.import_module("rank_streams")
-    work = script.Workload(np.full((20, 1), 16), np.full(20, True))
-    engines = [script.Paced(script.Engine(work, 4), np.ones(5), iter(factors)) for factors in ((1, 3), (3, 1))]
-    batch = script.Batch(work, argparse.Namespace(prompts=2), engines)
-    batch.admission.rules = replace(batch.admission.rules, dynamic_sampling=False)
-    assert (script.knowing_all(batch) if way == "no exchange" else script.exchanging(way, batch)) == seconds
-    assert batch.admission.accepted == [0, 1]
-
-
 class Scripted:
     """A side's process whose answers are listed: seconds of a step, or what ends it; `alive` counts them."""
 
@@ -106,36 +77,23 @@ class Scripted:
         Scripted.alive -= 1
 
 
-DIES = RuntimeError("killed for memory")
-
-
-@pytest.mark.parametrize(
-    ("answers_of_16", "ratio", "turns", "failed"),
-    [
-        ([2, 6, 4, 8], "2.00 (1.00 to 3.00)", 3, {}),
-        ([2, 6, DIES], "3.00 (3.00 to 3.00)", 1, {"TRL, float32, batch 16": "killed for memory"}),
-        ([2, 6, KeyboardInterrupt()], "3.00 (3.00 to 3.00)", 1, {}),
-    ],
-    ids=["all turns", "a side dies", "the benchmark is stopped"],
-)
 def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_written_as_they_come(
-    tmp_path, monkeypatch, answers_of_16, ratio, turns, failed
+    tmp_path, monkeypatch
 ):
-    """Ours takes 1, 2, 2 s for 100 tokens, TRL at batch 16 6, 4, 8 s for 200; at batch 8 it is slower."""
+    """Ours takes 1, 2, 2 s for 100 tokens, TRL at batch 16 6 s for 200 and then dies; at batch 8 it is slower."""
     monkeypatch.syspath_prepend(str(FOLDER))
     script = importlib.import_module("vs_trl")
     monkeypatch.setattr(script, "Child", Scripted)
-    monkeypatch.setattr(Scripted, "answers", {0: [1, 2, 2], 8: [4], 16: list(answers_of_16)}, raising=False)
+    answers = {0: [1, 2, 2], 8: [4], 16: [2, 6, RuntimeError("killed for memory")]}
+    monkeypatch.setattr(Scripted, "answers", answers, raising=False)
     monkeypatch.setattr(sys, "argv", ["vs_trl", "--out", str(tmp_path)])
     report = script.Report(script.parsed())
     settings = script.settings_of_trl([8, 16], float32_only=True)
     comparison = script.Comparison("tiny", script.Work((), 1), settings, report.save)
     report.comparisons.append(comparison)
-    stopped = any(isinstance(answer, KeyboardInterrupt) for answer in answers_of_16)
-    with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
-        comparison.run(steps=1, warmup=0, repeats=3)
+    comparison.run(steps=1, warmup=0, repeats=3)
     assert Scripted.alive == 0
     found = json.loads((tmp_path / "vs_trl.json").read_text())["results"]["tiny"]
-    assert len(found["turns"]["TRL, float32, batch 16"]) == turns
-    assert found["failed"] == failed
-    assert ratio in (tmp_path / "vs_trl.md").read_text()
+    assert len(found["turns"]["TRL, float32, batch 16"]) == 1
+    assert found["failed"] == {"TRL, float32, batch 16": "killed for memory"}
+    assert "3.00 (3.00 to 3.00)" in (tmp_path / "vs_trl.md").read_text()

@@ -11,7 +11,9 @@ from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError, config_folder
+from dapo_lit.config.algorithm import Techniques
 from dapo_lit.config.identity import flatten
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
@@ -33,27 +35,16 @@ ANOTHER_TASK = {
 """Experiments with a task and a size of their own."""
 
 
-@pytest.mark.parametrize(
-    ("overrides", "config_name"),
-    [
-        (["+experiment=dapo", "task=gsm8k", "algorithm.kl={beta: 0.1, where: loss}", "seed=3"], "config"),
-        (["policy={path: a}", "policy.path=b", "evaluation.benchmarks=[a,b]", "+task.options.x=1"], "config"),
-        (
-            [
-                "+experiment=ablate_token_level_loss",
-                "~regime",
-                "trainer=fsdp",
-                "trainer.devices=2",
-                "runs_dir=${task.label}",
-            ],
-            "config",
-        ),
-    ],
-)
-def test_the_trees_of_the_tests_are_those_that_hydra_composes(overrides, config_name):
-    tree_of(overrides[:-1], config_name)  # whose groups are kept
-    found, expected = tree_of(overrides, config_name), composed_tree(overrides, config_name)
-    assert OmegaConf.to_yaml(found) == OmegaConf.to_yaml(expected)
+def test_the_trees_of_the_tests_are_those_that_hydra_composes():
+    overrides = [
+        "+experiment=ablate_token_level_loss",
+        "~regime",
+        "trainer=fsdp",
+        "policy.path=b",
+        "runs_dir=${task.label}",
+    ]
+    tree_of(overrides[:-1])  # whose groups are kept
+    assert OmegaConf.to_yaml(tree_of(overrides)) == OmegaConf.to_yaml(composed_tree(overrides))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -130,6 +121,12 @@ def test_every_choice_of_every_group_composes(compose, override):
         ),
         (["algorithm.optimizer.betas=[1.0,0.999]"], "algorithm.optimizer.betas.0"),
         (["algorithm.clip.high=28"], "algorithm.clip.high"),
+        (["algorithm=ppo", "algorithm.critic=null"], "critic"),
+        (["algorithm.advantage.estimator=gae"], "estimator"),
+        (
+            ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
+            "dynamic_sampling=true",
+        ),
     ],
 )  # fmt: skip
 def test_values_that_cannot_work_are_named(compose, overrides, named):
@@ -142,6 +139,14 @@ SCRIPT_DIFFERS = {
     "algorithm.optimizer.weight_decay", "algorithm.dynamic_sampling.request_groups",
 }  # fmt: skip
 """Where the authors' script is not the paper; docs/paper_and_script.md has a row for each."""
+
+
+def test_the_config_has_a_field_for_every_technique_and_presets_are_as_named(compose):
+    assert list(Techniques.model_fields) == list(REGISTER)
+    assert tuple(REGISTER)[: len(LADDER)] == LADDER
+    for preset, on in (("dapo", DAPO), ("naive_grpo", NAIVE_GRPO)):
+        techniques = compose(f"algorithm={preset}").algorithm.techniques.model_dump()
+        assert {switch for switch, value in techniques.items() if value} == on
 
 
 def test_the_papers_preset_fits_the_limit_of_any_task(compose):

@@ -1,23 +1,27 @@
 """An exported checkpoint is the policy that was trained, for whoever loads it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from command_line import SMALL
 from commands import export_to
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dapo_lit.cli.command import compose
 from dapo_lit.config.commands import ExportConfig
 from dapo_lit.errors import UserError
 from dapo_lit.export import export
 from dapo_lit.train import train
 
 
-@pytest.fixture
-def run(compose, tmp_path) -> Path:
-    train(compose("budget.steps=2", "algorithm.optimizer.lr=0.01"), [])
-    return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
+@pytest.fixture(scope="module")
+def run(cache, tmp_path_factory) -> Path:
+    runs = tmp_path_factory.mktemp("export")
+    train(compose(*SMALL, "budget.steps=2", "algorithm.optimizer.lr=0.01", f"runs_dir={runs}"), [])
+    return runs / "four_sums" / "dapo" / "seed_0"
 
 
 def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(run, tmp_path, capsys):
@@ -52,8 +56,9 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
     assert "exists already" in refused(run, out=run)
     assert "no config.yaml" in refused(tmp_path / "nowhere")
     assert "no checkpoint there" in refused(run / "checkpoints" / "step_000099.ckpt")
-    (run / "checkpoints" / "step_000003.ckpt").write_bytes(b"half a file")
-    assert "is damaged" in refused(run)
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step_000003.ckpt").write_bytes(b"half a file")
+    assert "is damaged" in refused(tmp_path / "run")
 
 
 def test_the_folder_has_a_model_card_with_results_and_licences_and_the_config(run, tmp_path):

@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
 from dapo_lit.forecast.duration import (
-    ALL_REDUCE_S,
     BANDWIDTH_FRAC,
     FOLDER_BYTES_S,
     HELD_OUT_ERROR,
@@ -25,7 +24,6 @@ from dapo_lit.forecast.duration import (
     Step,
     decode,
     phases,
-    response_lengths,
 )  # fmt: skip
 from dapo_lit.forecast.hardware import GPUS, Hardware, PlanConfig, Workload
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
@@ -64,9 +62,6 @@ MEASURED = (
 )  # fmt: skip
 
 
-SINGLE = ("trainer.strategy=single",)
-
-
 def measured_peak(config: PlanConfig, mesh: DeviceMesh | None = None) -> float:
     """Bytes at the peak of two real micro-batches, with the parameters; mesh: of the processes that share them."""
     architecture = dict(config.policy.architecture or {})
@@ -98,8 +93,8 @@ def measured_peak(config: PlanConfig, mesh: DeviceMesh | None = None) -> float:
 
 @pytest.mark.parametrize(
     "options",
-    [(), SINGLE, (*SINGLE, "trainer.sharding.dtype=bfloat16", "trainer.micro_batch_tokens=256")],
-    ids=["one shard", "single", "16-bit copies"],
+    [(), ("trainer.strategy=single", "trainer.sharding.dtype=bfloat16", "trainer.micro_batch_tokens=256")],
+    ids=["one shard", "16-bit copies"],
 )
 def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step(options):
     config = composed(*MEASURED, "trainer.micro_batch_tokens=1024", *options)
@@ -218,18 +213,6 @@ def test_time_of_each_phase_is_the_hand_worked_one():
     one = (2 * SMALL.parameters + 4 * 5 * SMALL.cache_bytes) / (3350e9 * BANDWIDTH_FRAC) + 4 * HOST_S
     assert found["decode"] == pytest.approx(20 * one)
     assert found["weight sync"] == pytest.approx(2 * SMALL.parameters / 1e6)
-
-
-def test_an_engine_drains_to_its_longest_response_and_waits_for_its_gpus():
-    work = Workload(prompt_tokens=0, mean_response_tokens=100.0, length_spread=0.8, keep_frac=1.0)
-    lengths = response_lengths(work, 1000, 8192)
-    assert sum(lengths[:-1]) / 256 == pytest.approx(100)
-    assert lengths == sorted(lengths)
-    assert lengths[-1] == 1000  # 3.8 standard deviations: 73 exp(0.8 x 3.8)
-    whole, cut = (decode(SMALL, GPUS["h100"], Engines(1, 2, 64, cache), 64, lengths, 0) for cache in (1e9, 3e4))
-    assert whole.seconds > 1000 * 2 * SMALL.layers * ALL_REDUCE_S
-    assert whole.bound == "longest responses"
-    assert cut.seconds > whole.seconds  # the cache holds fewer sequences at once
 
 
 def test_the_engines_of_the_config_are_what_is_planned():

@@ -30,20 +30,6 @@ def test_references_get_the_full_score_in_a_worker_and_junk_and_partial_scores_a
     assert [(score.correct, score.value, score.error) for score in wrong] == [(False, -1.0, None)] * len(wrong)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "answer"),
-    [
-        ("spiral_matrix", "[__import__('pathlib').Path('{file}').touch()]"),
-        ("polynomial_multiplication", "open('{file}', 'w')"),
-    ],
-)
-def test_no_answer_is_executed(verifier, tmp_path, dataset, answer):
-    (reference,) = asked(dataset, 1)
-    file = tmp_path / "touched"
-    assert not verifier.score([(reference, "Answer: " + answer.format(file=file))])[0].correct
-    assert not file.exists()
-
-
 @pytest.mark.parametrize("text", ["exec(chr(1))", "x.__class__", "x.real", "lambda: 1", "a if b else c", "'a'", "f[0]"])
 def test_only_formulas_are_parsed(text):
     with pytest.raises(ValueError, match="no formula"):

@@ -8,7 +8,6 @@ from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import study_design, with_values
 from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.identity import flatten
-from dapo_lit.config.shipped import brings_regime
 
 REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
@@ -52,9 +51,3 @@ def test_the_doses_of_a_regime_differ_in_nothing_but_their_own_settings(name):
             differing = {key for key in weakest if weakest[key] != other[key]} - {"study.arm"}
             assert differing
             assert all(key.startswith("algorithm.") for key in differing)
-
-
-def test_an_experiment_brings_the_regime_that_its_defaults_list_names():
-    assert brings_regime(["-m", "+experiment=ablate_clip_higher", "seed=0,1"])
-    assert not brings_regime(["+experiment=dapo", "+regime=joint"])
-    assert not brings_regime(["+experiment=nowhere"])

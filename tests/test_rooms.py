@@ -125,23 +125,6 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
             assert any(module in text for other, text in texts.items() if other != file), module
 
 
-def libraries(file: Path) -> set[str]:
-    """Top-level packages that `file` imports."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
-    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return {name.split(".")[0] for name in names}
-
-
-def test_lightning_is_imported_by_the_room_of_its_name_and_the_commands_alone():
-    for file in PACKAGE.rglob("*.py"):
-        room = file.relative_to(PACKAGE).parts[0]
-        if room == "lit":
-            assert "lightning" in libraries(file) or file.stem == "__init__", file
-        elif file.parent != PACKAGE and room != "replays":
-            assert "lightning" not in libraries(file), file
-
-
 def test_a_light_room_loads_no_heavy_library():
     light = {"techniques", "objective", "study", "math_answers", "config", "errors", "files"}
     modules = ", ".join(name for name in map(module_name, FILES) if light & {*name.split(".")[:2]})

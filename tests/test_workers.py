@@ -31,9 +31,8 @@ def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path,
     assert "inside a/seed_2" in "".join(file.read_text() for file in (tmp_path / "logs").iterdir())
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.5], ids=["at once", "while workers are started"])
-def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
+def test_a_signal_while_workers_are_started_reaches_them_and_ends_the_command_with_code_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     before, start = signal.getsignal(signal.SIGTERM), module.FORK.Process.start
 
@@ -44,7 +43,7 @@ def test_a_signal_reaches_the_workers_and_ends_the_command_with_code_0(
 
     def slowly(process) -> None:
         start(process)
-        time.sleep(pause)
+        time.sleep(0.5)
 
     def run(cell: Cell) -> int:
         (tmp_path / f"started_{cell.seed}").touch()
