@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 SMALL = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=6",
@@ -34,9 +33,9 @@ def server() -> subprocess.Popen[str]:
 
 
 class Command:
-    """A command in a process of its own, started without waiting for it; `handicaps` as in handicaps.py."""
+    """A command in a process of its own, started without waiting for it."""
 
-    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train", **handicaps: Any) -> None:
+    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train") -> None:
         self.arguments = [module, *arguments]
         self._outputs = tempfile.TemporaryDirectory(prefix="command_")
         self.folder = Path(self._outputs.name)
@@ -45,7 +44,6 @@ class Command:
             "arguments": arguments,
             "cwd": str(cwd),
             "env": dict(os.environ),
-            "handicaps": handicaps,
             **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code")},
         }
         forking = server()
@@ -80,10 +78,10 @@ class Command:
 
 
 def run_cli(
-    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240, **handicaps: Any
+    *arguments: str, cwd: Path, module: str = "dapo_lit.train", timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user would, in a folder of its own."""
-    return Command(*arguments, cwd=cwd, module=module, **handicaps).wait(timeout)
+    return Command(*arguments, cwd=cwd, module=module).wait(timeout)
 
 
 def run_python(

@@ -16,8 +16,6 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 
-import handicaps
-
 IMPORTED = (
     "dapo_lit.train", "dapo_lit.lit.fit", "dapo_lit.study.report.report",
     "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset",
@@ -36,7 +34,6 @@ def run(request: dict) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
-        handicaps.apply(**request["handicaps"])
         sys.path[0] = request["cwd"]
         sys.argv = [request["module"], *request["arguments"]]
         sys.modules.pop(request["module"], None)  # imported below as a module, run here as a program
