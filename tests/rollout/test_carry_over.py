@@ -103,7 +103,14 @@ def test_a_group_is_as_old_as_its_oldest_token():
 
 
 def test_problems_that_were_returned_and_not_asked_yet_stay_in_line_behind_new_ones():
-    """p6 and p5 are asked for ahead of need and dropped unfinished: they come before p4, which still waits."""
+    made = collector(lambda key: answers(RIGHT if key.sample_index == 0 else WRONG))
+    made.returned = [7, 6, 5, 4, 3, 2]
+    step = made.collect(1, 0)
+    assert [g.problem.id for g in step.generated] == ["p7", "p6", "p5"]
+    assert made.returned == [4, 3, 2]
+    made.collect(2, 0)
+    assert made.returned == []
+    # p6 and p5 are asked for ahead of need and dropped unfinished: they come before p4, which still waits.
     made = collector(
         lambda key: answers(RIGHT if key.sample_index == 0 else WRONG, ends_at=0.0 if key.problem_id == "p7" else 9.0),
         replace(RULES, num_prompts=1, margin=9.0),
