@@ -78,18 +78,16 @@ def test_a_signal_at_any_moment_loses_no_row_and_changes_no_bit(whole, tmp_path,
 
 
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
-    arguments = (*SMALL, "logger=wandb", "logger.wandb.mode=offline", "logger.rollouts_every=1")
-    arguments += (
-        "logger.wandb.tags=[tag_a,tag_b]",
-        "logger.wandb.notes=noted here",
-        "logger.wandb.name=named",
+    arguments = (
+        *SMALL, "logger=wandb", "logger.wandb.mode=offline", "logger.rollouts_every=1", "preflight=false",
+        "logger.wandb.tags=[tag_a,tag_b]", "logger.wandb.notes=noted here", "logger.wandb.name=named",
         "+logger.wandb.group=grouped",
-    )
-    assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
+    )  # fmt: skip
+    assert run_cli(*arguments, "budget.steps=1", cwd=tmp_path).returncode == 0
     first = json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"]
-    done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
+    done = run_cli(*arguments, "budget.steps=2", "resume=true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1, 2, 3, 4]  # a larger budget goes on
+    assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1, 2]  # a larger budget goes on
     assert json.loads((tmp_path / RUN / "run.json").read_text())["wandb_id"] == first
     logs = list((tmp_path / RUN).rglob(f"run-{first}.wandb"))
     assert len(logs) == 2
@@ -106,7 +104,7 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
         for column in ("prompt", "response", "correct", "reward", "length_penalty", "reward_shaped", "advantage"):
             logged = pd.Series([row[table["columns"].index(column)] for row in table["data"]], dtype=kept[column].dtype)
             pd.testing.assert_series_equal(logged, kept[column], check_names=False)
-    assert len(tables) == 2
+    assert len(tables) == 1
 
 
 def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
