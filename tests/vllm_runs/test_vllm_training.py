@@ -1,6 +1,7 @@
 """Training runs that sample with vLLM, as a user starts them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from command_line import run_python
 
 TINY = (
@@ -17,6 +19,7 @@ TINY = (
     "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1",
     "budget.steps=25",  # enough for the signal to come before the end
 )  # fmt: skip
+MODEL = Path(os.environ.get("DAPO_LIT_SMOLLM2", Path(__file__).parents[2] / "models" / "smollm2_135m"))
 RUN = Path("runs") / "ablate_clip_higher" / "dapo-clip_higher" / "seed_0"
 
 
@@ -52,6 +55,26 @@ def test_a_run_with_vllm_is_interrupted_and_resumed_and_samples_from_the_weights
         check_agreement(row)
     rollouts = pd.read_parquet(tmp_path / RUN / "rollouts" / "step_000025.parquet")
     assert rollouts.groupby(["problem_id", "attempt"]).size().eq(8).all()
+
+
+def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
+    if not (MODEL / "config.json").is_file():
+        pytest.skip(f"SmolLM2-135M is not in {MODEL}: run `make model`, or name its folder in DAPO_LIT_SMOLLM2")
+    ran = run_python(
+        "+experiment=smollm2_arithmetic", "rollout=vllm", f"policy.path={MODEL}", "rollout.vllm.kv_cache_gb=0.5",
+        "algorithm.num_prompts=2", "algorithm.minibatch_prompts=1", "algorithm.optimizer.warmup_steps=0",
+        "budget.steps=2", "task.num_heldout=2", "evaluation.samples=1", "logger.rollouts_every=1",
+        cwd=tmp_path, timeout=400,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    run = tmp_path / "runs" / "smollm2_arithmetic" / "dapo" / "seed_0"
+    assert "Answer: " in (run / "run.html").read_text()  # its completions
+    _, first, second = rows_of(run)
+    check_agreement(first)
+    check_agreement(second)  # after an update of 1e-5: weights of the step before would be 1e-3 nats off
+    assert second["time/sync_s"] > 0
+    state = torch.load(next((run / "checkpoints").glob("*.ckpt")), weights_only=False)["state_dict"]
+    assert any(name.endswith("q_proj.weight") for name in state)
 
 
 RANKS = (
