@@ -93,21 +93,8 @@ def step_page(
     directions = Directions(folder)
     if recorded.log.summed:
         directions.add(recorded.log.summed)
-    ratios: dict[bytes, np.ndarray] = {}  # replays without a difference share theirs
-    replays: dict[Any, dict[str, Any]] = {}
-    measured = []
-    for on, config in _with_progress(combinations.items(), len(combinations), "combinations replayed"):
-        effects = _effects(on, config, groups)
-        if effects not in replays:
-            arm = replay(recording, config)
-            table = token_table(arm, lambda ids: "")
-            ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
-            ratios.setdefault(ratio.tobytes(), ratio)
-            along = directions.add(arm.log.summed) if arm.log.summed else []
-            update = _update(arm, recorded) | {"along": along}
-            replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "update": update}
-            del arm  # or its gradients would be kept through the next replay
-        measured.append({"on": sorted(on)} | replays[effects])
+    ratios: dict[bytes, np.ndarray] = {}
+    measured = _measured(recording, combinations, recorded, directions, ratios)
     policy = PolicyOfStep(recording, groups)
     entropy = policy.forward(range(policy.num_completions))[1]
     sketch = _sketch(policy, recorded, directions)
@@ -138,6 +125,34 @@ def step_page(
             "numbers": _packed(np.concatenate(numbers)),
         }
     )
+
+
+def _measured(
+    recording: Recording,
+    combinations: Mapping[frozenset[str], Config],
+    recorded: Replayed,
+    directions: Directions,
+    ratios: dict[bytes, np.ndarray],
+) -> list[dict[str, Any]]:
+    """The replay of each combination: its ratios, by their place in `ratios`, and its update along the directions.
+
+    Adds the ratios and the directions of each replay; replays without a difference share theirs.
+    """
+    replays: dict[Any, dict[str, Any]] = {}
+    found = []
+    for on, config in _with_progress(combinations.items(), len(combinations), "combinations replayed"):
+        effects = _effects(on, config, recorded.generated)
+        if effects not in replays:
+            arm = replay(recording, config)
+            table = token_table(arm, lambda ids: "")
+            ratio = table["ratio"].to_numpy() if len(table) else np.empty(0, np.float32)
+            ratios.setdefault(ratio.tobytes(), ratio)
+            along = directions.add(arm.log.summed) if arm.log.summed else []
+            update = _update(arm, recorded) | {"along": along}
+            replays[effects] = {"ratios": list(ratios).index(ratio.tobytes()), "update": update}
+            del arm  # or its gradients would be kept through the next replay
+        found.append({"on": sorted(on)} | replays[effects])
+    return found
 
 
 def _effects(on: frozenset[str], config: Config, groups: Sequence[Group]) -> tuple[Any, ...]:
