@@ -67,8 +67,6 @@ class EvaluateConfig(Section):
     threads: PositiveInt
     cache_gb: PositiveFloat
     """Memory limit of keys and values; long sequences are decoded in smaller batches."""
-    save_every_s: Annotated[float, Field(ge=0)]
-    """Seconds between writes of finished samples."""
     workers: PositiveInt
     """Processes of the verifier."""
     deadline_s: PositiveFloat

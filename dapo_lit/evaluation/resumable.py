@@ -18,7 +18,7 @@ from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel
-from dapo_lit.evaluation.sample_store import SampleFiles
+from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
 from dapo_lit.files import write_text
 from dapo_lit.preflight.policy import check_sampler
@@ -29,6 +29,8 @@ from dapo_lit.runs.run_folder import code_state, hardware, versions
 
 PLAIN_EVERY_S = 15.0
 """Seconds between progress lines if the output is not a terminal."""
+SAVE_EVERY_S = 60.0
+"""Seconds between writes of the samples so far."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Result:
 
 
 def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
-    """Generates the missing samples and returns the evaluation of all; a kill loses at most `save_every_s` seconds."""
+    """Generates the missing samples and returns the evaluation of all; a kill loses at most a minute of them."""
     benchmark = open_benchmark(
         config.benchmark,
         evaluated.tokenizer,
@@ -56,8 +58,7 @@ def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
         print(message, flush=True)
     folder = result_folder(config, evaluated, benchmark)
     with benchmark.verifier:
-        sample_missing(config, evaluated, benchmark, folder)
-        samples = SampleFiles(folder).read().values()
+        samples = with_missing(config, evaluated, benchmark, folder)
         n = config.n or config.benchmark.samples
         return Result(evaluated.label, folder, summarise(benchmark.prompts, n, samples, benchmark.verifier), benchmark)
 
@@ -82,18 +83,20 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
     return folder
 
 
-def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, folder: Path) -> None:
-    """Generates and saves the samples that the folder lacks, in one engine call so that its batch stays full."""
-    files, n = SampleFiles(folder), config.n or config.benchmark.samples
-    done = files.read()
+def with_missing(
+    config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, folder: Path
+) -> list[EvaluatedSample]:
+    """The samples in the folder, after those that it lacked were generated in one engine call, so that its batch stays
+    full."""
+    done, n = read_samples(folder), config.n or config.benchmark.samples
+    samples = list(done.values())
     wanted = {p.problem.id for p in benchmark.prompts}
-    existing = sum(s.problem_id in wanted and s.sample_index < n for s in done.values())
+    existing = sum(s.problem_id in wanted and s.sample_index < n for s in samples)
     total = len(benchmark.prompts) * n
     missing = total - existing
     if missing <= 0:
         print(f"all {total:,} samples are in {folder}")
-        files.merge()
-        return
+        return samples
     if existing:
         print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
     rows = batch_size(config, evaluated.model, benchmark)
@@ -109,20 +112,20 @@ def sample_missing(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark:
     if config.preflight:
         run_checks(checks(evaluated, benchmark, engine))
     print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
-    samples = evaluated_samples(
+    found = evaluated_samples(
         benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
-    unsaved, saved_at = list[EvaluatedSample](), time.monotonic()
+    saved_at = time.monotonic()
     try:
-        for sample in followed(samples, missing):
-            unsaved.append(sample)
-            if time.monotonic() - saved_at >= config.save_every_s:
-                files.append(unsaved)
-                unsaved, saved_at = [], time.monotonic()
+        for sample in followed(found, missing):
+            samples.append(sample)
+            if time.monotonic() - saved_at >= SAVE_EVERY_S:
+                write_samples(folder, samples)
+                saved_at = time.monotonic()
     finally:
-        files.append(unsaved)  # an interrupt loses the unfinished samples only
+        write_samples(folder, samples)  # an interrupt loses the unfinished ones only
         engine().close()
-    files.merge()
+    return samples
 
 
 def checks(

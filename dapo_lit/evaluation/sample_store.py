@@ -1,12 +1,9 @@
 """The samples of an evaluation on disk, as Parquet with one row a sample.
 
-During an evaluation, finished samples are written to `parts/`, atomically, so that a kill loses seconds of work. At the
-end they are merged into `samples.parquet`. Earlier samples are kept: a larger evaluation only adds what is missing.
+Earlier samples are kept: a larger evaluation only adds what is missing.
 """
 
-import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,43 +30,17 @@ SCHEMA = pa.schema(
 )
 
 
-class SampleFiles:
-    """The samples in one folder, which grow while an evaluation runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.merged = folder / "samples.parquet"
-        self._parts = folder / "parts"
-
-    def read(self) -> dict[SampleName, EvaluatedSample]:
-        """All samples on disk; duplicates that a kill during `merge` left are removed."""
-        found: dict[SampleName, EvaluatedSample] = {}
-        for file in self._files():
-            for row in read_arrow(file, SCHEMA.names).to_pylist():
-                sample = EvaluatedSample(**row)
-                found.setdefault(sample.name, sample)
-        return found
-
-    def append(self, samples: Sequence[EvaluatedSample]) -> None:
-        """Writes further samples; they are on disk when this returns."""
-        if samples:
-            # The name is unique, so a second process in the same folder overwrites nothing.
-            self._parts.mkdir(parents=True, exist_ok=True)
-            _write(self._parts / f"{time.time_ns()}_{os.getpid()}.parquet", samples)
-
-    def merge(self) -> None:
-        """Moves all samples into `samples.parquet`, sorted by problem and sample."""
-        files, samples = self._files(), self.read()
-        _write(self.merged, sorted(samples.values(), key=lambda s: s.name))
-        for part in files:
-            if part != self.merged:
-                part.unlink()
-
-    def _files(self) -> list[Path]:
-        return [*([self.merged] if self.merged.is_file() else []), *sorted(self._parts.glob("*.parquet"))]
+def read_samples(folder: Path) -> dict[SampleName, EvaluatedSample]:
+    """All samples in samples.parquet; none where there is no file yet."""
+    file = folder / "samples.parquet"
+    rows = read_arrow(file, SCHEMA.names).to_pylist() if file.is_file() else []
+    return {sample.name: sample for sample in (EvaluatedSample(**row) for row in rows)}
 
 
-def _write(file: Path, samples: Sequence[EvaluatedSample]) -> None:
-    write_arrow(file, pa.Table.from_pylist([asdict(sample) for sample in samples], schema=SCHEMA))
+def write_samples(folder: Path, samples: Iterable[EvaluatedSample]) -> None:
+    """Replaces samples.parquet, sorted by problem and sample."""
+    rows = [asdict(sample) for sample in sorted(samples, key=lambda s: s.name)]
+    write_arrow(folder / "samples.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:

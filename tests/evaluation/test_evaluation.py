@@ -9,7 +9,7 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.evaluation.sample_store import SampleFiles
+from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (
     SampleKey,
     evaluate,
@@ -109,37 +109,27 @@ def test_with_more_samples_than_k_avg_and_pass_use_all_of_them_and_cons_the_firs
 # --- on disk ---------------------------------------------------------------------------------------------------------
 
 
-def run(prompts, n, engine, verifier, files: SampleFiles) -> None:
-    """Saves each sample."""
-    for sample in evaluated_samples(prompts, n, engine, verifier, decode, SAMPLING, files.read().keys()):
-        files.append([sample])
-    files.merge()
+def run(prompts, n, engine, verifier, folder) -> None:
+    """Saves what was missing."""
+    done = read_samples(folder)
+    found = evaluated_samples(prompts, n, engine, verifier, decode, SAMPLING, done.keys())
+    write_samples(folder, [*done.values(), *found])
 
 
 def test_more_samples_and_more_problems_add_to_what_is_there(tmp_path, prompts, engine, verifier):
-    run(prompts[:1], 2, engine, verifier, SampleFiles(tmp_path))
-    run(prompts, 4, engine, verifier, SampleFiles(tmp_path))
+    run(prompts[:1], 2, engine, verifier, tmp_path)
+    run(prompts, 4, engine, verifier, tmp_path)
     keys = [(r.key.problem_id, r.key.sample_index) for r in engine.submitted]
     assert sorted(keys) == sorted(product("ab", range(4)))
 
 
 def test_a_question_whose_answer_changed_is_asked_anew(tmp_path, prompts, engine, verifier):
-    run(prompts, 4, engine, verifier, SampleFiles(tmp_path))
+    run(prompts, 4, engine, verifier, tmp_path)
     changed = [Prompt(Problem("a", "?", "2", {}), prompts[0].ids), prompts[1]]
-    run(changed, 4, engine, verifier, SampleFiles(tmp_path))
+    run(changed, 4, engine, verifier, tmp_path)
     assert [r.key.problem_id for r in engine.submitted[8:]] == ["a"] * 4
-    evaluation = summarise(changed, 4, SampleFiles(tmp_path).read().values(), verifier)
+    evaluation = summarise(changed, 4, read_samples(tmp_path).values(), verifier)
     assert [s.correct for s in evaluation.samples[:4]] == [False, True, False, False]
-
-
-def test_a_kill_between_merging_and_clearing_leaves_every_sample_once(tmp_path, prompts, engine, verifier):
-    files = SampleFiles(tmp_path)
-    run(prompts, 4, engine, verifier, files)
-    files.append(list(files.read().values())[:3])
-    (tmp_path / "parts" / "1_1.parquet.part").write_bytes(b"half a file")
-    assert len(files.read()) == 8
-    files.merge()
-    assert len(files.read()) == 8
 
 
 # --- intervals over questions ----------------------------------------------------------------------------------------
