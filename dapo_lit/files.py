@@ -8,13 +8,14 @@ from pathlib import Path
 
 from dapo_lit.errors import UserError
 
-DRAFT, REPLACED = ".part", ".replaced"
-"""Suffixes of what is being written, and of a folder that is about to be replaced."""
+DRAFT = ".part"
+"""Suffix of what is being written."""
 
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """The path of a draft (a file or a folder), which replaces `final` once the block has written it.
+    """The path of a draft, which gets the name `final` once the block has written it: of a file in place of an older
+    one, of a folder where there is none.
 
     A kill or a power loss leaves the old content or the new one, never a part of it. An error removes the draft. Two
     processes may not write one file at the same time.
@@ -50,24 +51,8 @@ def put_in_place(draft: Path, final: Path) -> None:
     for inner in sorted(draft.rglob("*")) if draft.is_dir() else ():
         force_to_disk(inner)
     force_to_disk(draft)
-    if final.is_dir():  # cannot be replaced in one step, see settle_replaced
-        older = final.with_name(final.name + REPLACED)
-        final.rename(older)
-        draft.rename(final)
-        shutil.rmtree(older)
-    else:
-        draft.replace(final)
+    draft.replace(final)
     force_to_disk(final.parent)  # the new name
-
-
-def settle_replaced(folder: Path) -> None:
-    """Gives older folders in `folder` their names back after a kill between the two renames of `put_in_place`."""
-    for older in folder.glob(f"*{REPLACED}"):
-        final = older.with_name(older.name.removesuffix(REPLACED))
-        if final.exists():
-            shutil.rmtree(older)
-        else:
-            older.rename(final)
 
 
 def force_to_disk(path: Path) -> None:

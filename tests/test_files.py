@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.files import REPLACED, replacing, settle_replaced, write_text
+from dapo_lit.files import replacing, write_text
 
 
 def test_content_is_on_disk_before_the_name_and_the_name_before_it_returns(tmp_path, monkeypatch):
@@ -23,24 +23,21 @@ def test_content_is_on_disk_before_the_name_and_the_name_before_it_returns(tmp_p
     assert synced == [("part", False), ("new.part", False), (tmp_path.name, True)]
 
 
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_an_error_leaves_the_old_content_and_no_draft(tmp_path, is_folder):
+def test_an_error_leaves_the_old_content_and_no_draft(tmp_path):
     final = tmp_path / "final"
 
     def write(content: str, fails: bool = False) -> None:
         with replacing(final) as draft:
-            if is_folder:
-                draft.mkdir()
-            (draft / "inner" if is_folder else draft).write_text(content)
+            draft.write_text(content)
             if fails:
                 raise KeyError
 
     write("old")
     with pytest.raises(KeyError):
         write("half", fails=True)
-    assert (final / "inner" if is_folder else final).read_text() == "old"
+    assert final.read_text() == "old"
     write("new")
-    assert (final / "inner" if is_folder else final).read_text() == "new"
+    assert final.read_text() == "new"
     assert list(tmp_path.iterdir()) == [final]
 
 
@@ -48,12 +45,3 @@ def test_the_draft_of_a_killed_process_is_written_anew(tmp_path):
     (tmp_path / "file.part").write_text("left by a kill, and longer")
     write_text(tmp_path / "file", "whole")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "whole")]
-
-
-def test_a_folder_that_a_kill_left_without_its_name_gets_it_back(tmp_path):
-    (tmp_path / f"step{REPLACED}").mkdir()
-    settle_replaced(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step"]
-    (tmp_path / f"step{REPLACED}").mkdir()  # a kill after the second rename
-    settle_replaced(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step"]

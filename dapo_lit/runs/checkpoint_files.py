@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place, settle_replaced
+from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.runs.bind import bind, step_of
@@ -101,7 +101,6 @@ def newest_good(folder: Path) -> Path | None:
 
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
-    settle_replaced(folder)
     for checkpoint in reversed(complete(folder)):
         reason = fault(checkpoint)
         if reason is None:
