@@ -1,10 +1,8 @@
 """The records of one rollout step: prompts, completions, groups, and the collected step."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, SampleRequest, TokenIds
@@ -101,31 +99,6 @@ class Group(ArrayRecord):
             return not self.equal_rewards
         count, margin = len(self.completions), rules.pass_rate_margin * len(self.completions)
         return self.mixed and margin < self.num_correct < count - margin
-
-
-IMPOSSIBLE = -60.0
-"""Log-probability (nats) below which identical samples are taken for a fault: one group in 10^26."""
-
-
-class IdenticalSamplesError(RuntimeError):
-    """The samples of a group are one sample: they were drawn from the same noise."""
-
-
-def check_independent(samples: Sequence[Sample]) -> None:
-    """Raises IdenticalSamplesError where independent samples would hardly be identical.
-
-    If the first response has probability p, the G - 1 others equal it with probability p^(G - 1). If the answer
-    is nearly certain, identical samples are expected.
-    """
-    first = samples[0]
-    if len(samples) < 2 or any(not np.array_equal(s.response_ids, first.response_ids) for s in samples[1:]):
-        return
-    chance = (len(samples) - 1) * float(np.sum(first.rollout_logprobs, dtype=np.float64))
-    if chance < IMPOSSIBLE:
-        raise IdenticalSamplesError(
-            f"all {len(samples)} responses to {first.key.problem_id} in step {first.key.step} are identical, which "
-            f"independent samples would be with log-probability {chance:.0f}: the engine gives them the same noise"
-        )
 
 
 @dataclass

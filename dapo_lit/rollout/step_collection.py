@@ -23,7 +23,7 @@ from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.progress import Progress, listed
 from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
-from dapo_lit.rollout.records import Completion, Group, OpenGroup, check_independent
+from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 
 TAIL_FROM = 0.9
@@ -224,7 +224,6 @@ class StepCollection:
             ended = [group.scored[i] for i in range(group.num_samples)]
             group.group.completions = [c for c in ended if not c.score.missing]
             group.group.missing = [c for c in ended if c.score.missing]
-            check_independent([completion.sample for completion in ended])
             self._resolve(place)
 
     def _resolve(self, place: int) -> None:
