@@ -19,7 +19,7 @@ from dapo_lit.cli.overrides import choices, looks_only, parsed_overrides
 from dapo_lit.cli.study_plan import check_power, make_plan, protocol
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.shipped import base_of, known_choices
+from dapo_lit.config.shipped import base_of
 from dapo_lit.errors import suggestion
 from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
@@ -84,8 +84,6 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None
-    if chosen:
-        _check_choice(chosen[0])
     if looks_only(arguments):
         return list(arguments), None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
@@ -215,15 +213,6 @@ def find_arm(study: Design, name: str) -> Arm:
     if arm is None:
         raise ConfigError(f"study.arm: study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")
     return arm
-
-
-def _check_choice(choice: Override) -> None:
-    known = known_choices("study")
-    name = str(choice.value())
-    if not choice.is_add():
-        raise ConfigError(f"study={name}: write +study={name}; a run needs no study, so there is none to replace")
-    if name not in known:
-        raise ConfigError(f"+study={name}: no such study; {suggestion(name, known)}")
 
 
 def _check_overrides(others: Sequence[Override]) -> None:
