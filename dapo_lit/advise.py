@@ -30,7 +30,7 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
     from dapo_lit.config.identity import flatten, with_defaults
     from dapo_lit.run_files import read_config, read_metrics
 
-    return read_metrics(run).rows, flatten(with_defaults(read_config(run))[0]["algorithm"])
+    return read_metrics(run).rows, flatten(with_defaults(read_config(run))["algorithm"])
 
 
 def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:

@@ -83,7 +83,7 @@ def pack_bases(runs: Runs, bases: Path) -> list[str]:
         str(run.record["base_weights"]): run for run in runs if run.record.get("base_weights")
     }.items():
         try:
-            config = parse(with_defaults({**run.config, "study": None, "regime": None})[0])
+            config = parse(with_defaults({**run.config, "study": None, "regime": None}))
             lacking.append(pack_base(config.policy, config.task, weights, bases))
         except ConfigError as fault:
             lacking.append(f"the base policy {weights} of {run.name} is not packed: {fault}")

@@ -60,7 +60,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
 def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The config of a fork: that of its run, with the composed values of its own keys and what was typed."""
     run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
-    found: dict[str, Any] = with_defaults(read_config(run))[0] | {key: tree[key] for key in OWN}
+    found: dict[str, Any] = with_defaults(read_config(run)) | {key: tree[key] for key in OWN}
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"
     found["rollout"]["noise_stream"] = tree["seed"]
     found["preflight"] = False  # the run had it

@@ -86,9 +86,8 @@ def kind_of(key: str) -> Kind:
     return known.get(key, SCIENCE)
 
 
-def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A run's config without retired keys and with the keys that its version did not have; these with their values."""
-    added: dict[str, Any] = {}
+def with_defaults(tree: Tree) -> dict[str, Any]:
+    """A run's config without retired keys and with the keys that its version did not have."""
 
     def kept(part: Tree, prefix: str = "") -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -101,27 +100,26 @@ def with_defaults(tree: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
                 found[name] = below
         return found
 
-    def fill(part: Tree, schema: type[Section], defaults: Tree, prefix: str) -> dict[str, Any]:
+    def fill(part: Tree, schema: type[Section], defaults: Tree) -> dict[str, Any]:
         filled = dict(part)
         for name, field in schema.model_fields.items():
             section = section_of(field.annotation)
-            if name not in part:
-                if name in defaults:
-                    filled[name] = added[prefix + name] = defaults[name]
-            elif section and isinstance(part[name], Mapping):
-                filled[name] = fill(part[name], section, defaults.get(name) or {}, f"{prefix}{name}.")
+            if name not in part and name in defaults:
+                filled[name] = defaults[name]
+            elif section and isinstance(part.get(name), Mapping):
+                filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
     heldout = tree.get("evaluation", {}).get("num_problems")  # which was a second limit on task.num_heldout
     own = kept(tree)
     if heldout is not None and "num_heldout" in own.get("task", {}):
         own["task"]["num_heldout"] = min(heldout, own["task"]["num_heldout"])
-    return fill(own, Config, {**default_run(), "study": default_study()}, ""), added
+    return fill(own, Config, {**default_run(), "study": default_study()})
 
 
 def identity(tree: Tree) -> dict[str, Any]:
     """The dotted keys that decide what a run learns and when it ends, with their values."""
-    flat = flatten(with_defaults(tree)[0])
+    flat = flatten(with_defaults(tree))
     counted = {key for key in flat if kind_of(key) in (SCIENCE, HORIZON)}
     if flat.get("algorithm.token_level_denominator") == "microbatch":  # the gradient depends on the packing
         counted |= flat.keys() & set(PACKING)

@@ -74,7 +74,7 @@ def run_config(run: Path) -> Config:
     """The resolved config of a run."""
     tree = read_config(run)
     try:
-        return parse(with_defaults({**tree, "study": None, "regime": None})[0])  # sections that change between versions
+        return parse(with_defaults({**tree, "study": None, "regime": None}))  # sections that change between versions
     except ConfigError as error:
         raise ConfigError(f"{run / 'config.yaml'} does not fit this version of the schema:\n{error}") from None
 

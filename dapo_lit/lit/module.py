@@ -72,7 +72,7 @@ class DAPOModule(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        config = config if isinstance(config, Config) else parse(with_defaults(config)[0])
+        config = config if isinstance(config, Config) else parse(with_defaults(config))
         self.config = config
         self.save_hyperparameters({"config": config.model_dump(mode="json")})
         self.build_policy = build_policy or self._policy_of_parts

@@ -21,7 +21,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
         ConfigError: the run is another experiment, has gone beyond the new budget, or its checkpoints cannot be read
             by the new strategy.
     """
-    before, after = with_defaults(read_config(run))[0], config.model_dump(mode="json")
+    before, after = with_defaults(read_config(run)), config.model_dump(mode="json")
     different = differences(identity(before), identity(after))
     if science := {key: values for key, values in different.items() if kind_of(key) is not HORIZON}:
         raise ConfigError(

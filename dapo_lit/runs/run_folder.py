@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.identity import config_hash, with_defaults
+from dapo_lit.config.identity import config_hash
 from dapo_lit.errors import DamagedError
 from dapo_lit.files import write_text
 from dapo_lit.manifest import MANIFEST, RESTORE, sum_of
@@ -32,7 +32,6 @@ from dapo_lit.run_files import (
     config_text,
     end_torn_row,
     is_run,
-    read_config,
     read_record,
     write_record,
 )
@@ -182,11 +181,7 @@ def check_complete(path: Path) -> None:
 
 
 def report_changes(path: Path, config: Config, changes: Mapping[str, list[Any]]) -> None:
-    """Prints what a resumed run changes, and the keys that the version that wrote it did not have."""
-    _, added = with_defaults(read_config(path))
-    if added:
-        values = ", ".join(f"{key}={value}" for key, value in added.items())
-        print(f"the run in {path} was written by a version without these keys; it is read with {values}", flush=True)
+    """Prints what a resumed run changes."""
     if changes:
         print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
     if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
