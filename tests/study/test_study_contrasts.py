@@ -15,7 +15,7 @@ from dapo_lit.study.designs import Arm, cube
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band
 from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.registration import Family, Plan, Registered, late_registration, read_plan
+from dapo_lit.study.read.registration import Family, Plan, Registered, read_plan
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
@@ -162,13 +162,6 @@ def test_a_plan_takes_further_seeds_and_nothing_else_and_is_not_changed_by_hand(
     file.write_text(file.read_text().replace('"up"', '"down"', 1))
     with pytest.raises(StudyError, match="changed by hand"):
         read_plan(tmp_path)
-
-
-def test_a_plan_registered_after_the_first_run_started_is_marked(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    assert "no plan" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
-    register_plan(tmp_path / "table1", Plan("table1"))
-    assert "after the first run had started" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
 
 
 def test_the_arms_of_a_seed_must_share_the_weights_of_their_base_policy(tmp_path: Path) -> None:

@@ -185,8 +185,8 @@ def _unpaired(runs: Sequence[Run], key: str) -> list[str]:
     """Arms without a seed in common with the first one: Welch's t-interval and a permutation test over runs."""
     values: dict[str, dict[int, float]] = {}
     for run in runs:
-        if reduced := outcome(run, key):
-            values.setdefault(run.arm, {})[run.seed] = reduced.last
+        if (reduced := outcome(run, key)) is not None:
+            values.setdefault(run.arm, {})[run.seed] = reduced
     notes = []
     control, *treated = values or [""]
     for arm in treated:

@@ -1,7 +1,5 @@
 """One number a run for comparisons, its base policy, and how metrics are named and printed (see docs/metrics.md)."""
 
-from dataclasses import dataclass
-
 from dapo_lit.study.read.runs import Run, Runs, StudyError
 
 WORDS = {
@@ -86,18 +84,12 @@ def is_outcome(key: str) -> bool:
     return key.startswith(OUTCOMES) and key not in BY_CONSTRUCTION
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A metric of one run, reduced."""
+def outcome(run: Run, key: str) -> float | None:
+    """The number that arms are compared on: the mean of a metric's last points.
 
-    last: float
-    """Mean of the last points: the number that arms are compared on."""
-    points: int
-    """Number of points: a third of the checkpoints, at most three; a tenth where a metric has more than 30 values."""
-
-
-def outcome(run: Run, key: str) -> Outcome | None:
-    """Reduces a metric of a run; None where it was not logged after step 0, or was NaN or infinite somewhere."""
+    Points are a third of the checkpoints, at most three; a tenth where a metric has more than 30 values. None where it
+    was not logged after step 0, or was NaN or infinite somewhere.
+    """
     series = run.series(key)
     values = series.to_numpy()[series.index.to_numpy() > 0]
     count = len(values)
@@ -106,14 +98,13 @@ def outcome(run: Run, key: str) -> Outcome | None:
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
         points = 1  # the last evaluation has far more samples than those before it
-    return Outcome(float(values[-points:].mean()), points)
+    return float(values[-points:].mean())
 
 
 def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:
     """A metric averaged over rollout steps; over the run's last values where no steps are named; None without any."""
     if steps is None:
-        reduced = outcome(run, key)
-        return reduced.last if reduced else None
+        return outcome(run, key)
     values = run.series(key).loc[steps[0] : steps[1]]
     return None if values.empty or run.spoilt(key) else float(values.mean())
 
@@ -124,7 +115,7 @@ def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:
     for run in runs:
         reduced = outcome(run, key) if run.usable else None
         if reduced is not None:
-            table[run.arm][run.seed] = reduced.last
+            table[run.arm][run.seed] = reduced
     return table
 
 
@@ -144,7 +135,7 @@ def primary_metric(runs: Runs, registered: str | None = None) -> str:
     found = [key for key in keys if key.startswith("eval/") and "/avg@" in key]
     candidates = [registered] if registered else [*found, "rollout/accuracy"]
     for key in candidates:
-        if any(outcome(run, key) for run in runs.usable):
+        if any(outcome(run, key) is not None for run in runs.usable):
             return key
     wanted = " or ".join(candidates)
     raise StudyError(f"no finished run logged {wanted} after step 0, so there is nothing to compare arms on")
@@ -186,12 +177,3 @@ def unit(key: str) -> str:
     if is_share(key):
         return "points"
     return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""
-
-
-def weights_by_base(runs: Runs) -> dict[str, str]:
-    """The hash of each base policy's weights; the path of a policy of your own."""
-    found = {}
-    for run in runs.usable:
-        path = (run.config.get("policy") or {}).get("path")
-        found[run.base] = str(path or run.record.get("base_weights") or "not recorded")
-    return dict(sorted(found.items()))

@@ -12,10 +12,9 @@ from dapo_lit.study.compare.statistics import pairs_needed, t_interval
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure
 from dapo_lit.study.figures.style import Drawing
-from dapo_lit.study.read.guard import code_versions
 from dapo_lit.study.read.health import findings, learned
-from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, weights_by_base, with_interval
-from dapo_lit.study.read.registration import Plan, late_registration, read_plan
+from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
+from dapo_lit.study.read.registration import Plan, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
 from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty
 from dapo_lit.study.report.explore import exploration
@@ -41,7 +40,7 @@ def make_report(
     plan, edits = read_plan(home)
     results = replace(analyse(runs, plan, tuple(edits), metric), calibration=read_calibration(runs, home))
     lead = page_one(results)
-    document = build(results, lead, command, late_registration(home, runs), notes)
+    document = build(results, lead, command, notes)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     tables = {}
     for part in document.parts:
@@ -54,16 +53,14 @@ def make_report(
     return results, in_terminal(lead[1:])
 
 
-def build(
-    results: Results, lead: Sequence[Part], command: str, late: str | None = None, notes: Sequence[str] = ()
-) -> Document:
+def build(results: Results, lead: Sequence[Part], command: str, notes: Sequence[str] = ()) -> Document:
     """The report's parts in their order; `lead` is its first page."""
     usable = results.runs.usable
     first = (
         f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
         f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
-    parts = [first, bullets(notes), *lead, *arms_section(results), *runs_section(results, late)]
+    parts = [first, bullets(notes), *lead, *arms_section(results), *runs_section(results)]
     kept = [part for part in [*parts, f"This report: `{command}`"] if not is_empty(part)]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
     found = [effect.contrast for effect in results.comparisons]
@@ -126,14 +123,13 @@ def _by_base(results: Results) -> list[Part]:
     return [Table("by_base", caption, ["comparison", *(f"base {base}" for base in bases)], rows)]
 
 
-def runs_section(results: Results, late: str | None) -> list[Part]:
+def runs_section(results: Results) -> list[Part]:
     """Section 3: the registration and what was edited since; missing and unhealthy runs."""
     plan, lines = results.plan, []
     if plan:
         promised: dict[str, object] = {"primary metric": plan.metric, "reference": plan.reference}
         promised |= {"seeds": ", ".join(map(str, plan.seeds)), "alpha": f"{plan.alpha}"}
         lines.append("Registered: " + "; ".join(f"{key} {value}" for key, value in promised.items() if value) + ".")
-    lines += [f"**Note:** {late}."] if late else []
     lines += [f"**Edited after registration:** {edit}." for edit in results.edits]
     rows = [[f"{arm}/seed_{seed}", "missing", reason] for (arm, seed), reason in results.missing.items()]
     rows += [[folder, "unreadable", reason] for folder, reason in results.runs.unreadable.items()]
@@ -146,18 +142,14 @@ def runs_section(results: Results, late: str | None) -> list[Part]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """Content of report.json besides the tables: every number that the report's sentences are made of."""
+    """Content of report.json besides the tables: numbers in full, by seed and by base policy."""
     usable = results.runs.usable
     return {
         "study": results.runs.studies[0],
         "metric": results.metric,
-        "budget": _budget_text(usable, results.plan),
         "arms": list(usable.arms),
-        "base_policies": weights_by_base(usable),
         "outcomes": [
-            {"arm": run.arm, "seed": run.seed, "status": run.status, **asdict(reduced)}
-            for run in usable
-            if (reduced := outcome(run, results.metric))
+            {"arm": run.arm, "seed": run.seed, "base": run.base, "last": outcome(run, results.metric)} for run in usable
         ],
         "comparisons": [
             {key: value for key, value in asdict(effect).items() if key in ("contrast", "estimate", "p", *OF_SEEDS)}
@@ -170,11 +162,6 @@ def as_json(results: Results) -> dict[str, Any]:
         "exercised": {
             technique: {"can_act": state, "measured": text} for technique, (state, text) in results.act.items()
         },
-        "missing": [{"arm": arm, "seed": seed, "reason": reason} for (arm, seed), reason in results.missing.items()],
-        "health": {run.name: findings(run) for run in usable if findings(run)},
-        "code": code_versions(usable),
-        "unreadable": dict(results.runs.unreadable),
-        "edits_after_registration": list(results.edits),
     }
 
 
