@@ -74,19 +74,6 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw_and_its_curves_en
     assert f"{here.groupby('problem_id')['correct'].max().mean():.3f}" in printed  # pass@6
 
 
-def test_two_models_are_compared_question_by_question(run, tmp_path, capsys):
-    earlier = run / "checkpoints" / "step_000002.ckpt"
-    evaluate(on_sums(tmp_path, f"compare=[{earlier},{run}]"), [])
-    printed = capsys.readouterr().out
-    assert "paired by question" in printed
-    (file,) = tmp_path.rglob("against_*.csv")
-    questions = pd.read_csv(file)
-    assert len(questions) == 12
-    before, after = questions.columns[1:3]
-    assert "step_000002" in before
-    assert "step_000003" in after
-    assert questions["difference"].tolist() == pytest.approx((questions[after] - questions[before]).tolist())
-    assert questions["difference"].is_monotonic_increasing
 
 
 # --- what a user gets wrong ------------------------------------------------------------------------------------------

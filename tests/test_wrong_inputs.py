@@ -56,7 +56,6 @@ WRONG = [
     ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping"),
     # the other commands
     ("evaluate", ["runs/none", "benchmark=gsm8k_test"], "runs/none"),
-    ("evaluate", ["compare=[runs/none]", "benchmark=gsm8k_test"], "compare ckpt"),
     ("export", ["runs/empty/dapo/seed_0", "output=out"], "runs/empty/dapo/seed_0/config.yaml"),
     ("plan", ["hardware=h9000"], "hardware"),
     ("replay", ["runs/none", "clip_higher=false"], "algorithm.techniques.clip_higher"),

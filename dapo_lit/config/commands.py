@@ -47,14 +47,12 @@ class Benchmark(Section):
 
 class EvaluateConfig(Section):
     policy: Policy
-    """The evaluated model, unless `ckpt` or `compare` is set."""
+    """The evaluated model, unless `ckpt` is set."""
     rollout: Rollout
     """The engine; sampling parameters are the benchmark's."""
     benchmark: Benchmark
     ckpt: str | None
     """A run (its newest checkpoint), one of its .ckpt files, an HF folder or a hub id."""
-    compare: tuple[str, ...]
-    """Two of these, to compare question by question; empty: one evaluation."""
     seed: int
     preflight: bool
     """Try out reward, model and tokenizer before the first sample, and print what was found."""
@@ -72,13 +70,6 @@ class EvaluateConfig(Section):
     deadline_s: PositiveFloat
     show: Count
     """Responses printed at the end."""
-
-    def faults(self) -> Iterator[str]:
-        if self.compare and (len(self.compare) != 2 or self.ckpt):
-            yield (
-                "compare takes two models and excludes ckpt, "
-                "e.g. 'compare=[runs/single/dapo/seed_0,models/smollm2_135m]'"
-            )
 
 
 def load_benchmark(name: str) -> Benchmark:

@@ -20,7 +20,7 @@ from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.study.compare.questions import compare_questions, share_interval
+from dapo_lit.study.compare.questions import share_interval
 
 SAMPLING = Sampling(max_response_tokens=64)
 TEXTS = {"a": ["#1", "#2", "#1/2", "none"], "b": ["#0.5", "#1/2", "#7", "#7.0"]}
@@ -143,12 +143,3 @@ def test_thirty_wrong_questions_do_not_look_certain():
     assert share_interval([1.0]).low == 0.0
 
 
-def test_a_paired_comparison_counts_questions_and_tests_the_mean_difference():
-    paired = compare_questions([0, 0.5, 0.25, 1], [0.5, 1, 0.75, 1])
-    assert (paired.better, paired.worse, paired.equal) == (3, 0, 1)
-    assert paired.difference.mean == pytest.approx(1.5 / 4)
-    assert paired.p == pytest.approx(2 / 8)  # three questions moved, of eight sign patterns the two extreme ones
-    # sum of squares 0.75 + 1, weight 6, mean 0.25: variance (1.75 - 6 / 16) / 5 = 0.275, t(5) = 2.571
-    half = 2.5706 * (0.275 / 6) ** 0.5
-    assert paired.difference.low == pytest.approx(0.25 - half, abs=1e-4)
-    assert paired.difference.high == pytest.approx(0.25 + half, abs=1e-4)
