@@ -85,7 +85,7 @@ def try_rewards(
 ) -> Finding:
     """Scores a batch of reference answers, in the task's format, and junk, as a step does; warns about odd verdicts.
 
-    Raises RewardError if a function fails, or if more than `max_error_frac` of the batch gets no verdict.
+    Raises RewardError if more than `max_error_frac` of the batch gets no verdict, as of a function that fails.
     """
     chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
     right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
@@ -94,32 +94,27 @@ def try_rewards(
         *zip(chosen, right, strict=True),
         *((reference, text) for reference in chosen[: PROBLEMS // 4] for text in junk),
     ]
-    try:
-        verifier.try_functions(pairs)
-    except ValueError as error:
-        raise RewardError(
-            f"a reward function failed on reference answers such as {right[0]!r} and on junk, before the first step: "
-            f"{error}. It must score every text a model may write; docs/rewards.md says how it is called and what it "
-            "may return"
-        ) from None
     name = f"reward.rule={verifier.rule} with reward.extraction={extraction}"
     if verifier.function:
         name = f"reward.function={verifier.function}"
     scores = verifier.score(pairs)
-    reason, verifier.first_error = verifier.first_error, None  # a run reports its own
+    verifier.first_error = None  # a run reports its own
     verdicts = [score.correct for score in scores]
     praised = [text for (_, text), verdict in zip(pairs, verdicts, strict=True) if verdict][
         sum(verdicts[: len(right)]) :
     ]
     warnings = []
     if missing := [score for score in scores if score.missing]:
-        late = sum(score.timed_out for score in missing)
+        late, reason = sum(score.timed_out for score in missing), next(filter(None, (s.error for s in missing)), "none")
         message = (
-            f"{name} gives no verdict on {len(missing)} of {len(scores)} completions ({late} later than "
-            f"reward.deadline_s={verifier.deadline_s:g}, the others failed: {reason})"
+            f"{name} gives no verdict on {len(missing)} of {len(scores)} reference answers and junk texts ({late} "
+            f"later than reward.deadline_s={verifier.deadline_s:g}; first failure: {reason})"
         )
         if len(missing) > max_error_frac * len(scores):
-            raise RewardError(f"{message}, and more than reward.max_error_frac={max_error_frac:g} ends a run")
+            raise RewardError(
+                f"{message}, and more than reward.max_error_frac={max_error_frac:g} ends a run. A reward must score "
+                "every text a model may write; docs/rewards.md says how a function is called and what it may return"
+            )
         warnings.append(message)
     if not any(verdicts[: len(right)]):
         warnings.append(

@@ -85,10 +85,6 @@ class Verifier:
         weights: Mapping[str, float] | None = None,
         memory_mb: int = 2048,
     ):
-        if not math.isfinite(wrong_value) or wrong_value >= 1.0:
-            raise ValueError(f"wrong_value must be a number below 1 (the value of a right answer), not {wrong_value}")
-        if deadline_s <= 0 or workers < 1:
-            raise ValueError(f"deadline_s and workers must be positive, not {deadline_s} and {workers}")
         if function is not None:
             check_path(function)
         if weights is not None:
@@ -163,31 +159,6 @@ class Verifier:
             self._finish_if_complete(response)
         verdicts = dict(self.drain())
         return [verdicts[index].correct for index in range(len(pairs))]
-
-    def try_functions(self, pairs: Sequence[tuple[Reference, str]]) -> dict[str, list[Score]]:
-        """The scores of `pairs` by each reward function, given as one batch; no other response may be pending.
-
-        Raises ValueError, with the reason, if a function cannot be loaded, raises, takes longer than the deadline
-        allows, or returns something that is not a score.
-        """
-        self._refuse_pending()
-        responses = [_Response(index, reference, text, None) for index, (reference, text) in enumerate(pairs)]
-        found = {}
-        for path in self._functions():
-            try:
-                self._send(path, responses)
-                while not (outcomes := self._pool().poll(0.5)):
-                    pass
-            except RuntimeError as error:
-                raise ValueError(f"{path}: {error}") from None
-            self._tasks.clear()
-            if outcomes[0].timed_out:
-                raise ValueError(f"{path} took longer than reward.deadline_s={self.deadline_s:g} for a completion")
-            scores = [Score(**score) for score in outcomes[0].result or ()]
-            if fault := outcomes[0].error or next((score.error for score in scores if score.error), None):
-                raise ValueError(f"{path}: {fault}")
-            found[path] = scores
-        return found
 
     def _refuse_pending(self) -> None:
         if self._ready or self._tasks:
