@@ -122,8 +122,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
     from dapo_lit.runs.run_folder import run_path
     from dapo_lit.study.compare.advice import advice, findings, updates_of
 
-    assert study.study is not None
-    arm, epochs = str(study.study.arm), study.algorithm.epochs * times
+    arm, epochs = str(study.own_study.arm), study.algorithm.epochs * times
     overrides = [
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
         f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "task.num_heldout=1",
@@ -169,8 +168,7 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
     from dapo_lit.study.compare.statistics import smallest_effect
     from dapo_lit.study.read.outcomes import in_words
 
-    study, algorithm, evaluation, steps = config.study, config.algorithm, config.evaluation, config.budget.steps
-    assert study is not None
+    study, algorithm, evaluation, steps = config.own_study, config.algorithm, config.evaluation, config.budget.steps
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
     seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
     points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages

@@ -177,8 +177,8 @@ def follow(config: Config, ranks: Ranks) -> None:
 
 def arm_of(config: Config) -> str:
     """The arm's name: the study's, or that of the switches."""
-    if config.study and config.study.arm:
-        return config.study.arm
+    if config.study and config.own_study.arm:
+        return config.own_study.arm
     family = config.algorithm.family
     return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
@@ -249,10 +249,10 @@ def print_findings(config: Config) -> int:
     """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
     from dapo_lit.study.report.report import close
 
-    assert config.study is not None
     folders = study_folders(config)
+    command = shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])
     try:
-        print(close(config.study.name, folders, shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])))
+        print(close(config.own_study.name, folders, command))
     except UserError as reason:
         print(f"no findings: {reason}")
         return 2
@@ -263,13 +263,12 @@ def is_decided(config: Config) -> bool:
     """True if every registered comparison of a study is decided by the cells that have ended."""
     from dapo_lit.study.report.report import all_decided
 
-    assert config.study is not None
     return all_decided(study_folders(config))
 
 
 def study_folders(config: Config) -> list[Path]:
-    assert config.study is not None
-    return [Path(config.runs_dir) / config.study_name, *([Path(config.study.packed)] if config.study.packed else [])]
+    packed = config.own_study.packed
+    return [Path(config.runs_dir) / config.study_name, *([Path(packed)] if packed else [])]
 
 
 def main() -> None:

@@ -88,9 +88,8 @@ def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, An
 
 def fork_arms(config: Config) -> list[str]:
     """The run's own switches, and the arms that were named: by default each technique toggled."""
-    assert config.study is not None
     on = frozenset(technique for technique, is_on in config.algorithm.techniques.model_dump().items() if is_on)
-    return [Arm(on).name, *(config.study.arms or [Arm(on ^ {technique}).name for technique in REGISTER])]
+    return [Arm(on).name, *(config.own_study.arms or [Arm(on ^ {technique}).name for technique in REGISTER])]
 
 
 def check_changes(arms: Sequence[Arm]) -> None:
@@ -102,10 +101,9 @@ def check_changes(arms: Sequence[Arm]) -> None:
 
 def fork_families(design: Design, config: Config) -> tuple[Family, ...]:
     """With minus without for a technique, an arm minus the run for anything else, over the last half of the horizon."""
-    assert config.study is not None
     assert config.fork is not None
     own, *others = design.arms
-    metric, last = config.study.metric, config.last_step
+    metric, last = config.own_study.metric, config.last_step
     members = []
     for arm in others:
         toggled = arm.on ^ own.on
@@ -114,7 +112,7 @@ def fork_families(design: Design, config: Config) -> tuple[Family, ...]:
         weights = {treated.name: 1.0, control.name: -1.0}
         steps = (last - (config.fork.horizon - 1) // 2, last)
         members.append(Registered(technique or arm.name, technique, weights, metric, in_words(metric), steps=steps))
-    return (Family("from here on", config.study.alpha, tuple(members)),)
+    return (Family("from here on", config.own_study.alpha, tuple(members)),)
 
 
 def _typed(arguments: Sequence[str]) -> dict[str, Any]:

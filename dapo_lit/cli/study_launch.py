@@ -52,16 +52,14 @@ class Sweep:
     @property
     def batches(self) -> list[tuple[Cell, ...]]:
         """The cells up to each look; all at once where there is one look only."""
-        assert self.config.study is not None
         seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
-        looks = planned_looks(len(seeds)) if self.config.study.until else (len(seeds),)
+        looks = planned_looks(len(seeds)) if self.config.own_study.until else (len(seeds),)
         parts = [seeds[start:end] for start, end in itertools.pairwise((0, *looks))]
         return [tuple(cell for cell in self.cells if cell.seed in part) for part in parts]
 
     def register(self) -> None:
         """Writes the plan into the study's folder, and prints what it decides."""
-        assert self.config.study is not None
-        packed = self.config.study.packed
+        packed = self.config.own_study.packed
         digest = register(self.folder, self.plan, Path(packed) if packed else None)
         found = [f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in self.plan.families]
         if found:
@@ -92,9 +90,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     plain = [str(o.input_line) for o in others if not _of_hydra(o)]
     tree = composed_tree([*plain, *last])
     config, kept, packed = parse(resolved(tree)), list[str](), None
-    assert config.study is not None
-    if config.study.packed is not None:
-        packed = Path(config.study.packed)
+    if config.own_study.packed is not None:
+        packed = Path(config.own_study.packed)
         if not packed.is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
         kept = protocol(packed, plain, last, {o.key_or_group for o in others})
@@ -118,17 +115,16 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
 
 def _cells(study: Design, config: Config, given: Sequence[Override], multirun: bool) -> tuple[list[Arm], list[int]]:
     """The arms and seeds that the command line names, or the study's file."""
-    assert config.study is not None
     arms = [find_arm(study, name) for name in _values(given, ARM)]
     seeds = [_seed(value) for value in _values(given, SEED)]
     if multirun:
-        arms, seeds = arms or list(study.arms), seeds or list(config.study.seeds)
+        arms, seeds = arms or list(study.arms), seeds or list(config.own_study.seeds)
         if not seeds:
             raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,12)'")
-        if config.study.until:
-            seeds = list(range(min(seeds), min(seeds) + config.study.max_pairs))
-    elif config.study.arm and not arms:
-        arms = [find_arm(study, config.study.arm)]
+        if config.own_study.until:
+            seeds = list(range(min(seeds), min(seeds) + config.own_study.max_pairs))
+    elif config.own_study.arm and not arms:
+        arms = [find_arm(study, config.own_study.arm)]
     elif len(arms) != 1 or len(seeds) > 1:
         raise ConfigError(
             f"+study={study.name} without -m runs one cell: name its arm, study.arm={study.reference}, "
@@ -138,13 +134,12 @@ def _cells(study: Design, config: Config, given: Sequence[Override], multirun: b
 
 
 def _in_words(config: Config, arms: int, seeds: Sequence[int]) -> str:
-    assert config.study is not None
-    algorithm, bases = config.algorithm, {base_of(config.study.bases, seed) for seed in seeds}
+    algorithm, bases = config.algorithm, {base_of(config.own_study.bases, seed) for seed in seeds}
     updates = algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs
     on = f" on {len(bases)} base policies" if len(bases) > 1 and config.policy.path is None else ""
     steps = config.fork.horizon if config.fork else config.budget.steps
     return (
-        f"study {config.study.name} on {config.task.label}: {arms} arms x {len(seeds)} seeds{on}, {steps} steps of "
+        f"study {config.own_study.name} on {config.task.label}: {arms} arms x {len(seeds)} seeds{on}, {steps} steps of "
         f"{updates} updates at lr {algorithm.optimizer.lr:g}, in {config.runs_dir}/{config.study_name}"
     )
 
@@ -152,10 +147,9 @@ def _in_words(config: Config, arms: int, seeds: Sequence[int]) -> str:
 def with_arm(tree: DictConfig) -> DictConfig:
     """The composed config of a cell of a study, with the values of its arm."""
     config = parse(resolved(tree))
-    assert config.study is not None
-    if config.study.arm is None:
-        raise ConfigError(f"study.arm is needed: the arm of study {config.study.name} that this run is")
-    return with_values(tree, find_arm(study_design(config), config.study.arm))
+    if config.own_study.arm is None:
+        raise ConfigError(f"study.arm is needed: the arm of study {config.own_study.name} that this run is")
+    return with_values(tree, find_arm(study_design(config), config.own_study.arm))
 
 
 def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
@@ -168,8 +162,7 @@ def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
 
 def study_design(config: Config) -> Design:
     """The arms and the reference of the config's study; a calibration's are those of its regime."""
-    study, regime = config.study, config.regime
-    assert study is not None
+    study, regime = config.own_study, config.regime
     names, reference, place = list(study.arms or ()), study.reference, "study.arms"
     if study.name == CALIBRATE:
         if regime is None:

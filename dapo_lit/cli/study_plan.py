@@ -73,8 +73,7 @@ RULE = "two-sided sign-flip test over {units}, adjusted over its family by Holm"
 
 def families(study: Design, config: Config) -> tuple[Family, ...]:
     """The families of comparisons that a study decides, with every contrast, its outcome and its share of alpha."""
-    section = config.study
-    assert section is not None
+    section = config.own_study
     if config.regime and study.name == CALIBRATE:
         return _calibrated(study, config)
     if config.fork:
@@ -104,9 +103,8 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
 
 def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
     """Placebo and extreme doses, on the outcomes that the regime names and on accuracy where its studies claim it."""
-    assert config.study is not None
     assert config.regime is not None
-    metric, words = config.study.metric, in_words(config.study.metric, config.evaluation.final_samples)
+    metric, words = config.own_study.metric, in_words(config.own_study.metric, config.evaluation.final_samples)
     controls, placebo = config.regime.techniques, {study.reference + PLACEBO: 1.0, study.reference: -1.0}
     extremes = {name: {control.doses[-1]: 1.0, control.doses[0]: -1.0} for name, control in controls.items()}
     doses = [_on_its_outcome(name, name, extremes[name], control) for name, control in controls.items()]
@@ -115,7 +113,7 @@ def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
     if config.regime.accuracy:
         doses += [Registered(name, name, weights, metric, words) for name, weights in extremes.items()]
         nulls.append(Registered("placebo", None, placebo, metric, words))
-    half = config.study.alpha / 2
+    half = config.own_study.alpha / 2
     return Family("controls", half, tuple(doses)), Family("placebo", half, tuple(nulls))
 
 
@@ -127,8 +125,7 @@ def _on_its_outcome(label: str, technique: str | None, weights: Mapping[str, flo
 
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be."""
-    section = config.study
-    assert section is not None
+    section = config.own_study
     if section.underpowered or _registered_plan(config):  # further pairs of a registered study are never too few
         return
     every = set(seeds)
@@ -147,16 +144,14 @@ def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
 
 def _units(config: Config, seeds: Collection[int]) -> int:
     """Base policies of these seeds; of one base policy, its runs."""
-    assert config.study is not None
-    bases = {base_of(config.study.bases, seed) for seed in seeds}
-    return len(set(seeds)) if config.policy.path is not None or len(config.study.bases) == 1 else len(bases)
+    bases = {base_of(config.own_study.bases, seed) for seed in seeds}
+    return len(set(seeds)) if config.policy.path is not None or len(config.own_study.bases) == 1 else len(bases)
 
 
 def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Mapping[str, Any] | None:
     """When the study ends. Further seeds keep the rule of a registered study: they count at a registered look only."""
-    assert config.study is not None
-    if config.study.until:
-        return {"until": config.study.until, "looks": list(planned_looks(config.study.max_pairs))}
+    if config.own_study.until:
+        return {"until": config.own_study.until, "looks": list(planned_looks(config.own_study.max_pairs))}
     return before.stopping if before else {"pairs": _units(config, seeds)}
 
 
@@ -167,8 +162,7 @@ def make_plan(study: Design, config: Config, seeds: Sequence[int], multirun: boo
 
     Raises ConfigError: a seed would count before those that are registered.
     """
-    section = config.study
-    assert section is not None
+    section = config.own_study
     folder = Path(config.runs_dir) / config.study_name
     before = _registered_plan(config)
     if before and (late := sorted(s for s in {*seeds} - {*before.seeds} if s < max(before.seeds, default=s))):
@@ -196,16 +190,16 @@ def make_plan(study: Design, config: Config, seeds: Sequence[int], multirun: boo
 
 def _registered_plan(config: Config) -> Plan | None:
     """The plan that counts: that of the study's folder if it has runs, or that of the packed cells that it extends."""
-    packed = config.study.packed if config.study else None
+    packed = config.own_study.packed if config.study else None
     entries = entries_in_force(Path(config.runs_dir) / config.study_name, Path(packed) if packed else None)
     return Plan.read(entries[-1]["plan"]) if entries else None
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:
     """The packed cell under study.packed that makes this run unnecessary: the same experiment, finished."""
-    if config.study is None or config.study.packed is None or config.resume != "auto":
+    if config.study is None or config.own_study.packed is None or config.resume != "auto":
         return None
-    folder = Path(config.study.packed)
+    folder = Path(config.own_study.packed)
     cell = folder / arm / f"seed_{config.replicate}"
     packed = packed_config(folder, arm, config.replicate)
     if packed is None:

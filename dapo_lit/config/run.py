@@ -65,6 +65,12 @@ class Config(Section):
         return name
 
     @property
+    def own_study(self) -> Study:
+        """The section `study` of a run that is a cell of one."""
+        assert self.study is not None
+        return self.study
+
+    @property
     def compute_dtype(self) -> str:
         """The dtype of forward and backward, which the weights may be stored wider than."""
         return self.trainer.sharding.dtype or self.policy.dtype

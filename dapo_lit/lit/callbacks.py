@@ -56,7 +56,7 @@ class Recorder(Callback):
         self._count_empty(batch)
         row = module.row
         if self.ranks.rank == 0 and batch.tokens is None and self.empty_steps == 1:
-            print(f"warning: {empty_step(batch.step, row)}", flush=True)
+            print(f"warning: step {batch.step} had no group to learn from (docs/troubleshooting.md)", flush=True)
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             print(alarm, flush=True)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
@@ -148,18 +148,6 @@ class Recorder(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
-
-
-def empty_step(step: int, row: dict[str, Any]) -> str:
-    """The warning for a step that had no group to learn from."""
-    groups = row["sampling/groups_generated"]
-    wrong, right = (
-        round(groups * (row[f"rollout/groups_all_{verdict}_frac"] or 0)) for verdict in ("wrong", "correct")
-    )
-    return (
-        f"step {step} made no update: of its {groups} groups {wrong} were all wrong and {right} all right. "
-        f"{MAX_EMPTY_STEPS} such steps in a row end the run; what helps is in docs/troubleshooting.md"
-    )
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:

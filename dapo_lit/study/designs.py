@@ -83,10 +83,6 @@ class Arm:
         """Every config key that the arm sets, all switches included."""
         return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **self.settings}
 
-    def overrides(self) -> list[str]:
-        """Command-line overrides that turn any experiment into this arm."""
-        return [f"{key}={_plain(value)}" for key, value in self.values.items()]
-
 
 def _plain(value: Setting) -> str:
     if isinstance(value, bool):

@@ -57,7 +57,7 @@ def write_run(
     final += rng.normal(0, seed_sd * 0.5**0.5)
     config = _config(arm, seed, study, keys or {})
     (path / "config.yaml").write_text(yaml.safe_dump(config))
-    (path / "overrides.txt").write_text("\n".join(arm.overrides()) + f"\nseed={seed}\n")
+    (path / "overrides.txt").write_text(f"study.arm='{arm.name}'\nseed={seed}\n")
     rows = _rows(arm, steps, every, final, rng, emergence)
     (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
     for step in range(0, steps + 1, every):

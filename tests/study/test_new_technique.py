@@ -42,7 +42,7 @@ def test_it_joins_the_studies_that_vary_every_technique_and_no_other(name: str, 
         assert set(before.names) <= set(after.names)
     assert (f"algorithm.techniques.{SIXTH}" in after.declared) == (name in added)
     for arm in after.arms:
-        assert f"algorithm.techniques.{SIXTH}={str(SIXTH in arm.on).lower()}" in arm.overrides()
+        assert arm.values[f"algorithm.techniques.{SIXTH}"] == (SIXTH in arm.on)
 
 
 def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, sixth: Technique):
