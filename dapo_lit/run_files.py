@@ -102,8 +102,7 @@ def _readable(file: Path) -> Iterator[None]:
 def read_arrow(file: Path, columns: Sequence[str] | None = None) -> "pa.Table":
     """A Parquet file, compared with its manifest and its pages with their checksums.
 
-    Raises:
-        DamagedError: it cannot be read, or is not as it was written.
+    Raises DamagedError: it cannot be read, or is not as it was written.
     """
     import pyarrow.parquet as pq
 

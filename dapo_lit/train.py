@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 def train(config: Config, overrides: list[str]) -> None:
     """Runs or resumes one training; does nothing if it is done or if another process is running it.
 
-    Raises:
-        HeldError: another process is running it, and resume is not auto.
-        ExhaustedError: it has ended and learned nothing, or skipped most updates. An arm of a study prints the reason
-            only.
-        SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
+    Raises HeldError: another process is running it, and resume is not auto.
+    Raises ExhaustedError: it has ended and learned nothing, or skipped most updates. An arm of a study prints the
+    reason only.
+    Raises SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
     import torch
@@ -79,8 +78,7 @@ def train(config: Config, overrides: list[str]) -> None:
 def check_study(configs: Iterable[Config]) -> None:
     """Tries out the first cell of a study that is not done yet.
 
-    Raises:
-        ConfigError, DataError, OSError: with what to do.
+    Raises ConfigError, DataError, OSError: with what to do.
     """
     import torch
 

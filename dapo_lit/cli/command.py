@@ -94,9 +94,8 @@ def run_command(
     A user's mistakes are printed and give 2; other errors in a multirun are printed and give 1, after the remaining
     runs.
 
-    Args:
-        positional: the key that an argument without `=` is the value of; None: there is no such argument.
-        run_study: runs the cells of a study and returns the exit code; None: the command has no studies.
+    positional: the key that an argument without `=` is the value of; None: there is no such argument.
+    run_study: runs the cells of a study and returns the exit code; None: the command has no studies.
     """
     screen.install()
     prepared: list[tuple[list[str], Sweep | None]] = []

@@ -75,8 +75,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file.
 
-    Raises:
-        ConfigError, StudyError: the study cannot be right; nothing has been written.
+    Raises ConfigError, StudyError: the study cannot be right; nothing has been written.
     """
     given = parsed_overrides(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]

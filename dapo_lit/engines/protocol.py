@@ -181,8 +181,7 @@ class SampleStream(Protocol):
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         """Queues requests; they are started in this order.
 
-        Raises:
-            ValueError: a prompt that cannot be sampled from.
+        Raises ValueError: a prompt that cannot be sampled from.
         """
 
     def step(self) -> list[Sample]:
@@ -212,9 +211,8 @@ class RolloutEngine(ABC):
     def open(self, sampling: Sampling) -> SampleStream:
         """A stream of samples with the weights of the last sync_weights. One at a time.
 
-        Raises:
-            ValueError: a bad setting.
-            RuntimeError: before the first sync_weights.
+        Raises ValueError: a bad setting.
+        Raises RuntimeError: before the first sync_weights.
         """
 
     def generate(self, requests: Sequence[SampleRequest], sampling: Sampling) -> Iterator[Sample]:

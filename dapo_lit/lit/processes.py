@@ -80,8 +80,7 @@ opens."""
 def allow_files(needed: int) -> None:
     """Raises this process's limit on open files to `needed`, where the system allows it.
 
-    Raises:
-        ConfigError: it does not. Without it, a large run would die when its last groups are made.
+    Raises ConfigError: it does not. Without it, a large run would die when its last groups are made.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

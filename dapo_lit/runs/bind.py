@@ -21,10 +21,9 @@ def step_of(name: str) -> int:
 def bind(run: Path, step: int | None, sums: Mapping[str, str] | None = None, config_hash: str | None = None) -> None:
     """Writes the manifest as of a step, with the sums of tables that were written since.
 
-    Args:
-        step: of the checkpoint that is about to get its name, or that training continues from; None: as it was.
-        sums: of files that are about to be replaced.
-        config_hash: of the run.json that is about to be written.
+    step: of the checkpoint that is about to get its name, or that training continues from; None: as it was.
+    sums: of files that are about to be replaced.
+    config_hash: of the run.json that is about to be written.
     """
     before = read_manifest(run) or {"step": 0, "row": None, "config_hash": None, "files": {}}
     known = before["files"]

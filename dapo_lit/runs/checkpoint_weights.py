@@ -18,8 +18,7 @@ def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
 
     A policy with adapters has only these in its checkpoints, not their base.
 
-    Raises:
-        DamagedError: there is no policy in it, or it holds something other than a training state.
+    Raises DamagedError: there is no policy in it, or it holds something other than a training state.
     """
     found: dict[str, Any] = {}
     if checkpoint.is_dir():
@@ -39,8 +38,7 @@ def policy_weights(checkpoint: Path) -> dict[str, Tensor]:
 def base_fingerprint(checkpoint: Path) -> int | None:
     """Fingerprint of the base weights that a checkpoint's adapters belong to; None: it has no adapters.
 
-    Raises:
-        DamagedError: it holds something other than a training state.
+    Raises DamagedError: it holds something other than a training state.
     """
     file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
     found: int | None = _entry(load_file(file), "dapo_lit", file).get("base_fingerprint")

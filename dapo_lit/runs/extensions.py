@@ -17,8 +17,7 @@ EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
     """The object that `_target_` and its arguments describe; `{run}` in a text stands for the run folder.
 
-    Raises:
-        ConfigError: there is no such class, it lacks a library, or it refuses the arguments.
+    Raises ConfigError: there is no such class, it lacks a library, or it refuses the arguments.
     """
     target = str(settings.get("_target_", ""))
     if "." not in target:

@@ -17,9 +17,8 @@ from dapo_lit.runs.checkpoint_files import before_step, fault
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
     """Execution and horizon keys in which `config` differs from the run in this folder: {key: [old, new]}.
 
-    Raises:
-        ConfigError: the run is another experiment, has gone beyond the new budget, or its checkpoints cannot be read
-            by the new strategy.
+    Raises ConfigError: the run is another experiment, has gone beyond the new budget, or its checkpoints cannot be read
+    by the new strategy.
     """
     before, after = with_defaults(read_config(run)), config.model_dump(mode="json")
     different = differences(identity(before), identity(after))
@@ -54,8 +53,7 @@ def progress(run: Path) -> dict[str, float]:
 def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
     """The training state that a fork starts from, with what its run.json says of it; None for any other run.
 
-    Raises:
-        ConfigError, DamagedError: the run did not keep it, or it is damaged.
+    Raises ConfigError, DamagedError: the run did not keep it, or it is damaged.
     """
     if config.fork is None or config.fork.steps is None:
         return None, {}

@@ -92,8 +92,7 @@ def run_path(config: Config, arm: str) -> Path:
 def is_done(config: Config, arm: str) -> bool:
     """Whether resume=auto has nothing to do: the run is finished, and at least one of its budgets is spent.
 
-    Raises:
-        ConfigError: the finished run is another experiment.
+    Raises ConfigError: the finished run is another experiment.
     """
     path = run_path(config, arm)
     if config.resume != "auto" or not (path / "DONE.json").is_file() or not (path / "run.json").is_file():
@@ -109,13 +108,11 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
 
     What a resumed run changes is printed and recorded in run.json under `resumed_with`.
 
-    Args:
-        owner: the token of the claim on the run.
+    owner: the token of the claim on the run.
 
-    Raises:
-        ConfigError: resume=true without a run to resume, or the run there is another experiment.
-        DamagedError: the run there lacks a file, or a file is not as its manifest has it.
-        HeldError: another process has claimed the run since.
+    Raises ConfigError: resume=true without a run to resume, or the run there is another experiment.
+    Raises DamagedError: the run there lacks a file, or a file is not as its manifest has it.
+    Raises HeldError: another process has claimed the run since.
     """
     path = run_path(config, arm)
     RunFolder(path, False, owner).check_owner()

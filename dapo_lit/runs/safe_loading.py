@@ -57,8 +57,7 @@ read it."""
 def only_state(checkpoint: Path) -> Iterator[None]:
     """Within it, `weights_only=True` loads a training state.
 
-    Raises:
-        DamagedError: the checkpoint holds something else, which was not executed.
+    Raises DamagedError: the checkpoint holds something else, which was not executed.
     """
     try:
         with torch.serialization.safe_globals(STATE_TYPES):
@@ -81,8 +80,7 @@ def _refusal(checkpoint: Path, message: str) -> str:
 def load_file(file: Path) -> dict[str, Any]:
     """The content of a file that torch.save wrote, on the CPU; its tensors are read when they are used.
 
-    Raises:
-        DamagedError: it holds something other than a training state.
+    Raises DamagedError: it holds something other than a training state.
     """
     try:
         with only_state(file):
@@ -121,8 +119,7 @@ class SafeReader(FileSystemReader):
 def only_tensors(checkpoint: Path) -> Iterator[None]:
     """Within it, a fault in a sharded checkpoint raises DamagedError, as a fault in a file does.
 
-    Raises:
-        DamagedError: the checkpoint holds something that is not loaded, or it lacks tensors.
+    Raises DamagedError: the checkpoint holds something that is not loaded, or it lacks tensors.
     """
     with suppress(FileNotFoundError):
         SafeReader(checkpoint).read_metadata()  # dcp.load of torch 2.11 swallows what this raises

@@ -36,8 +36,7 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
 
     metric: the primary metric, under their key or ours; None: rollout/accuracy, else rollout/reward.
 
-    Raises:
-        StudyError: a log cannot be read, names no arm and seed, is smoothed, or runs of one arm have other settings.
+    Raises StudyError: a log cannot be read, names no arm and seed, is smoothed, or runs of one arm have other settings.
     """
     keys = _keys(system)
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}

@@ -28,8 +28,7 @@ class Log:
 def logs_below(path: Path) -> Iterator[Log]:
     """The logs in a folder, or of a file. Of checkpoints of one run the latest counts, of several kinds the first.
 
-    Raises:
-        StudyError: there is no such path, or a log cannot be read.
+    Raises StudyError: there is no such path, or a log cannot be read.
     """
     if path.is_file():
         yield _read(path)

@@ -106,8 +106,7 @@ class Runs:
     def cells(self, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[tuple[str, int], "Run | None"]:
         """The cells that were asked for and those that are there, arms in the order given, with their runs.
 
-        Args:
-            arms, seeds: what was asked for; empty: the arms, the seeds that are there.
+        arms, seeds: what was asked for; empty: the arms, the seeds that are there.
         """
         found = {(run.arm, run.seed): run for run in self.runs}
         asked = {(arm, seed) for arm in arms or self.arms for seed in seeds or self.seeds}

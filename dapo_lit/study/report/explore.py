@@ -28,9 +28,8 @@ def exploration(
 ) -> dict[str, Any]:
     """What page.js draws.
 
-    Args:
-        family: the comparisons that are shown at first.
-        live: the page loads itself anew, because its run goes on.
+    family: the comparisons that are shown at first.
+    live: the page loads itself anew, because its run goes on.
     """
     logged = runs.keys()
     keys = [key for key in logged if key not in AXES]

@@ -32,9 +32,8 @@ def make_report(
 ) -> tuple[Results, list[str]]:
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
-    Args:
-        metric: the primary metric of runs without a plan; None: held-out accuracy, else the training accuracy.
-        notes: sentences for the head of the page.
+    metric: the primary metric of runs without a plan; None: held-out accuracy, else the training accuracy.
+    notes: sentences for the head of the page.
     """
     runs, home = load(*folders), study_folder(folders[0])
     plan, edits = read_plan(home)
