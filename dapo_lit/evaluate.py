@@ -11,18 +11,23 @@ folders question by question. Left out: several GPUs.
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.evaluation.voting import consensus
+from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
-from dapo_lit.study.compare.questions import by_question, share_interval, summary
-from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.compare.statistics import Estimate, t_interval
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dapo_lit.evaluation.resumable import Result
 
 
@@ -71,6 +76,41 @@ def report(result: Result, show: int) -> None:
         )
     print_responses(result, show)
     print(f"samples {result.folder / 'samples.parquet'}")
+
+
+def summary(table: pd.DataFrame, consensus: Sequence[float]) -> dict[str, Estimate]:
+    """avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation, each with its interval over questions.
+
+    table: a row a sample, as many of each question. consensus: cons@n of each question.
+    """
+    correct = by_question(table, "correct")
+    n = correct.shape[1]
+    rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
+    for k in [k for k in (2**i for i in range(1, n.bit_length())) if k < n] + [n] * (n > 1):
+        rows[f"pass@{k}"] = share_interval([pass_at_k(n, int(right), k) for right in correct.sum(axis=1)])
+    rows[f"cons@{n}"] = share_interval(consensus)
+    rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
+    rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
+    return rows
+
+
+def by_question(table: pd.DataFrame, column: str) -> np.ndarray:
+    """A column's values [questions, samples], questions in the order they first occur."""
+    return np.stack([group[column].to_numpy(dtype=float) for _, group in table.groupby("problem_id", sort=False)])
+
+
+def share_interval(values: Sequence[float] | np.ndarray) -> Estimate:
+    """Mean of question values in [0, 1], with the t-interval of the values, a 0 and a 1.
+
+    The unit is the question: more samples make its mean exact and say nothing about other questions. Agresti and Coull
+    (1998) add such pseudo-values for proportions. Without them 30 wrong questions would give the interval [0, 0], and
+    skewed means of few questions intervals that are too short; a percentile bootstrap has both faults.
+
+    >>> share_interval([0.0] * 30).high  # 1/32 + 2.040 * 0.1768 / sqrt(32)
+    0.0949...
+    """
+    wide = t_interval([*values, 0.0, 1.0])
+    return replace(t_interval(values), low=max(0.0, wide.low or 0.0), high=min(1.0, wide.high or 1.0))
 
 
 def cells(estimate: Estimate, digits: int) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
+from dapo_lit.evaluate import share_interval
 from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (
     SampleKey,
@@ -20,7 +21,6 @@ from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
 from dapo_lit.pass_at_k import pass_at_k
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.study.compare.questions import share_interval
 
 SAMPLING = Sampling(max_response_tokens=64)
 TEXTS = {"a": ["#1", "#2", "#1/2", "none"], "b": ["#0.5", "#1/2", "#7", "#7.0"]}

@@ -20,8 +20,7 @@ from vllm_case import (
 
 from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
-from dapo_lit.engines.vllm_engine.engine import VllmEngine
-from dapo_lit.engines.vllm_engine.process import SIGNALS
+from dapo_lit.engines.vllm_engine.engine import SIGNALS, VllmEngine
 from dapo_lit.random_state import random_state
 
 

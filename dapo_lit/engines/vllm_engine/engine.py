@@ -10,7 +10,9 @@ logits do depend on the batch by rounding, so a repeated sample may still differ
 """
 
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -24,9 +26,9 @@ from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
-from dapo_lit.engines.vllm_engine.process import process_kept
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.random_state import random_state, restore_random_state
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
@@ -178,3 +180,33 @@ def _trainers_group_kept(is_trainers: bool) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group = destroy
+
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Leaves threads, precision, random states, signal handlers and environment as they were.
+
+    The engine's worker sets the precision of float32 products to `highest`, seeds all generators, and on the CPU puts
+    a function that does nothing in place of `torch.set_num_threads`. Its batch-invariant mode sets NCCL_* variables
+    that would bind the trainer's communicators, made later, to one channel. vLLM reads its own VLLM_* variables later.
+    """
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    precision, drawn, variables = torch.get_float32_matmul_precision(), random_state(), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        restore_random_state(drawn)
+        vllms = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
+        os.environ.clear()
+        os.environ.update(variables | vllms)
+        if threading.current_thread() is threading.main_thread():  # no other thread can have changed them
+            for number, handler in handlers.items():
+                if handler is not None:  # None: not installed from Python
+                    signal.signal(number, handler)
