@@ -23,10 +23,10 @@ from dapo_lit.run_files import read_metrics
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
-    from dapo_lit.evaluation.model_source import open_run_model
+    from dapo_lit.evaluation.model_source import open_run_model, run_of
     from dapo_lit.policy.load import eos_ids, save_policy
 
-    out = Path(config.output)
+    out, run = Path(config.output), run_of(Path(config.ckpt))
     if out.exists():
         raise ConfigError(f"output={out} exists already; move it away or choose another folder")
     evaluated, settings = open_run_model(Path(config.ckpt))
@@ -37,17 +37,10 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
     model.generation_config.temperature = settings.rollout.temperature
     model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
     notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
-    save_policy(out, model, evaluated.tokenizer, notes, described(config, settings))
+    card = model_card(out.name, settings, read_metrics(run).rows, config.license)
+    files = {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()}
+    save_policy(out, model, evaluated.tokenizer, notes, files)
     print(f"policy  {out} ({evaluated.label})")
-
-
-def described(config: ExportConfig, settings: Config) -> dict[str, bytes]:
-    """The model card and the run's config."""
-    from dapo_lit.evaluation.model_source import run_of
-
-    run = run_of(Path(config.ckpt))
-    card = model_card(Path(config.output).name, settings, read_metrics(run).rows, config.license)
-    return {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()}
 
 
 def model_card(name: str, config: Config, rows: Sequence[Mapping[str, Any]], licence: str | None) -> str:

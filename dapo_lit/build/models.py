@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.errors import DamagedError
-from dapo_lit.policy.lora import add_adapters, first_values, only_trained
+from dapo_lit.policy.lora import add_adapters, only_trained
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.sharding import shard, shard_value_head
 from dapo_lit.policy.wrap import wrap_layers
@@ -31,12 +31,6 @@ class Models:
     """None: no KL term."""
     critic: Critic | None
     """None: no value model."""
-
-    def initialise_adapters(self, seed: int) -> None:
-        """Gives adapters, if there are any, their first values."""
-        first_values(self.policy, seed)
-        if self.critic is not None:
-            first_values(self.critic, seed)
 
 
 def put_together(policy: PreTrainedModel, config: Config) -> Models:

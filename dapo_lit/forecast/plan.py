@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.status import Status
 
 from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
 from dapo_lit.forecast.hardware import PlanConfig, architecture
@@ -26,18 +25,14 @@ VLLM_MEMORY_FRAC = 0.92
 def plan(config: PlanConfig, overrides: list[str]) -> None:
     from dapo_lit.forecast.memory import training_memory
 
-    with progress("simulating a training micro-batch, layer by layer; quick=true takes less time"):
+    doing = "simulating a training micro-batch, layer by layer; quick=true takes less time"
+    with Console(stderr=True).status(doing):  # on a terminal only
         memory = training_memory(config, config.quick)
     gpus = config.trainer.devices * config.trainer.num_nodes
     print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
     print_memory(config, memory)
     found = step_phases(config, memory)
     print_time(config, found, gpus)
-
-
-def progress(doing: str) -> Status:
-    """Says what takes so long, on a terminal only."""
-    return Console(stderr=True).status(doing)
 
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:

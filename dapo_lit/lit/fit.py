@@ -23,8 +23,7 @@ from dapo_lit.build.models import keep_freed_memory
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Trainer as TrainerConfig
-from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named

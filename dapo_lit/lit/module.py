@@ -22,7 +22,7 @@ from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import NOTHING, Statistics
-from dapo_lit.policy.lora import fingerprint, only_trained
+from dapo_lit.policy.lora import fingerprint, first_values, only_trained
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.random_state import random_state, restore_random_state
 from dapo_lit.ranks import Ranks
@@ -103,7 +103,8 @@ class DAPOModule(LightningModule):
                 assert self.device_mesh is not None
                 mesh, device = self.device_mesh["data_parallel"], self.trainer.strategy.root_device
                 shard_and_fill(models, self.config, mesh, self.fill, device)
-            models.initialise_adapters(self.config.seed)
+            for model in filter(None, (models.policy, models.critic)):
+                first_values(model, self.config.seed)
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
                 self.base_fingerprint = fingerprint(models.policy)

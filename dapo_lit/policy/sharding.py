@@ -147,12 +147,9 @@ def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             for name, parameter in module.named_parameters(remove_duplicate=False)
             if not any((start + name).startswith(p) for p in below)
         ]
-        yield from merged([(name, _whole(tensor)) for name, tensor in own], model)
+        whole = [(name, t.full_tensor() if isinstance(t, DTensor) else t) for name, t in own]
+        yield from merged(whole, model)
         module.reshard()
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -103,11 +103,10 @@ def _faults(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, rows: int)
     """What is lost of each text when it is encoded and decoded, apart from spaces; None if nothing is."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     decoded = tokenizer.batch_decode(encoded, clean_up_tokenization_spaces=False)
-    return [_beyond(ids, rows) or _lost(text, back) for ids, text, back in zip(encoded, texts, decoded, strict=True)]
-
-
-def _beyond(ids: Sequence[int], rows: int) -> str | None:
-    return f"token {max(ids)} is beyond the model's {rows:,}" if max(ids, default=0) >= rows else None
+    return [
+        f"token {max(ids)} is beyond the model's {rows:,}" if max(ids, default=0) >= rows else _lost(text, back)
+        for ids, text, back in zip(encoded, texts, decoded, strict=True)
+    ]
 
 
 def _lost(text: str, back: str) -> str | None:

@@ -123,7 +123,12 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
     if exists and config.resume:
         check_complete(path)
         changes = changes_on_resume(path, config)
-        report_changes(path, config, changes)
+        if changes:
+            print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
+        if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
+            print(
+                "warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True
+            )
     elif exists:
         move_aside(path)
         path.mkdir()
@@ -175,14 +180,6 @@ def check_complete(path: Path) -> None:
             f"{path} holds a run without {' and '.join(lacking)}; restore what is missing, or start anew with "
             "resume=false, which moves the run aside"
         )
-
-
-def report_changes(path: Path, config: Config, changes: Mapping[str, list[Any]]) -> None:
-    """Prints what a resumed run changes."""
-    if changes:
-        print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
-    if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
-        print("warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True)
 
 
 def move_aside(path: Path) -> None:

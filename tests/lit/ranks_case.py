@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor
 from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
-from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule

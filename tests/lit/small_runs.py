@@ -9,8 +9,7 @@ import torch
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
-from dapo_lit.lit.callbacks import Recorder
-from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule

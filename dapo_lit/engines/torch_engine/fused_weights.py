@@ -40,7 +40,6 @@ class Weights:
     def __init__(self, shapes: Shapes, *, head_dim: int, tied: bool, device: torch.device, dtype: torch.dtype) -> None:
         self._shapes = shapes
         self._head_dim = head_dim
-        self._tied = tied
         self._device = device
         self._dtype = dtype
         self._slots: dict[str, list[Tensor]] = {}  # for each name, the views of buffers that take the tensor
