@@ -13,7 +13,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from textwrap import shorten
@@ -80,7 +80,6 @@ def ablate(options: argparse.Namespace, own: list[str], command: str) -> list[st
 
 def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
     """The settings that follow from model and data, printed one by one; those on the command line are left alone."""
-    from dapo_lit.data.proposals import find_columns, propose_reward, propose_template
     from dapo_lit.data.sources import load_with_selection
     from dapo_lit.policy.load import load_tokenizer
 
@@ -105,6 +104,47 @@ def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
         given.append(f"task.template={propose_template(config.reward.extraction, is_chat)}")
         print(f"prompt    {given[-1]} (your own: task.template=FILE.yaml)")
     return given
+
+
+COLUMNS = {
+    "problem": ("problem", "question", "prompt", "query", "instruction", "input"),
+    "answer": ("answer", "final_answer", "ground_truth", "reference", "solution", "target", "gold", "label", "output"),
+}
+"""Names by preference; a column of worked solutions is often called `solution`, so `answer` comes before it."""
+
+
+def find_columns(path: str) -> dict[str, str]:
+    """The columns of problem and answer in a file's first row; {} where reading needs no names.
+
+    Raises DataError: there is no column with one of the usual names.
+    """
+    from dapo_lit.data.hub import resolve_files
+    from dapo_lit.data.rows import BadRows, DataError, read_rows
+    from dapo_lit.data.sources import PATH, is_published_schema
+
+    _, files = resolve_files(path, "train", key=PATH)
+    first = next((row for file in files for row in read_rows(file, BadRows())), None)
+    if first is None or is_published_schema(first):
+        return {}
+    spelled = {name.lower(): name for name in first.fields}
+    found = {field: next((spelled[w] for w in words if w in spelled), "") for field, words in COLUMNS.items()}
+    if lacking := [field for field, name in found.items() if not name]:
+        raise DataError(
+            f"{path}: which of its columns ({', '.join(first.fields)}) is the {' and the '.join(lacking)}? Name both: "
+            "'task.columns={problem: ..., answer: ...}'"
+        )
+    return found
+
+
+def propose_reward(answers: Iterable[str]) -> str:
+    """`number`, the last number of a response, where every answer is one; else `math`, a line `Answer: ...`."""
+    return "number" if all(re.fullmatch(r"[-+]?[\d,]*\.?\d+", answer) for answer in answers) else "math"
+
+
+def propose_template(extraction: str, is_chat: bool) -> str:
+    """The shipped template without worked examples that fits the reward's reading and the policy's tokenizer."""
+    fitting = {("answer_line", True): "dapo", ("answer_line", False): "dapo_base", ("boxed", True): "boxed"}
+    return fitting.get((extraction, is_chat), "chat" if is_chat else "plain")
 
 
 def quoted(text: str) -> str:

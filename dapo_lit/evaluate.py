@@ -19,8 +19,7 @@ import numpy as np
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.evaluation.voting import consensus
-from dapo_lit.pass_at_k import pass_at_k
+from dapo_lit.evaluation.voting import consensus, pass_at_k
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.statistics import Estimate, t_interval
@@ -63,11 +62,7 @@ def report(result: Result, show: int) -> None:
     lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]
     print_table(("", "estimate", "95 % interval"), lines)
     print(METHOD)
-    for correct, word in ((True, "right"), (False, "wrong")):
-        some = table[table["correct"] == correct]
-        if len(some):
-            silent = f", {some['extracted'].isna().sum()} without an answer" if not correct else ""
-            print(f"{word} responses: {len(some)}{silent}, reflecting {some['reflects'].mean():.3f}")
+    print(f"responses without an answer: {table['extracted'].isna().sum()} of {len(table)}")
     if missing := [s for s in samples if s.missing]:
         late = sum(s.timed_out for s in missing)
         print(

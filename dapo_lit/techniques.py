@@ -53,33 +53,10 @@ class Regime:
         return step_mean(rows, (self.metric_while_on or self.metric) if on else self.metric)
 
     def measured(self, metric_mean: float) -> tuple[bool, str]:
-        """True if the technique can act, and the number in words."""
-        acts, amount = self.amount(metric_mean)
-        return acts, f"{self.words}: {amount}"
-
-    def amount(self, metric_mean: float) -> tuple[bool, str]:
-        """True if the technique can act, and the number with the one that is needed."""
+        """True if the technique can act, and the number in words with the one that is needed."""
         value = 1 - metric_mean if self.inverted else metric_mean
         text = f"{value:.1%} (needs {self.least:.1%})" if self.share else f"{value:.2f} (needs {self.least:g})"
-        return value >= self.least, text
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Settings under which a switch that is on changes nothing."""
-
-    when: Callable[[Lookup], bool]
-    reason: str
-    """May name settings in braces: `clip.high equals clip.low ({clip.low})`."""
-
-    def __call__(self, lookup: Lookup) -> str | None:
-        """The reason if the settings make the switch idle, else None."""
-        if not self.when(lookup):
-            return None
-        text = self.reason
-        for key in (part.partition("}")[0] for part in self.reason.split("{")[1:]):
-            text = text.replace(f"{{{key}}}", str(lookup(key)))
-        return text
+        return value >= self.least, f"{self.words}: {text}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +86,8 @@ class Technique:
     regime: Regime
     never_acted: tuple[str, str] | None = None
     """A metric that stays 0 in a run in which the switch is on and nothing happens, and what to say then."""
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[Callable[[Lookup], str | None], ...] = ()
+    """Each: why the switch changes nothing under some settings; None where it does."""
     loss_argument: tuple[str, str] | None = None
     """The argument of the loss through which it acts, and what that argument is."""
     settings: tuple[OwnSetting, ...] = ()
@@ -159,17 +137,17 @@ REGISTER: dict[str, Technique] = {
                 like=("rollout/entropy",),
             ),
             idle=(
-                Idle(
-                    lambda get: get("clip.high") is not None and get("clip.high") == get("clip.low"),
-                    "clip.high equals clip.low ({clip.low})",
+                lambda get: (
+                    f"clip.high equals clip.low ({get('clip.low')})"
+                    if get("clip.high") is not None and get("clip.high") == get("clip.low")
+                    else None
                 ),
-                Idle(
-                    lambda get: (
-                        get("num_prompts") == get("minibatch_prompts")
-                        and get("epochs") == 1
-                        and get("old_logprobs") == "recompute"
-                    ),
-                    "with one update a step (minibatch_prompts=num_prompts, epochs=1) every ratio is 1",
+                lambda get: (
+                    "with one update a step (minibatch_prompts=num_prompts, epochs=1) every ratio is 1"
+                    if get("num_prompts") == get("minibatch_prompts")
+                    and get("epochs") == 1
+                    and get("old_logprobs") == "recompute"
+                    else None
                 ),
             ),
             loss_argument=("clip_high", "upper bound"),
@@ -192,9 +170,10 @@ REGISTER: dict[str, Technique] = {
             ),
             never_acted=("reward/length_penalty", "the penalty never fired"),
             idle=(
-                Idle(
-                    lambda get: get("overlong.cache_tokens") == 0,
-                    "overlong.cache_tokens=0 punishes responses above the limit, and none is longer",
+                lambda get: (
+                    "overlong.cache_tokens=0 punishes responses above the limit, and none is longer"
+                    if get("overlong.cache_tokens") == 0
+                    else None
                 ),
             ),
         ),
@@ -240,11 +219,10 @@ REGISTER: dict[str, Technique] = {
             ),
             never_acted=("sampling/tokens_filtered_frac", "it never dropped a group"),
             idle=(
-                Idle(
-                    lambda get: (
-                        get("dynamic_sampling.max_rounds") == 1 and get("dynamic_sampling.on_exhausted") == "top_up"
-                    ),
-                    "dynamic_sampling.max_rounds=1 with on_exhausted=top_up trains on every group that is generated",
+                lambda get: (
+                    "dynamic_sampling.max_rounds=1 with on_exhausted=top_up trains on every group that is generated"
+                    if get("dynamic_sampling.max_rounds") == 1 and get("dynamic_sampling.on_exhausted") == "top_up"
+                    else None
                 ),
             ),
             settings=(
@@ -267,13 +245,7 @@ class Switches:
     dynamic_sampling: bool = False
 
 
-LADDER = (
-    "overlong_filtering",
-    "clip_higher",
-    "soft_overlong_punishment",
-    "token_level_loss",
-    "dynamic_sampling",
-)
+LADDER = tuple(REGISTER)[:5]
 """The paper's Table 1 adds these to naive GRPO, in this order. Techniques registered later are not part of it."""
 
 NAIVE_GRPO: frozenset[str] = frozenset()

@@ -49,13 +49,10 @@ ARROWS = {
     },
 }  # fmt: skip
 LOWEST = {
-    "chat_template", "errors", "files", "imports", "manifest", "pass_at_k", "random_state", "run_files", "screen",
-    "web_page",
+    "chat_template", "errors", "files", "imports", "manifest", "random_state", "run_files", "screen", "web_page",
 }  # fmt: skip
 """Files that every room may import."""
-ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {
-    name: LOWEST - {"run_files", "pass_at_k"} for name in LOWEST
-}
+ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files"} for name in LOWEST}
 ARROWS["math_answers"] = set()
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
-from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
-from dapo_lit.pass_at_k import pass_at_k
+from dapo_lit.evaluation.voting import VoteCounts, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Reference, Verifier

@@ -1,9 +1,10 @@
-"""Majority votes among equivalent answers: cons@k."""
+"""Majority votes among equivalent answers, cons@k, and unbiased pass@k."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 Equivalent = Callable[[list[tuple[str, str]]], list[bool]]
 """Verdicts on pairs of answers."""
@@ -76,3 +77,12 @@ def consensus(problem: VoteCounts) -> float:
     if not problem.right or problem.right < most:
         return 0.0
     return 1 / (1 + sum(votes == most for votes in problem.wrong)) if problem.right == most else 1.0
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Unbiased estimate of the probability that one of k samples is right (Chen et al. 2021, arXiv 2107.03374, Eq. 1).
+
+    >>> pass_at_k(num_samples=4, num_correct=1, k=2)
+    0.5
+    """
+    return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)

@@ -6,6 +6,7 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
-from dapo_lit.rollout.reflection import reflection_frac
+from dapo_lit.rollout.reflection import reflects
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.step.batch import RolloutStep, token_batch
@@ -212,9 +213,8 @@ class RolloutDataModule(LightningDataModule):
     def metrics(self, collected: CollectedStep) -> dict[str, Any]:
         """The metrics of a step's samples."""
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
-        row |= task_metrics(collected.counted, self.parts.problems.metrics)
-        texts = [completion.text for group in collected.counted for completion in group.completions]
-        return row | {"rollout/reflection_frac": reflection_frac(texts, self.parts.reflection)}
+        reflection = {"rollout/reflection_frac": partial(reflects, pattern=self.parts.reflection)}
+        return row | task_metrics(collected.counted, {**self.parts.problems.metrics, **reflection})
 
     def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:
         """Samples with `weights` (None: those that the engine has); the weights of `version` train on it."""

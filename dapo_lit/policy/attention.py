@@ -165,11 +165,6 @@ def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> 
     return output.last_hidden_state[0]
 
 
-def hidden_states(model: PreTrainedModel, input_ids: Tensor, packed: Layout, rows: Tensor) -> Tensor:
-    """[n, hidden] last hidden states of the packed tokens at `rows` [n]."""
-    return packed_hidden(model, input_ids, packed)[rows]
-
-
 def packed_attention(
     module: torch.nn.Module,
     query: Tensor,

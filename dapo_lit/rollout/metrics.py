@@ -72,7 +72,7 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:
-    """The metrics that a task adds: for each, the share of responses for which its predicate holds."""
+    """The metrics that a task adds, and reflection: the share of responses for which a predicate holds."""
     return {key: _mean(holds(c.text) for g in groups for c in g.completions) for key, holds in shares.items()}
 
 

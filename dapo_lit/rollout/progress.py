@@ -1,7 +1,6 @@
 """Progress lines of a long rollout step."""
 
 import time
-from collections.abc import Sequence
 
 from dapo_lit.rollout.dynamic_sampling import Admission
 
@@ -21,19 +20,17 @@ class Progress:
         self._every_s = every_s
         self._started = self._last_line = time.monotonic()
         self._ended_before = admission.num_ended
-        self._waits_since = self._last_wait = self._last_told = self._started
+        self._last_wait = self._last_told = self._started
 
     def waits_for_rewards(self, tasks: int) -> bool:
-        """Called while nothing but verdicts is awaited. Returns False: keep waiting."""
+        """Called twice a second while nothing but verdicts is awaited. Returns False: keep waiting."""
         now = time.monotonic()
-        self._waits_since = self._waits_since if now - self._last_wait < 2 * REWARD_S else now
-        self._last_wait = now
-        if now - max(self._waits_since, self._last_told) >= REWARD_S:
+        if now - self._last_wait > REWARD_S:  # another wait than the last
             self._last_told = now
-            seconds = now - self._waits_since
-            print(
-                f"step {self._step}: {tasks} tasks of the reward are under way; waiting for {seconds:.0f} s", flush=True
-            )
+        self._last_wait = now
+        if now - self._last_told >= REWARD_S:
+            self._last_told = now
+            print(f"step {self._step}: waits for {tasks} tasks of the reward", flush=True)
         return False
 
     def report(self) -> None:
@@ -49,9 +46,3 @@ class Progress:
         new = ended - self._ended_before
         eta = f", eta {rest * seconds / new:.0f} s" if new > 0 else ""
         print(f"step {self._step}: {kept} of {wanted} groups kept, {ended} sampled, {seconds:.0f} s{eta}", flush=True)
-
-
-def listed(names: Sequence[str]) -> str:
-    """At most eight names, and how many more there are."""
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{len(names)} prompt{'s' if len(names) != 1 else ''}: {', '.join(names[:8])}{more}"

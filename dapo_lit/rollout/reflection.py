@@ -6,8 +6,6 @@ verifying anything.
 """
 
 import re
-from collections.abc import Iterable
-from statistics import fmean
 
 _PATTERNS = (
     r"\b(?:however|but|no|hmm|oh|so),? wait\b|\bwait,|\bwait a (?:moment|minute|second)\b",
@@ -31,9 +29,3 @@ def reflects(text: str, pattern: re.Pattern[str] = WORDS) -> bool:
     (True, True)
     """
     return pattern.search(text.replace("\u2019", "'")) is not None  # typographic apostrophes
-
-
-def reflection_frac(texts: Iterable[str], pattern: re.Pattern[str] = WORDS) -> float | None:
-    """Share of responses that reflect; None without any."""
-    found = [reflects(text, pattern) for text in texts]
-    return fmean(found) if found else None

@@ -21,7 +21,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
 from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
-from dapo_lit.rollout.progress import Progress, listed
+from dapo_lit.rollout.progress import Progress
 from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
@@ -196,7 +196,10 @@ class StepCollection:
         missing = self._waiting_for(group for group, engine in placed if not self._pending[engine])
         if missing:
             names = sorted({key.problem_id for key in missing})
-            raise LostSampleError(f"step {self._step}: the engine has nothing under way, but lacks {listed(names)}")
+            raise LostSampleError(
+                f"step {self._step}: the engine has nothing under way, but lacks samples of {len(names)} prompts: "
+                f"{', '.join(names[:8])}"
+            )
 
     def _place(self, group: OpenGroup) -> list[SampleRequest]:
         """Gives a group its place; returns requests for the samples it lacks."""

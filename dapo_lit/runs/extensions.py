@@ -24,7 +24,8 @@ def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
         raise ConfigError(f"{key}: needs _target_, a class such as lightning.pytorch.callbacks.Timer")
     check_given(target)
     try:
-        return instantiate({name: _placed(value, run) for name, value in settings.items()})
+        texts = {name: value.replace("{run}", str(run)) for name, value in settings.items() if isinstance(value, str)}
+        return instantiate({**settings, **texts})
     except InstantiationException as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
@@ -33,7 +34,3 @@ def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
         if extra and isinstance(cause, ImportError):
             raise ConfigError(f"logger={extra} needs a library: pip install 'dapo_lit[{extra}]'") from None
         raise ConfigError(f"{key}: {target}: {str(cause).splitlines()[0]}") from None
-
-
-def _placed(value: Any, run: Path) -> Any:
-    return value.replace("{run}", str(run)) if isinstance(value, str) else value

@@ -61,7 +61,7 @@ class Loggers:
         if self.lightning:
             self.lightning.finalize("failed" if exit_code else "success")
         if self.wandb:
-            self.wandb.close(exit_code)
+            self.wandb.run.finish(exit_code=exit_code)
 
 
 class Display:
@@ -145,6 +145,3 @@ class WandbRun:
         shown.insert(0, "step", step)
         shown["tokens"] = table["response_ids"].map(len)
         self.run.log({"completions": self.table_type(dataframe=shown), "step": step})
-
-    def close(self, exit_code: int) -> None:
-        self.run.finish(exit_code=exit_code)

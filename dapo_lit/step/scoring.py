@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import correction_statistics, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
-from dapo_lit.policy.attention import hidden_states
+from dapo_lit.policy.attention import packed_hidden
 from dapo_lit.policy.head import LossOfTokens, fused_loss, token_logprobs
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
@@ -116,7 +116,7 @@ class PolicyForward:
     def values(self, micro: MicroBatch) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient."""
         assert self.critic is not None
-        return self.critic(run(self.critic.backbone, hidden_states, micro.input_ids, micro.packed, micro.rows))
+        return self.critic(run(self.critic.backbone, packed_hidden, micro.input_ids, micro.packed)[micro.rows])
 
 
 def scored_by_first_update(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dapo_lit.data.proposals import find_columns, propose_reward, propose_template
+from dapo_lit.ablate import find_columns, propose_reward, propose_template
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import PromptTemplate, check_agreement
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dapo_lit.engines.vllm_server import weight_files
-from dapo_lit.engines.vllm_server.weight_files import write_weights
+from dapo_lit.engines.vllm_server import engine
+from dapo_lit.engines.vllm_server.engine import write_weights
 
 
 def tensors() -> list[tuple[str, torch.Tensor]]:
@@ -19,7 +19,7 @@ def read(folder) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("shard_bytes", "files"), [(10**6, 1), (60, 2), (32, 3), (1, 4)])
 def test_any_size_of_shard_holds_the_same_tensors(tmp_path, monkeypatch, shard_bytes, files):
-    monkeypatch.setattr(weight_files, "SHARD_BYTES", shard_bytes)
+    monkeypatch.setattr(engine, "SHARD_BYTES", shard_bytes)
     names = write_weights(tmp_path / "w", iter(tensors()), dtype=torch.float32)
     assert names == ["embed", "norm", "head", "turned"]
     assert len(list((tmp_path / "w").iterdir())) == files

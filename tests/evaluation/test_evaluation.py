@@ -17,8 +17,7 @@ from dapo_lit.evaluation.sampled import (
     evaluated_samples,
     summarise,
 )
-from dapo_lit.evaluation.voting import VoteCounts, consensus, vote_counts
-from dapo_lit.pass_at_k import pass_at_k
+from dapo_lit.evaluation.voting import VoteCounts, consensus, pass_at_k, vote_counts
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 

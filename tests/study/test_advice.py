@@ -79,4 +79,4 @@ def test_no_threshold_excludes_a_study_that_decided_an_effect():
     for each in findings():
         if each.verdict in ("up", "down"):
             regime = REGISTER[each.technique].regime
-            assert regime.amount(each.measured[regime.metric])[0], each
+            assert regime.measured(each.measured[regime.metric])[0], each

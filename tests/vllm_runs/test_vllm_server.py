@@ -24,7 +24,7 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
-from dapo_lit.engines.vllm_server import weight_files
+from dapo_lit.engines.vllm_server import engine as server_engine
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -114,7 +114,7 @@ EOS = 1
 
 @pytest.fixture(scope="module")
 def engine(server: Server, model: PreTrainedModel):
-    weight_files.SHARD_BYTES = 50_000
+    server_engine.SHARD_BYTES = 50_000
     task = composed(server.url, server.folder).task
     longest = task.max_prompt_tokens + task.max_response_tokens
     settings = ServerSettings((server.url,), server.folder, max_model_tokens=longest, max_batch_size=16)

@@ -45,7 +45,7 @@ class TorchEngine(RolloutEngine):
         outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
         if outside:
             raise ValueError(f"eos_ids {outside} are outside the vocabulary of {config.vocab_size}")
-        self._decoder: Decoder | None = Decoder(config, torch.device(device), dtype)
+        self._decoder = Decoder(config, torch.device(device), dtype)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
         self.concurrency = max_batch_size
@@ -57,22 +57,16 @@ class TorchEngine(RolloutEngine):
         succeeds.
         """
         self.version = None
-        self._open_decoder().weights.load(named_tensors)
+        self._decoder.weights.load(named_tensors)
         self.version = version
 
     def open(self, sampling: Sampling) -> DecodingBatch:
-        decoder = self._open_decoder()
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
-        rows = Rows(decoder, self._is_eos)
-        return DecodingBatch(decoder, rows, sampling, self.concurrency, self.version, lambda: self.version)
-
-    def _open_decoder(self) -> Decoder:
-        if self._decoder is None:
-            raise RuntimeError("the engine is closed")
-        return self._decoder
+        rows = Rows(self._decoder, self._is_eos)
+        return DecodingBatch(self._decoder, rows, sampling, self.concurrency, self.version, lambda: self.version)
 
     def close(self) -> None:
         """Frees weights; the engine cannot be used any more."""
-        self._decoder = None
+        del self._decoder
         self.version = None

@@ -121,14 +121,8 @@ class Run:
         files = {file.parent.name for file in self.folder.glob("eval/*/step_*.parquet")}
         return tuple(sorted(files | self.packed_samples.keys()))
 
-    def evaluation(self, benchmark: str, step: int | None = None) -> pd.DataFrame:
-        """Samples of one evaluation (problem_id, sample_index, correct); the last one unless a step is named."""
-        if step is None and benchmark in self.packed_samples:
+    def evaluation(self, benchmark: str) -> pd.DataFrame:
+        """Samples of the last evaluation (problem_id, sample_index, correct)."""
+        if benchmark in self.packed_samples:
             return self.packed_samples[benchmark]
-        files = {
-            int(p.stem.removeprefix("step_")): p for p in (self.folder / "eval" / benchmark).glob("step_*.parquet")
-        }
-        chosen = max(files, default=None) if step is None else step
-        if chosen not in files:
-            raise StudyError(f"{self.folder}: no evaluation of {benchmark} at step {chosen}; there are {sorted(files)}")
-        return read_table(files[chosen])
+        return read_table(max((self.folder / "eval" / benchmark).glob("step_*.parquet")))
