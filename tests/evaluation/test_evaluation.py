@@ -140,5 +140,3 @@ def test_thirty_wrong_questions_do_not_look_certain():
     # mean 1/32, sd of thirty-one zeros and a one = sqrt(1/32), t(31) = 2.0395: 0.03125 + 2.0395 * 0.17678 / sqrt(32)
     assert (estimate.low, estimate.high) == (0.0, pytest.approx(0.09498, abs=1e-4))
     assert share_interval([1.0]).low == 0.0
-
-
